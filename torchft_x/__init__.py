@@ -1,0 +1,41 @@
+"""Fault-tolerant training with replica groups: torchft's API, launched anywhere by TorchX.
+
+Names are loaded on first use, so that the launcher and the lighthouse never import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torchft_x._version import __version__
+
+_LAZY = {
+    "Manager": "torchft_x.train.manager",
+    "WorldSizeMode": "torchft_x.core.recovery",
+    "DistributedDataParallel": "torchft_x.train.ddp",
+    "Optimizer": "torchft_x.train.optim",
+    "DistributedSampler": "torchft_x.train.data",
+    "ProcessGroupGloo": "torchft_x.comm",
+    "ProcessGroupDummy": "torchft_x.comm",
+    "HTTPTransport": "torchft_x.transfer",
+    "register_leaf": "torchft_x.transfer",
+    "LighthouseServer": "torchft_x.rpc.coordination",
+    "LighthouseClient": "torchft_x.rpc.coordination",
+    "ManagerServer": "torchft_x.rpc.coordination",
+    "ManagerClient": "torchft_x.rpc.coordination",
+}
+
+__all__ = ["__version__", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'torchft_x' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The protocol: rules as functions and small machines. No clock, socket, thread, tensor or log lives here."""

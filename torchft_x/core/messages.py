@@ -1,0 +1,352 @@
+"""What goes into the lighthouse and group machines, and what comes out.
+
+The contract between a machine and its shell::
+
+    for effect in machine.handle(event, now):   # decided under the shell's lock, no I/O
+        shell.carry_out(effect)                 # done after the lock is released
+
+A shell must deliver the events of one session in order, must deliver `Closed` exactly once and last,
+and must call `handle(Tick(), now)` at least every `config.tick` seconds.
+A *session* is an integer the shell gives to each stream; a *call* is one it gives to each unary request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
+
+# --- into the lighthouse ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of every session."""
+
+    session: int
+    replica_id: str
+    life: Life = Life()
+    address: str = ""
+    state: State = State()
+    quorum: Quorum | None = None  # newest the group knows
+    granted_through: int = 0
+    lease_left: float = 0.0
+    boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
+    library: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The member stands at a step boundary, frozen until it is answered (R4)."""
+
+    session: int
+    member: Member
+    reason: JoinReason = JoinReason.BOUNDARY
+    suspects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """At a boundary only. The member's lease is over from now on."""
+
+    session: int
+    state: State = State()
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    session: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A ping, or any other sign of life without content."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The stream is gone."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Answer to a `Probe`: was the connect refused? False: it was accepted, or nothing is known."""
+
+    replica_id: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnded:
+    """A supervisor's word: the process that carried this life token has exited. Proof of death."""
+
+    life_token: str
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnnounced:
+    """A supervisor of this group has come (or gone). The first quorum waits for announced groups up to join_timeout."""
+
+    group: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryJoin:
+    """A peer's client asks on the unary service. `call` stays open until answered or cancelled."""
+
+    call: int
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryGone:
+    """The unary request was cancelled or ran into its deadline."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A peer's client on the unary service."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+LighthouseEvent = (
+    Hello
+    | Join
+    | Leave
+    | Healed
+    | Heard
+    | Closed
+    | Probed
+    | LifeEnded
+    | GroupAnnounced
+    | UnaryJoin
+    | UnaryGone
+    | Heartbeat
+    | Tick
+)
+
+# --- out of the lighthouse -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Send the quorum to these sessions (encode it once) and answer these unary calls."""
+
+    quorum: Quorum
+    sessions: tuple[int, ...]
+    calls: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendOver:
+    """Tell these sessions: abort the collectives of that quorum now and join."""
+
+    sessions: tuple[int, ...]
+    quorum_id: int
+    lost: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Tell the session that a newer life of its group is here, then close it."""
+
+    session: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer with a sentence, then close. Exactly one of session and call is set."""
+
+    sentence: str
+    session: int | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Connect to the address and report `Probed`. At once, with a short deadline (1 s)."""
+
+    replica_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """For the log and the event file: `event` is one of design 7's names or a log-only name, `text` is a sentence."""
+
+    event: str
+    text: str
+    replica_id: str = ""
+    quorum_id: int = 0
+
+
+LighthouseEffect = Issue | SendOver | Fence | Refuse | Probe | Note
+
+# --- into the group machine ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One rank of the group wants a quorum."""
+
+    call: int
+    rank: int
+    state: State
+    torn: bool = False
+    shrink_only: bool = False
+    commit_failures: int = 0
+    checkpoint_metadata: str = ""
+    handle: str = ""
+    layout: str = ""
+    reason: JoinReason = JoinReason.BOUNDARY
+    suspects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One rank's vote on (quorum, step). quorum 0: a peer's client, which doesn't say."""
+
+    call: int
+    rank: int
+    step: int
+    quorum_id: int
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallGone:
+    """A rank's request was cancelled or ran into its deadline."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUp:
+    """A new session to the lighthouse stands (the shell has sent hello)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDown:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumArrived:
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class OverArrived:
+    quorum_id: int
+    lost: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FencedArrived:
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedArrived:
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """The group shuts down at a step boundary: leave gracefully."""
+
+
+GroupEvent = (
+    Ask
+    | Vote
+    | CallGone
+    | SessionUp
+    | SessionDown
+    | QuorumArrived
+    | OverArrived
+    | FencedArrived
+    | RefusedArrived
+    | Depart
+    | Tick
+)
+
+# --- out of the group machine ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendJoin:
+    """Send this join on the present session."""
+
+    member: Member
+    reason: JoinReason
+    suspects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeave:
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuorum:
+    """Answer these calls with the quorum. `lease_until` is on the group's monotonic clock."""
+
+    calls: tuple[int, ...]
+    quorum: Quorum
+    lease_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVote:
+    """Answer these calls with the outcome; `reason` says why not."""
+
+    calls: tuple[int, ...]
+    commit: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailCalls:
+    """Answer these calls with an error sentence. `retry`: whether trying again makes sense."""
+
+    calls: tuple[int, ...]
+    sentence: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PushOver:
+    """Tell every rank: release the collectives of that quorum now."""
+
+    quorum_id: int
+    lost: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PushEnd:
+    """Tell every rank that this group must stop (fenced or refused), with a sentence."""
+
+    sentence: str
+    fenced: bool
+
+
+GroupEffect = SendJoin | SendLeave | AnswerQuorum | AnswerVote | FailCalls | PushOver | PushEnd | Note

@@ -1,0 +1,119 @@
+"""Values of the protocol. Frozen, comparable, free of clocks, sockets and tensors.
+
+Words are those of docs/design.md: a *member* is one life of a replica group, named by its replica id
+``<group id>:<nonce>``; a *state* is ``(step, committed_in)``.
+Times are seconds as floats; ids are integers that only grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class State:
+    """How far a member is: number of committed steps, and the quorum of the last commit (0: none yet).
+
+    Compared step first. Two members may train from the same parameters only if their states are equal.
+    """
+
+    step: int = 0
+    committed_in: int = 0
+
+    def __str__(self) -> str:
+        return f"step {self.step} (quorum {self.committed_in})"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Life:
+    """Orders the lives of one group (R2): a later attempt, else a later start, is the newer life."""
+
+    attempt: int = 0
+    started: float = 0.0  # unix seconds, on the group's own host
+    token: str = ""  # random, made by whoever starts the process; a supervisor's exit report names it
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A reduced result this member may not forget alone (R12). `digest` guards its bits."""
+
+    quorum: int
+    step: int
+    digest: int
+
+
+class JoinReason(str, Enum):
+    """Why a member asks for a quorum."""
+
+    NEW = "new"
+    BOUNDARY = "boundary"  # the grant is used up, nothing else happened
+    FAILED = "failed"  # its last step did not commit
+    HEALED = "healed"
+    REJOINED = "rejoined"  # its session or lease ended in between
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as it stands in a quorum, or asks to."""
+
+    replica_id: str
+    address: str = ""  # of its group server, http://host:port
+    store_address: str = ""  # host:port/prefix of its TCPStore
+    state: State = State()
+    torn: bool = False  # a heal was half applied: it holds no complete state and can't be a source
+    world_size: int = 1  # group world size
+    shrink_only: bool = False
+    commit_failures: int = 0  # in a row
+    data: str = ""  # JSON object of a peer's client
+    handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
+    prepared: Prepared | None = None
+    library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
+    layout: str = ""  # digest of the buckets it will reduce; empty: unknown
+
+    @property
+    def group_id(self) -> str:
+        """The part of the replica id that survives restarts."""
+        return group_of(self.replica_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """An ordered list of members with an id. The same value goes to every member."""
+
+    id: int  # never repeats (R1)
+    config_id: int  # id at which the members last changed or failed; process groups are rebuilt when it changes
+    number: int  # small, counted within the lighthouse's life; for people
+    members: tuple[Member, ...]  # sorted by replica id
+    created: float = 0.0  # unix seconds
+    granted_through: int = 0  # highest step the members may run in it
+    lease: float = 0.0  # seconds; counted by each member from the sending of its own request
+
+    def member(self, replica_id: str) -> Member | None:
+        for m in self.members:
+            if m.replica_id == replica_id:
+                return m
+        return None
+
+    @property
+    def top(self) -> State:
+        """Newest complete state among the members. Prepared results are settled in part 4 (R14)."""
+        return max((m.state for m in self.members if not m.torn), default=State())
+
+    @property
+    def carriers(self) -> tuple[Member, ...]:
+        """Members at the top: healing sources, and those whose gradients count."""
+        top = self.top
+        return tuple(m for m in self.members if not m.torn and m.state == top)
+
+
+def group_of(replica_id: str) -> str:
+    """``train_ddp_0:5f0c...`` -> ``train_ddp_0``."""
+    return replica_id.rsplit(":", 1)[0]
+
+
+def group_number(replica_id: str) -> int | None:
+    """The number a group id ends in (``train_ddp_12:...`` -> 12), or None. Order groups by it, never as text."""
+    group = group_of(replica_id)
+    digits = group[len(group.rstrip("0123456789")) :]
+    return int(digits) if digits else None

@@ -1,0 +1,77 @@
+"""The only reader of os.environ. An argument beats the variable, the variable beats the default.
+
+Every function takes the mapping to read (``os.environ`` unless given), so that nothing else needs patching.
+Variables of the peer keep its meaning; ours start with ``TORCHFT_X_``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from torchft_x.errors import ConfigError
+
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+MANAGER_PORT = "TORCHFT_MANAGER_PORT"
+TIMEOUT = "TORCHFT_TIMEOUT_SEC"
+QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
+CONNECT_TIMEOUT = "TORCHFT_CONNECT_TIMEOUT_SEC"
+QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
+REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
+NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
+
+TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
+TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
+RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
+ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
+ATTEMPT = "TORCHFT_X_ATTEMPT"  # how often the supervisor has started this group before
+LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
+TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
+LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+
+
+def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
+    """Value of a variable; empty counts as unset."""
+    value = (os.environ if environ is None else environ).get(name, "")
+    return value if value != "" else default
+
+
+def read_int(name: str, default: int | None = None, environ: Mapping[str, str] | None = None) -> int | None:
+    value = read(name, None, environ)
+    if value is None:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value!r} is not a whole number; set it to one or unset it.") from None
+
+
+def read_seconds(name: str, default: float | None = None, environ: Mapping[str, str] | None = None) -> float | None:
+    value = read(name, None, environ)
+    if value is None:
+        return default
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"{name}={value!r} is not a positive number of seconds; set it to one or unset it.")
+    return seconds
+
+
+def read_token(environ: Mapping[str, str] | None = None) -> str | None:
+    """The run's token: TORCHFT_X_TOKEN, else the content of TORCHFT_X_TOKEN_FILE, else None (no token)."""
+    token = read(TOKEN, None, environ)
+    if token is not None:
+        return token.strip()
+    path = read(TOKEN_FILE, None, environ)
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as f:
+            token = f.read(4096).strip()
+    except OSError as e:
+        raise ConfigError(f"{TOKEN_FILE}={path}: the token can't be read ({e.strerror}).") from None
+    if not token:
+        raise ConfigError(f"{TOKEN_FILE}={path}: the file is empty; write the run's token into it.")
+    return token

@@ -1,0 +1,74 @@
+"""Every exception torchft_x raises on purpose.
+
+::
+
+    TorchftXError
+    ├── ConfigError(ValueError)        the user's mistake; trying again changes nothing
+    │   ├── AddressError               a malformed or unresolvable address
+    │   └── LayoutError                this group's model differs from the other groups'
+    ├── DeadlineError(TimeoutError)    a wait ended at its deadline; trying again may help
+    ├── UnreachableError(RuntimeError) nobody answered at an address; trying again may help
+    ├── RefusedError(RuntimeError)     the other side said no; trying again changes nothing
+    │   ├── TokenError                 wrong or missing token
+    │   └── FencedError                a newer life of this group is running
+    ├── CollectiveError(RuntimeError)  a collective failed; the step is dropped and the next quorum repairs it
+    ├── TransferError(RuntimeError)    state could not be moved; healing is tried again
+    │   └── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
+    └── StepError(RuntimeError)        training can't go on (e.g. too many failed commits in a row)
+
+Each message is one sentence that names what failed, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class TorchftXError(Exception):
+    """Base of all."""
+
+
+class ConfigError(TorchftXError, ValueError):
+    """The user's mistake."""
+
+
+class AddressError(ConfigError):
+    """A malformed or unresolvable address."""
+
+
+class LayoutError(ConfigError):
+    """This group's model or buckets differ from the other groups'."""
+
+
+class DeadlineError(TorchftXError, TimeoutError):
+    """A wait ended at its deadline."""
+
+
+class UnreachableError(TorchftXError, RuntimeError):
+    """Nobody answered at an address."""
+
+
+class RefusedError(TorchftXError, RuntimeError):
+    """The other side said no."""
+
+
+class TokenError(RefusedError):
+    """Wrong or missing token."""
+
+
+class FencedError(RefusedError):
+    """A newer life of this group is running."""
+
+
+class CollectiveError(TorchftXError, RuntimeError):
+    """A collective failed or was released because a member is lost."""
+
+
+class TransferError(TorchftXError, RuntimeError):
+    """State could not be moved between processes."""
+
+
+class LeafError(TransferError, TypeError):
+    """A leaf of a state dict can't be sent. The message names its path."""
+
+
+class StepError(TorchftXError, RuntimeError):
+    """Training can't go on."""

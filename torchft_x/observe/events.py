@@ -1,0 +1,100 @@
+"""The event log of design 7: one JSON object per line, one file per process, in the run directory.
+
+Fields of every line: ``t`` (unix seconds), ``mono`` (monotonic seconds), ``pid``, ``role``, ``event``, and where
+known ``group``, ``replica_id``, ``rank``, ``attempt``. Names and fields per event: docs/events.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+EVENTS = frozenset(
+    [
+        "start",
+        "joined",
+        "quorum",
+        "configure",
+        "heal_begin",
+        "heal_end",
+        "commit",
+        "drop",
+        "redo",
+        "abort",
+        "member_lost",
+        "leave",
+        "exit",
+        "restart",
+        "error",
+        "summary",
+    ]
+)
+
+
+class EventLog:
+    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory it drops them.
+
+    Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
+    A full disk must not end training: the first failed write switches the log off and says so once on stderr.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str] | None, role: str, **common: Any) -> None:
+        self._lock = threading.Lock()  # guards _fd and _common
+        self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
+        self._fd: int | None = None  # None: nothing is written
+        if run_dir is not None:
+            folder = Path(run_dir) / "events"
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = [role, *(str(common[k]) for k in ("group", "rank") if common.get(k) is not None), str(os.getpid())]
+            path = folder / ("-".join(parts).replace("/", "_") + ".jsonl")
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def bind(self, **common: Any) -> None:
+        """Add fields to every later line."""
+        with self._lock:
+            self._common.update(_present(common))
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
+        if event not in EVENTS:
+            raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
+        if self._fd is None:
+            return
+        with self._lock:
+            line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
+            data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
+            try:
+                if self._fd is not None:
+                    os.write(self._fd, data)
+            except OSError as e:
+                os.close(self._fd)
+                self._fd = None
+                os.write(2, f"torchft_x: events are no longer written: {e}\n".encode())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+
+def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All events of a run in order of time. A torn last line (a process killed while writing) is skipped."""
+    events: list[dict[str, Any]] = []
+    for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                events.append(value)
+    return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in fields.items() if v is not None}

@@ -1,0 +1,1 @@
+"""Room of torchft_x; see docs/design.md."""

@@ -1,0 +1,311 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class State(_message.Message):
+    __slots__ = ("step", "committed_in")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_IN_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    committed_in: int
+    def __init__(self, step: _Optional[int] = ..., committed_in: _Optional[int] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("quorum", "step", "digest")
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    quorum: int
+    step: int
+    digest: int
+    def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "layout")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TORN_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHRINK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    address: str
+    store_address: str
+    state: State
+    torn: bool
+    world_size: int
+    shrink_only: bool
+    commit_failures: int
+    data: str
+    handles: _containers.RepeatedScalarFieldContainer[str]
+    prepared: Prepared
+    library: str
+    layout: str
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
+
+class Quorum(_message.Message):
+    __slots__ = ("id", "config_id", "number", "members", "created", "granted_through", "lease_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    config_id: int
+    number: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    created: float
+    granted_through: int
+    lease_s: float
+    def __init__(self, id: _Optional[int] = ..., config_id: _Optional[int] = ..., number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., created: _Optional[float] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class Life(_message.Message):
+    __slots__ = ("attempt", "started", "token")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    started: float
+    token: str
+    def __init__(self, attempt: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    group_id: str
+    life: Life
+    address: str
+    state: State
+    quorum: Quorum
+    granted_through: int
+    lease_left_s: float
+    boot_id: str
+    library: str
+    wire: int
+    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("member", "reason", "suspects")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    reason: str
+    suspects: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: State
+    def __init__(self, state: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+
+class Healed(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Up(_message.Message):
+    __slots__ = ("hello", "join", "leave", "healed", "ping")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    join: Join
+    leave: Leave
+    healed: Healed
+    ping: Ping
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("heartbeat_timeout_s", "lease_s")
+    HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    heartbeat_timeout_s: float
+    lease_s: float
+    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("quorum_id", "granted_through", "lease_s")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    granted_through: int
+    lease_s: float
+    def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ("quorum_id", "lost", "reason")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Fenced(_message.Message):
+    __slots__ = ("by",)
+    BY_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    def __init__(self, by: _Optional[str] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("sentence",)
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    sentence: str
+    def __init__(self, sentence: _Optional[str] = ...) -> None: ...
+
+class Down(_message.Message):
+    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    quorum: Quorum
+    grant: Grant
+    over: Over
+    fenced: Fenced
+    refused: Refused
+    pong: Ping
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class SupervisorHello(_message.Message):
+    __slots__ = ("group", "host", "boot_id", "pid", "wire")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    host: str
+    boot_id: str
+    pid: int
+    wire: int
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ...) -> None: ...
+
+class LifeStarted(_message.Message):
+    __slots__ = ("attempt", "life")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    life: str
+    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ...) -> None: ...
+
+class LifeExited(_message.Message):
+    __slots__ = ("attempt", "life", "code", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    life: str
+    code: int
+    reason: str
+    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SupervisorDone(_message.Message):
+    __slots__ = ("code", "sentence")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    sentence: str
+    def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
+
+class SupervisorUp(_message.Message):
+    __slots__ = ("hello", "started", "exited", "done", "ping")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    hello: SupervisorHello
+    started: LifeStarted
+    exited: LifeExited
+    done: SupervisorDone
+    ping: Ping
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("code", "sentence")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    sentence: str
+    def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
+
+class SupervisorDown(_message.Message):
+    __slots__ = ("welcome", "stop", "refused", "pong")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    stop: Stop
+    refused: Refused
+    pong: Ping
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("group_rank",)
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    def __init__(self, group_rank: _Optional[int] = ...) -> None: ...
+
+class WatchEvent(_message.Message):
+    __slots__ = ("hello", "over", "fenced", "refused")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    hello: Ping
+    over: Over
+    fenced: Fenced
+    refused: Refused
+    def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
