@@ -77,25 +77,25 @@ def read_dump(path: Path, *, flip: bool = False) -> Dump:
     )
 
 
-def read_dumps(folder: Path, *, consume: bool = False, flip_one_bit: bool = False) -> list[Dump]:
-    """All dumps of a folder, and those an earlier --consume has noted.
-
-    `consume`: note what was read in the ledger and delete it, so that a long run fits on the disk.
-    """
+def read_dumps(folder: Path, *, flip_one_bit: bool = False) -> list[Dump]:
+    """All dumps of a folder, and those an earlier `consume` has noted. Raises ValueError naming a file that is none."""
     ledger = folder / LEDGER
     dumps = []
     if ledger.exists():
         dumps = [Dump(**json.loads(line)) for line in ledger.read_text().splitlines()]
     paths = sorted(folder.glob("*.bin"))
     victim = _last_shared(paths) if flip_one_bit else None
-    for path in paths:
-        dump = read_dump(path, flip=path == victim)
-        dumps.append(dump)
-        if consume:
-            with ledger.open("a") as f:
-                f.write(json.dumps(asdict(dump)) + "\n")
-            path.unlink()
+    dumps += [read_dump(path, flip=path == victim) for path in paths]
     return sorted(dumps)
+
+
+def consume(folder: Path) -> None:
+    """Note in the ledger what each dump holds, and delete the dump, so that a long run fits on the disk."""
+    for path in sorted(folder.glob("*.bin")):
+        dump = read_dump(path)
+        with (folder / LEDGER).open("a") as f:
+            f.write(json.dumps(asdict(dump)) + "\n")
+        path.unlink()
 
 
 def _last_shared(paths: list[Path]) -> Path:
@@ -176,13 +176,15 @@ def table(dumps: list[Dump]) -> str:
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("folder", metavar="DIR", type=Path)
-    p.add_argument("--consume", action="store_true", help="note what was read in DIR/checked.jsonl and delete it")
+    p.add_argument("--consume", action="store_true", help=f"delete what was read, after noting it in DIR/{LEDGER}")
     p.add_argument("--flip-one-bit", action="store_true", help="alter one bit of one dump as it is read: must fail")
     args = p.parse_args(argv)
     if args.consume and args.flip_one_bit:
         p.error("--flip-one-bit would put a false line into the ledger of --consume")
     try:
-        dumps = read_dumps(args.folder, consume=args.consume, flip_one_bit=args.flip_one_bit)
+        if args.consume:
+            consume(args.folder)
+        dumps = read_dumps(args.folder, flip_one_bit=args.flip_one_bit)
     except (ValueError, OSError) as e:
         print(f"check_params.py: {e}", file=sys.stderr)
         return 2

@@ -197,13 +197,17 @@ class Checkpoint:
             raise errors.ConfigError(f"--checkpoint {self.url}: it can't be read ({e}).") from None
 
     def save(self, state: dict, writer: str) -> None:
+        """A failure costs this save, not the training: the file keeps its last content."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         part = f"{self.path}.part-{writer}"
-        self.fs.makedirs(self.fs._parent(self.path), exist_ok=True)
-        with self.fs.open(part, "wb") as f:
-            f.write(buffer.getvalue())
-        self.fs.mv(part, self.path)
+        try:
+            self.fs.makedirs(self.fs._parent(self.path), exist_ok=True)
+            with self.fs.open(part, "wb") as f:
+                f.write(buffer.getvalue())
+            self.fs.mv(part, self.path)
+        except OSError as e:
+            print(f"the checkpoint {self.url} was not saved ({e}); training goes on", flush=True)
 
 
 class Dumper:
@@ -232,13 +236,47 @@ class Dumper:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# What a person sees
+
+
+class Voice:
+    """Prints the events that matter and the log lines, in one group for all: the lowest that takes part."""
+
+    def __init__(self, args: argparse.Namespace, group: str, rank: int) -> None:
+        self.args, self.rank = args, rank
+        self.story = observe.Story(group)
+        # Everything that happens to this process arrives here as events, from any thread (docs/events.md).
+        self.happened: queue.SimpleQueue[dict] = queue.SimpleQueue()
+        observe.subscribe(self.happened.put)
+        self.tokens, self.since = 0, time.monotonic()  # of the whole job, since the last log line
+
+    @property
+    def speaks(self) -> bool:
+        return self.rank == 0 and self.story.speaks
+
+    def catch_up(self) -> None:
+        while not self.happened.empty():
+            for line in self.story.tell(self.happened.get()):
+                if self.speaks:
+                    print(line, flush=True)
+
+    def log(self, step: int, loss: torch.Tensor, groups: int) -> None:
+        self.tokens += groups * self.args.batch_size * self.args.seq_len
+        if step % self.args.log_every and step != self.args.steps:
+            return
+        rate = self.tokens / (time.monotonic() - self.since)
+        self.tokens, self.since = 0, time.monotonic()
+        if self.speaks:
+            print(f"step {step:>5} | loss {loss.item():.4f} | groups {groups} | {rate:,.0f} tokens/s", flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Training
 
 
 def train(args: argparse.Namespace) -> None:
-    group = env.read(env.REPLICA_GROUP_ID, "0")
-    attempt = env.read_int(env.ATTEMPT, 0)
-    rank = env.read_int("RANK", 0)
+    group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
+    attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
@@ -246,12 +284,7 @@ def train(args: argparse.Namespace) -> None:
     if len(data) <= args.seq_len:
         raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
     checkpoint = Checkpoint(args.checkpoint) if args.checkpoint else None
-
-    # Everything that happens to this job arrives here as events, from any thread (docs/events.md).
-    happened: queue.SimpleQueue[dict] = queue.SimpleQueue()
-    observe.subscribe(happened.put)
-    story = observe.Story(group)
-
+    voice = Voice(args, group, rank)
     model = Transformer(args)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     healed = False  # was the state copied from another group since the last commit?
@@ -288,44 +321,28 @@ def train(args: argparse.Namespace) -> None:
         print(f"group {group}: resumed from {checkpoint.url} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
 
-    tokens, since = 0, time.monotonic()  # of the whole job, since the last log line
-    while (step := manager.current_step()) < args.steps:
+    while manager.current_step() < args.steps:
         optimizer.zero_grad()  # asks who takes part in this step
-        step = manager.current_step()  # a group that heals has jumped to the others' step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
+        step = manager.current_step()  # of all groups: one that heals has jumped to it
         loss = ddp(*get_batch(data, args, step, participant))
-        loss.backward()  # averages gradients over the groups while it runs
-        optimizer.step()  # ... only if all of it worked; otherwise the step is dropped, and run again
+        loss.backward()  # averages the gradients over the groups while it runs
+        optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
-        committed = manager.current_step() > step
-        while not happened.empty():
-            for line in story.tell(happened.get()):
-                if story.speaks and rank == 0:  # one group talks for all: the lowest that takes part
-                    print(line, flush=True)
-        if not committed:
+        voice.catch_up()
+        if manager.current_step() == step:
             continue
-        step = manager.current_step()
+        step += 1
         set_lr(step)
         if dumper:
-            dumper.write(step, t=time.time(), committed_in=story.committed_in, healed=healed)
+            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
         healed = False
-        tokens += args.batch_size * args.seq_len * manager.num_participants()
-        if not (story.speaks and rank == 0):
-            tokens, since = 0, time.monotonic()
-            continue
-        if step % args.log_every == 0 or step == args.steps:
-            rate = tokens / (time.monotonic() - since)
-            tokens, since = 0, time.monotonic()
-            groups = manager.num_participants()
-            print(f"step {step:>5} | loss {loss.item():.4f} | groups {groups} | {rate:,.0f} tokens/s", flush=True)
-        if checkpoint and (step % args.checkpoint_every == 0 or step == args.steps):
-            try:
-                checkpoint.save({"manager": manager.state_dict(), "user": state_dict()}, writer=f"{group}-{attempt}")
-            except OSError as e:
-                print(f"step {step}: the checkpoint was not saved ({e}); training goes on", flush=True)
+        voice.log(step, loss, manager.num_participants())
+        if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):
+            checkpoint.save({"manager": manager.state_dict(), "user": state_dict()}, writer=f"{group}-{attempt}")
 
-    if story.speaks and rank == 0:
-        print(observe.summary(story, env.read(env.RUN_DIR)), flush=True)
+    if voice.speaks:
+        print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown()
 
 

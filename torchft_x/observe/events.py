@@ -112,18 +112,38 @@ class EventLog:
                 self._fd = None
 
 
+class EventTail:
+    """Reads the events of a run that is still going on, each once."""
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self._folder = Path(run_dir, "events")
+        self._read: dict[Path, int] = {}  # file -> bytes of it that were read, up to the end of a line
+
+    def new(self) -> list[dict[str, Any]]:
+        """Events written since the last call, in order of time among themselves."""
+        events = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            begin = self._read.get(path, 0)
+            with path.open("rb") as f:
+                f.seek(begin)
+                data = f.read()
+            end = data.rfind(b"\n") + 1  # a line without its end is still being written, or its writer was killed
+            self._read[path] = begin + end
+            events += [e for line in data[:end].split(b"\n") if (e := _parse(line))]
+        return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+
+
 def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All events of a run in order of time. A torn last line (a process killed while writing) is skipped."""
-    events: list[dict[str, Any]] = []
-    for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                value = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                events.append(value)
-    return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+    return EventTail(run_dir).new()
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Story:
 
     def _quorum(self, event: dict[str, Any], now: float) -> list[str]:
         members = groups(event.get("members"))
-        participants = groups(event.get("participants_ids")) or members
+        participants = members - groups(event.get("healing"))
         lines = []
         for group in by_number(self.members - members):
             if group not in self.died:  # not heard of before: it left, or its death came with the quorum
