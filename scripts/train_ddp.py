@@ -202,7 +202,7 @@ class Checkpoint:
         torch.save(state, buffer)
         part = f"{self.path}.part-{writer}"
         try:
-            self.fs.makedirs(self.fs._parent(self.path), exist_ok=True)
+            self.fs.makedirs(self.path.rpartition("/")[0] or ".", exist_ok=True)
             with self.fs.open(part, "wb") as f:
                 f.write(buffer.getvalue())
             self.fs.mv(part, self.path)

@@ -27,7 +27,7 @@ def params(step: int, rank: int = 0) -> bytes:
     return bytes([step, rank, 10, 0]) * 100  # a newline among them: the header ends at the first one only
 
 
-@pytest.fixture()
+@pytest.fixture
 def good(tmp_path: Path) -> Path:
     """Two groups of two ranks, six steps; group 1 is killed after step 2 and back, healed to 4, for step 5."""
     for rank in (0, 1):
