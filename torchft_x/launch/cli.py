@@ -1,0 +1,75 @@
+"""Command lines of the processes of a job: arguments in, a configuration out, mistakes as one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from torchft_x import env
+from torchft_x.errors import TorchftXError
+from torchft_x.launch import tree
+from torchft_x.launch.restarts import RestartRules
+from torchft_x.launch.supervisor import SupervisorConfig
+from torchft_x.launch.supervisor import supervise as run_supervisor
+
+_FIND_LOCAL = 30.0  # seconds: on one host the lighthouse is up within one
+_FIND_REMOTE = 300.0  # seconds: its container may still be pulled
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="torchft_x supervise", description="Run one replica group and restart it when it dies.")
+    parser.add_argument("--group", required=True, help="id of this group, stable over restarts")
+    parser.add_argument("--groups", type=int, required=True, help="number of groups of the job")
+    parser.add_argument("--workers", type=int, default=1, help="processes of this group")
+    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- SCRIPT [ARG...]")
+    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
+    return parser
+
+
+def supervise(argv: list[str]) -> int:
+    """``torchft_x supervise``: the exit code."""
+    args = _parser().parse_args(argv)
+    local = env.is_local_job()
+    try:
+        config = SupervisorConfig(
+            group=args.group,
+            groups=args.groups,
+            workers=args.workers,
+            command=tuple(args.command[1:] if args.command[:1] == ["--"] else args.command),
+            run_dir=args.run_dir,
+            lighthouse=env.read(env.LIGHTHOUSE),
+            rules=RestartRules(max_restarts=args.max_restarts),
+            find_timeout=_FIND_LOCAL if local else _FIND_REMOTE,
+            local=local,
+            runner=args.runner,
+        )
+    except TorchftXError as e:
+        print(f"torchft_x supervise: {e}", file=sys.stderr)
+        return 2
+    return run_supervisor(config)
+
+
+def lighthouse(argv: list[str]) -> int:
+    """``torchft_x lighthouse``: the exit code. As a role of a local job it also ends with the launcher."""
+    launcher = env.read_int(env.LAUNCHER_PID)
+    if launcher is not None or env.is_local_job():
+        tree.when_parent_dies(launcher, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        if env.read(env.ADVERTISE_HOST) is None and "--advertise_host" not in argv:
+            argv = [*argv, "--advertise_host", "127.0.0.1"]
+    from torchft_x.rpc.lighthouse_main import main
+
+    return main(argv)
