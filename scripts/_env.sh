@@ -17,7 +17,7 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
         [ "$(cat "$venv/.stamp" 2>/dev/null)" = "$wanted" ] && exit 0
         began=$SECONDS
         torch=$(grep '^torch==' "$root/constraints.txt")
-        pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+        pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
         echo "Making the Python environment in $venv (once; a few minutes, most of it PyTorch)." &&
             { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
             echo "  1/2 $torch" &&
