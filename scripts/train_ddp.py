@@ -330,9 +330,9 @@ def train(args: argparse.Namespace) -> None:
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
         voice.catch_up()
-        if manager.current_step() == step:
+        if not optimizer.committed:
             continue
-        step += 1
+        step = manager.current_step()
         set_lr(step)
         if dumper:
             dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
