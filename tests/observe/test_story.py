@@ -20,7 +20,8 @@ def quorum(mono: float, *groups: str, step: int = 0, healing: tuple[str, ...] = 
 
 
 def commit(mono: float, step: int, quorum: int = 1) -> dict[str, Any]:
-    return {"event": "commit", "mono": mono, "step": step, "quorum": quorum}
+    """The commit after which `step` steps are committed; events name a step by the commits before it."""
+    return {"event": "commit", "mono": mono, "step": step - 1, "quorum": quorum}
 
 
 def lost(mono: float, *groups: str, reason: str = "connection lost") -> dict[str, Any]:
@@ -43,7 +44,7 @@ def test_a_death_its_cost_and_the_return() -> None:
     lines = tell(
         story,
         lost(1.25, "1"),
-        {"event": "drop", "mono": 1.26, "step": 4, "reason": "a collective was released"},
+        {"event": "drop", "mono": 1.26, "step": 3, "reason": "a collective was released"},
         quorum(1.3, "0", step=3),
         commit(1.6, 4, quorum=2),
         commit(1.7, 5),

@@ -31,7 +31,6 @@ EVENTS = frozenset(
         "exit",
         "restart",
         "error",
-        "summary",
     ]
 )
 

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A trainer process as its `start` event announced it."""
+    """A trainer process, by the `joined` event of its Manager."""
 
     group: str
     rank: int
@@ -63,7 +63,7 @@ def workers(events: Sequence[Event]) -> list[Worker]:
     """The newest life of every (group, rank), whether it still runs or not."""
     newest: dict[tuple[str, int], Worker] = {}
     for e in events:
-        if e.get("event") == "start" and e.get("role") == "trainer" and "group" in e:
+        if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e:
             worker = Worker(
                 group=str(e["group"]),
                 rank=int(e.get("rank", 0)),
@@ -111,11 +111,11 @@ def summarize(events: Sequence[Event]) -> Summary:
     restarts = {
         (str(e.get("group")), int(e.get("attempt", 0)))
         for e in events
-        if e.get("event") == "start" and e.get("role") == "trainer" and int(e.get("attempt", 0)) > 0
+        if e.get("event") == "joined" and e.get("role") == "trainer" and int(e.get("attempt", 0)) > 0
     }
     drops = {(e.get("step"), e.get("quorum")) for e in events if e.get("event") == "drop"}
     return Summary(
-        steps=max((int(e.get("step", 0)) for e in made), default=0),
+        steps=max((int(e.get("step", 0)) + 1 for e in made), default=0),
         restarts=len(restarts),
         dropped=len(drops),
         lost=_lost(made, [float(e["t"]) for e in events if e.get("event") in ("member_lost", "drop")]),

@@ -99,7 +99,7 @@ class Story:
         return [f"group {group} {how} at step {self.step}"]
 
     def _commit(self, event: dict[str, Any], now: float) -> list[str]:
-        self.step = int(event.get("step", self.step + 1))
+        self.step = int(event.get("step", self.step)) + 1
         self.committed_in = int(event.get("quorum", self.committed_in))
         lines = []
         if self._last_commit is not None:
@@ -121,7 +121,9 @@ class Story:
 
 
 def groups(replica_ids: Any) -> frozenset[str]:
-    """Group ids of a list of replica ids; of anything else (an old log, a count) the empty set."""
+    """Group ids of one or several replica ids; of anything else (an old log, a count) the empty set."""
+    if isinstance(replica_ids, str):
+        return frozenset([group_of(replica_ids)])
     if not isinstance(replica_ids, (list, tuple, set, frozenset)):
         return frozenset()
     return frozenset(group_of(str(r)) for r in replica_ids)
