@@ -35,21 +35,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- SCRIPT [ARG...]")
+    parser.usage = "%(prog)s --group G --groups N [option ...] -- SCRIPT [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
 
 
 def supervise(argv: list[str]) -> int:
     """``torchft_x supervise``: the exit code."""
-    args = _parser().parse_args(argv)
+    # split by hand: argparse's treatment of a second "--", which belongs to the script, differs between Pythons
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
     try:
         config = SupervisorConfig(
             group=args.group,
             groups=args.groups,
             workers=args.workers,
-            command=tuple(args.command[1:] if args.command[:1] == ["--"] else args.command),
+            command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=env.read(env.LIGHTHOUSE),
             rules=RestartRules(max_restarts=args.max_restarts),

@@ -56,7 +56,8 @@ class LifeSpec:
     """``torchrun``, or ``plain``: one worker without torchrun (tests of the supervisor without torch)."""
 
     def argv(self) -> list[str]:
-        worker = [_SHIM, "worker", str(self.folder), *self.command]
+        rank = "0" if self.runner == "plain" else "${local_rank}"  # torchrun fills it in
+        worker = [_SHIM, "worker", "@agent@", rank, str(self.folder), *self.command]
         if self.runner == "plain":
             return [sys.executable, *worker]
         torchrun = f"""-m torch.distributed.run --nnodes 1 --nproc_per_node {self.workers}
