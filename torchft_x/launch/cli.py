@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from torchft_x import env
 from torchft_x.errors import TorchftXError
-from torchft_x.launch import tree
+from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
 from torchft_x.launch.supervisor import supervise as run_supervisor
@@ -66,12 +64,16 @@ def supervise(argv: list[str]) -> int:
 
 
 def lighthouse(argv: list[str]) -> int:
-    """``torchft_x lighthouse``: the exit code. As a role of a local job it also ends with the launcher."""
-    launcher = env.read_int(env.LAUNCHER_PID)
-    if launcher is not None or env.is_local_job():
-        tree.when_parent_dies(launcher, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        if env.read(env.ADVERTISE_HOST) is None and "--advertise_host" not in argv:
-            argv = [*argv, "--advertise_host", "127.0.0.1"]
+    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` it is a role of a job."""
+    if "--run_dir" in argv[:-1]:
+        run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
+        print(f"Run directory: {run_dir}", flush=True)
+        local = end_with_the_launcher()
+        try:
+            argv = complete(argv, run_dir, local=local)
+        except TorchftXError as e:
+            print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+            return 2
     from torchft_x.rpc.lighthouse_main import main
 
     return main(argv)

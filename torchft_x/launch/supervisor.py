@@ -107,6 +107,7 @@ class Supervisor:
         self._found: Found | None = None
         self._stop: _Stop | None = None  # set once, by any thread; read on the main thread
         self._hurry = False  # a second request came: no grace any more
+        self._announced = False  # whether the person was told why it stops
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -250,6 +251,7 @@ class Supervisor:
                 return end
             if self._stop is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
+                self._announce(self._stop)
                 life.terminate()
             if deadline is not None and (self._hurry or time.monotonic() > deadline):
                 return life.kill()
@@ -296,11 +298,16 @@ class Supervisor:
         """Tell the lighthouse and the person how it ends."""
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
-        if stop.sentence:
-            self._say(f"group {self.config.group} stops: {stop.sentence}")
+        self._announce(stop)
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
         return stop.code
+
+    def _announce(self, stop: _Stop) -> None:
+        """Say once why the group stops."""
+        if stop.sentence and not self._announced:
+            self._announced = True
+            self._say(f"group {self.config.group} stops: {stop.sentence}")
 
     def _say(self, text: str) -> None:
         if self._life is not None:
@@ -327,13 +334,14 @@ def connect_to_lighthouse(config: SupervisorConfig) -> Callable[[Found], Reports
     """The real client's maker. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
+        from torchft_x.rpc import wire
         from torchft_x.rpc.supervisor_client import SupervisorClient
 
         return SupervisorClient(
             lighthouse=found.address.url,
             group=config.group,
             host=socket.gethostname(),
-            boot_id=tree.boot_id(),
+            boot_id=wire.boot_id(),
             token=found.token,
         )
 
