@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -175,19 +176,42 @@ def test_two_jobs_side_by_side(launch, tmp_path: Path) -> None:
     assert [job.wait() for job in jobs] == [0, 0]
 
 
-def test_a_lighthouse_outside_the_job(launch, tmp_path: Path) -> None:
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[str]:
+    """The address of a lighthouse outside the job, whose token is "right"."""
     file = tmp_path / "address"
     command = ["lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0", "--address_file", str(file)]
-    outside = subprocess.Popen(
-        [sys.executable, "-m", "torchft_x", *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command += ["--advertise_host", "127.0.0.1"]
+    environ = {**os.environ, "TORCHFT_X_TOKEN": "right"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "torchft_x", *command], cwd=ROOT, env=environ, **quiet)
     try:
-        wait_for(lambda: file.exists() and file.read_text(), what="the lighthouse")
-        address = file.read_text().strip()
-        job = launch("import os; print('at', os.environ['TORCHFT_LIGHTHOUSE'])", "--lighthouse", address)
-        assert job.wait() == 0, job.text()
-        assert job.text().count(f"at {address}") == 2
-        assert outside.poll() is None
+        yield wait_for(lambda: file.exists() and file.read_text().strip(), what="the lighthouse")
+        assert process.poll() is None
     finally:
-        outside.terminate()
-        outside.wait()
+        process.terminate()
+        process.wait()
+
+
+def test_a_lighthouse_outside_the_job(launch, outside: str) -> None:
+    script = "import os; print('at', os.environ['TORCHFT_LIGHTHOUSE'])"
+    job = launch(script, "--lighthouse", outside, TORCHFT_X_TOKEN="right")
+    assert job.wait() == 0, job.text()
+    assert job.text().count(f"at {outside}") == 2
+
+
+def test_a_wrong_token_is_one_sentence(launch, outside: str) -> None:
+    job = launch(SLEEPER, "--lighthouse", outside, TORCHFT_X_TOKEN="wrong")
+    assert job.wait() == 1
+    assert "token" in job.text()
+    assert "Traceback" not in job.text()
+    assert job.left() == []
+
+
+def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    job = launch(SLEEPER, "--lighthouse", address)
+    assert job.wait() == 1
+    assert f"the lighthouse at {address} (Connection refused)" in job.text()
+    assert "Traceback" not in job.text()

@@ -14,8 +14,10 @@ from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
 from torchft_x.launch.supervisor import supervise as run_supervisor
 
-_FIND_LOCAL = 30.0  # seconds: on one host the lighthouse is up within one
-_FIND_REMOTE = 300.0  # seconds: its container may still be pulled
+# Seconds to wait for the lighthouse at the start.
+_FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
+_FIND_LOCAL = 30.0  # a role of the same job on this host: up within one
+_FIND_REMOTE = 300.0  # its container may still be pulled
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,6 +46,7 @@ def supervise(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
+    given = env.read(env.LIGHTHOUSE)
     try:
         config = SupervisorConfig(
             group=args.group,
@@ -51,9 +54,9 @@ def supervise(argv: list[str]) -> int:
             workers=args.workers,
             command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
-            lighthouse=env.read(env.LIGHTHOUSE),
+            lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
-            find_timeout=_FIND_LOCAL if local else _FIND_REMOTE,
+            find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
             local=local,
             runner=args.runner,
         )

@@ -174,7 +174,8 @@ class Life:
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in _OWN_FAULTS
-        return LifeEnd(False, code, reason, own, progress, uptime, words)
+        shown = bool(failed) or self.spec.runner == "plain"  # torchrun's own words go to its log only
+        return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""

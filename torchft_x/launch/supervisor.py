@@ -9,6 +9,7 @@ something to say. Requests to stop come from signals, from the lighthouse, and f
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import select
@@ -36,7 +37,6 @@ from torchft_x.observe.events import EventLog
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
 _LOOK = 0.05  # seconds between looks for the lighthouse
-_REPORT_GRACE = 2.0  # seconds a last report to the lighthouse may take
 
 
 class Reports(Protocol):
@@ -212,7 +212,7 @@ class Supervisor:
             died = f"group {self.config.group} died: {end.reason} after {end.uptime:.1f} s"
             if isinstance(decision, GiveUp):
                 self._say(died)
-                for line in end.last_words:
+                for line in () if end.shown else end.last_words:
                     self._say(f"    {line}")
                 return _Stop(1, decision.sentence)
             total = self.config.rules.max_restarts
@@ -299,6 +299,7 @@ class Supervisor:
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
+        logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
         return stop.code
