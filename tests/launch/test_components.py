@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from torchx import specs
 
-from torchft_x.launch import build
 from torchft_x.launch.role import FtRole
 
 ROOT = Path(__file__).parent.parent.parent

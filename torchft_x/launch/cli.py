@@ -63,6 +63,8 @@ def supervise(argv: list[str]) -> int:
     except TorchftXError as e:
         print(f"torchft_x supervise: {e}", file=sys.stderr)
         return 2
+    if given and args.run_dir and args.group == "0":  # else the lighthouse role says it
+        print(f"Run directory: {args.run_dir}", flush=True)
     return run_supervisor(config)
 
 

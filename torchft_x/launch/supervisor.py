@@ -36,20 +36,22 @@ from torchft_x.launch.restarts import GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.observe.events import EventLog
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
+_FLUSH = 2.0  # seconds the last reports may take
+_FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
 _LOOK = 0.05  # seconds between looks for the lighthouse
 
 
 class Reports(Protocol):
     """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these.
 
-    No call waits for the network but `done` and `close`, whose waits are bounded.
+    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
     """
 
     def started(self, attempt: int, life: str) -> None: ...
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None: ...
     def done(self, code: int, sentence: str) -> None: ...
     def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, flush: float) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,8 @@ class Supervisor:
     def _watch_for_stops(self) -> None:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asked to ignore it
+                signal.signal(number, self._on_signal)
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if self.config.local or launcher is not None:
             gone = "the launcher is gone"
@@ -160,7 +163,7 @@ class Supervisor:
         finally:
             tree.kill_descendants()
             if self._reports is not None:
-                self._reports.close()
+                self._reports.close(_FLUSH if self._stop is None else _FLUSH_STOPPED)
             self._events.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
