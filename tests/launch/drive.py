@@ -23,7 +23,6 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = open(folder / "reports.jsonl", "a", buffering=1)
 
     def started(self, attempt: int, life: str) -> None:
         self._write(kind="started", attempt=attempt, life=life)
@@ -42,11 +41,12 @@ class Recorder:
 
         threading.Thread(target=listen, daemon=True).start()
 
-    def close(self) -> None:
+    def close(self, flush: float) -> None:
         self._write(kind="closed")
 
     def _write(self, **report: object) -> None:
-        self._file.write(json.dumps(report) + "\n")
+        with open(self._folder / "reports.jsonl", "a") as f:
+            f.write(json.dumps(report) + "\n")
 
 
 def main() -> int:

@@ -240,6 +240,48 @@ def test_stopped_while_it_waits_for_the_lighthouse(drive) -> None:
     assert run.wait() == 143
 
 
+def test_gloos_abort_is_explained(drive) -> None:
+    words = "terminate called after throwing gloo::EnforceNotMet ... op.preamble.length <= op.nbytes. 8 vs 4"
+    run = drive(f"import os, sys; print({words!r}, file=sys.stderr); os.abort()", rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "layout mismatch" in run.reports("exited")[0]["reason"]
+
+
+def test_a_step_committed_is_no_crash_loop(drive) -> None:
+    script = """if True:
+        import os, pathlib, sys
+        events = pathlib.Path(os.environ["TORCHFT_X_RUN_DIR"], "events", f"trainer-1-0-{os.getpid()}.jsonl")
+        events.write_text('{"event":"commit","step":1}\\n')
+        sys.exit(3)
+    """
+    run = drive(script, rules={"max_restarts": 4, "loop": 2})
+    assert run.wait() == 1
+    assert run.reports("done")[0]["sentence"].endswith("(4 restarts within the last hour)")
+
+
+def test_torchrun_that_can_not_start_is_quoted(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libnothing.so is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = drive("", runner="torchrun", rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "torchrun ended with code 1 before a worker started" in run.reports("exited")[0]["reason"]
+    assert "ImportError: libnothing.so is missing" in run.reports("done")[0]["sentence"]
+    assert "    Traceback (most recent call last):" in run.err.read_text()  # it went to torchrun's log only
+
+
+@pytest.mark.slow
+def test_torchrun_was_quicker_than_we(drive) -> None:
+    run = drive(SLEEPER, runner="torchrun", rules={"max_restarts": 0})
+    worker = run.worker()
+    run.process.send_signal(signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), what="torchrun's look")
+    run.process.send_signal(signal.SIGCONT)
+    assert run.wait() == 1
+    assert run.reports("exited")[0]["reason"] == "worker 0 killed by SIGKILL"
+
+
 @pytest.mark.slow
 def test_torchrun_two_workers_one_killed(drive) -> None:
     script = """if True:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from torchft_x import env
 from torchft_x.errors import TorchftXError
-from torchft_x.launch import tree
+from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
 from torchft_x.launch.supervisor import supervise as run_supervisor
 
-_FIND_LOCAL = 30.0  # seconds: on one host the lighthouse is up within one
-_FIND_REMOTE = 300.0  # seconds: its container may still be pulled
+# Seconds to wait for the lighthouse at the start.
+_FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
+_FIND_LOCAL = 30.0  # a role of the same job on this host: up within one
+_FIND_REMOTE = 300.0  # its container may still be pulled
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,41 +35,50 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- SCRIPT [ARG...]")
+    parser.usage = "%(prog)s --group G --groups N [option ...] -- SCRIPT [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
 
 
 def supervise(argv: list[str]) -> int:
     """``torchft_x supervise``: the exit code."""
-    args = _parser().parse_args(argv)
+    # split by hand: argparse's treatment of a second "--", which belongs to the script, differs between Pythons
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
+    given = env.read(env.LIGHTHOUSE)
     try:
         config = SupervisorConfig(
             group=args.group,
             groups=args.groups,
             workers=args.workers,
-            command=tuple(args.command[1:] if args.command[:1] == ["--"] else args.command),
+            command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
-            lighthouse=env.read(env.LIGHTHOUSE),
+            lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
-            find_timeout=_FIND_LOCAL if local else _FIND_REMOTE,
+            find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
             local=local,
             runner=args.runner,
         )
     except TorchftXError as e:
         print(f"torchft_x supervise: {e}", file=sys.stderr)
         return 2
+    if given and args.run_dir and args.group == "0":  # else the lighthouse role says it
+        print(f"Run directory: {args.run_dir}", flush=True)
     return run_supervisor(config)
 
 
 def lighthouse(argv: list[str]) -> int:
-    """``torchft_x lighthouse``: the exit code. As a role of a local job it also ends with the launcher."""
-    launcher = env.read_int(env.LAUNCHER_PID)
-    if launcher is not None or env.is_local_job():
-        tree.when_parent_dies(launcher, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        if env.read(env.ADVERTISE_HOST) is None and "--advertise_host" not in argv:
-            argv = [*argv, "--advertise_host", "127.0.0.1"]
+    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` it is a role of a job."""
+    if "--run_dir" in argv[:-1]:
+        run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
+        print(f"Run directory: {run_dir}", flush=True)
+        local = end_with_the_launcher()
+        try:
+            argv = complete(argv, run_dir, local=local)
+        except TorchftXError as e:
+            print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+            return 2
     from torchft_x.rpc.lighthouse_main import main
 
     return main(argv)

@@ -56,7 +56,8 @@ class LifeSpec:
     """``torchrun``, or ``plain``: one worker without torchrun (tests of the supervisor without torch)."""
 
     def argv(self) -> list[str]:
-        worker = [_SHIM, "worker", str(self.folder), *self.command]
+        rank = "0" if self.runner == "plain" else "${local_rank}"  # torchrun fills it in
+        worker = [_SHIM, "worker", "@agent@", rank, str(self.folder), *self.command]
         if self.runner == "plain":
             return [sys.executable, *worker]
         torchrun = f"""-m torch.distributed.run --nnodes 1 --nproc_per_node {self.workers}
@@ -173,7 +174,8 @@ class Life:
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in _OWN_FAULTS
-        return LifeEnd(False, code, reason, own, progress, uptime, words)
+        shown = bool(failed) or self.spec.runner == "plain"  # torchrun's own words go to its log only
+        return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""

@@ -46,6 +46,7 @@ class LifeEnd:
     progress: bool  # a step was committed
     uptime: float  # seconds
     last_words: tuple[str, ...] = ()  # the end of that process's stderr
+    shown: bool = True  # whether those words have been passed on already
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torchft_x.launch.checks import check_gpus, check_lighthouse
 
 
 @dataclass
-class FtRole(specs.Role):
+class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's classes are Any
     """Equal to a plain `Role` in every field. For schedulers it doesn't know it changes nothing."""
 
     def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:

@@ -1,15 +1,14 @@
 """Becomes another program, and dies with whoever started it. Run by file path, standard library only.
 
-    python shim.py agent PARENT_PID PROGRAM [ARG...]       the supervisor's child: torchrun
-    python shim.py worker FOLDER SCRIPT [ARG...]           torchrun's child: the user's script
+    python shim.py agent PARENT PROGRAM [ARG...]               the supervisor's child: torchrun
+    python shim.py worker AGENT RANK FOLDER SCRIPT [ARG...]    torchrun's child: the user's script
 
 Linux kills a process by itself when its parent dies, if it asked for that (PR_SET_PDEATHSIG); the request survives
 ``execve``. torchrun gives each of its workers a session of its own and does not ask, so a ``kill -9`` of torchrun
 or of the supervisor would leave them training. A worker also tells the supervisor its pid (FOLDER/pids) and sends
-its output there (FOLDER/<local rank>.out and .err), apart from torchrun's own.
+its output there (FOLDER/RANK.out and .err), apart from torchrun's own.
 
-This file reads `os.environ` itself: it must not import the package (torchrun starts it by path, and it has to be
-quick), and what it reads is torchrun's LOCAL_RANK and its own AGENT_PID, nothing a user sets.
+PARENT and AGENT are pids; the agent's is filled in for the word ``@agent@`` of its own command.
 """
 
 import ctypes
@@ -17,7 +16,6 @@ import os
 import signal
 import sys
 
-AGENT_PID = "TORCHFT_X_AGENT_PID"  # set by the agent's shim for the workers' shims
 PR_SET_PDEATHSIG = 1
 
 
@@ -30,15 +28,13 @@ def die_with(parent: int) -> None:
 
 def agent(parent: int, command: list[str]) -> None:
     die_with(parent)
-    os.environ[AGENT_PID] = str(os.getpid())
+    command = [str(os.getpid()) if word == "@agent@" else word for word in command]
     os.execvp(command[0], command)
 
 
-def worker(folder: str, command: list[str]) -> None:
-    parent = int(os.environ[AGENT_PID])
-    if parent != os.getpid():  # without torchrun the agent has become the worker: it has asked already
-        die_with(parent)
-    rank = os.environ.get("LOCAL_RANK", "0")
+def worker(agent: int, rank: int, folder: str, command: list[str]) -> None:
+    if agent != os.getpid():  # without torchrun the agent has become the worker: it has asked already
+        die_with(agent)
     for fd, name in ((1, "out"), (2, "err")):
         pipe = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY)
         os.dup2(pipe, fd)
@@ -53,4 +49,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "agent":
         agent(int(sys.argv[2]), sys.argv[3:])
     else:
-        worker(sys.argv[2], sys.argv[3:])
+        worker(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:])

@@ -9,6 +9,7 @@ something to say. Requests to stop come from signals, from the lighthouse, and f
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import select
@@ -35,21 +36,22 @@ from torchft_x.launch.restarts import GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.observe.events import EventLog
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
+_FLUSH = 2.0  # seconds the last reports may take
+_FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
 _LOOK = 0.05  # seconds between looks for the lighthouse
-_REPORT_GRACE = 2.0  # seconds a last report to the lighthouse may take
 
 
 class Reports(Protocol):
     """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these.
 
-    No call waits for the network but `done` and `close`, whose waits are bounded.
+    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
     """
 
     def started(self, attempt: int, life: str) -> None: ...
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None: ...
     def done(self, code: int, sentence: str) -> None: ...
     def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, flush: float) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ class Supervisor:
         self._found: Found | None = None
         self._stop: _Stop | None = None  # set once, by any thread; read on the main thread
         self._hurry = False  # a second request came: no grace any more
+        self._announced = False  # whether the person was told why it stops
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -133,7 +136,8 @@ class Supervisor:
     def _watch_for_stops(self) -> None:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asked to ignore it
+                signal.signal(number, self._on_signal)
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if self.config.local or launcher is not None:
             gone = "the launcher is gone"
@@ -159,7 +163,7 @@ class Supervisor:
         finally:
             tree.kill_descendants()
             if self._reports is not None:
-                self._reports.close()
+                self._reports.close(_FLUSH if self._stop is None else _FLUSH_STOPPED)
             self._events.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -211,7 +215,7 @@ class Supervisor:
             died = f"group {self.config.group} died: {end.reason} after {end.uptime:.1f} s"
             if isinstance(decision, GiveUp):
                 self._say(died)
-                for line in end.last_words:
+                for line in () if end.shown else end.last_words:
                     self._say(f"    {line}")
                 return _Stop(1, decision.sentence)
             total = self.config.rules.max_restarts
@@ -250,6 +254,7 @@ class Supervisor:
                 return end
             if self._stop is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
+                self._announce(self._stop)
                 life.terminate()
             if deadline is not None and (self._hurry or time.monotonic() > deadline):
                 return life.kill()
@@ -296,11 +301,17 @@ class Supervisor:
         """Tell the lighthouse and the person how it ends."""
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
-        if stop.sentence:
-            self._say(f"group {self.config.group} stops: {stop.sentence}")
+        self._announce(stop)
+        logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
         return stop.code
+
+    def _announce(self, stop: _Stop) -> None:
+        """Say once why the group stops."""
+        if stop.sentence and not self._announced:
+            self._announced = True
+            self._say(f"group {self.config.group} stops: {stop.sentence}")
 
     def _say(self, text: str) -> None:
         if self._life is not None:
@@ -327,13 +338,14 @@ def connect_to_lighthouse(config: SupervisorConfig) -> Callable[[Found], Reports
     """The real client's maker. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
+        from torchft_x.rpc import wire
         from torchft_x.rpc.supervisor_client import SupervisorClient
 
         return SupervisorClient(
             lighthouse=found.address.url,
             group=config.group,
             host=socket.gethostname(),
-            boot_id=tree.boot_id(),
+            boot_id=wire.boot_id(),
             token=found.token,
         )
 

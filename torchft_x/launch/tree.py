@@ -22,15 +22,6 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def boot_id() -> str:
-    """Random, made by the kernel at each boot; empty where there is none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-            return f.read().strip()
-    except OSError:
-        return ""
-
-
 def _stat(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the third (the state) on; None if the process is gone."""
     try:
