@@ -29,6 +29,7 @@ LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's ex
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+_GRPC_VERBOSITY = "GRPC_VERBOSITY"
 
 
 def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
@@ -81,3 +82,8 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def quiet_grpc() -> None:
+    """Keep gRPC's own notes (a connection ended, a fork happened) off stderr, unless the user has chosen a level."""
+    os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")
