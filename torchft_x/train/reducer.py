@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
+from torchft_x.errors import StepError
 from torchft_x.train.buckets import Bucket, layout_digest
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Reducer:
             if self._local[index] is None:
                 self._take(index, param.grad)
                 self._launch_full()
+            else:
+                self._take_again(index, param.grad)
 
     def _arm(self) -> None:
         """Open a pass. Raises (out of backward) only what is the user's mistake: no quorum was ever started."""
@@ -114,6 +117,17 @@ class Reducer:
                 view.copy_(grad)
             else:
                 torch.mul(grad, self._scale, out=view)
+
+    def _take_again(self, index: int, grad: torch.Tensor | None) -> None:
+        """A second gradient in one backward (a shared parameter under reentrant checkpointing): the sum counts."""
+        bucket, _ = self._place[index]
+        if bucket < self._next:
+            self._manager.report_error(
+                StepError(f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False).")
+            )
+            return
+        self._missing[bucket] += 1
+        self._take(index, grad)
 
     def _launch_full(self) -> None:
         while self._next < len(self._buckets) and self._missing[self._next] == 0:
