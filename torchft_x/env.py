@@ -31,6 +31,7 @@ TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app i
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+_GRPC_VERBOSITY = "GRPC_VERBOSITY"
 
 
 def everything() -> dict[str, str]:
@@ -94,3 +95,8 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def quiet_grpc() -> None:
+    """Keep gRPC's own notes (a connection ended, a fork happened) off stderr, unless the user has chosen a level."""
+    os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")

@@ -103,17 +103,16 @@ class GroupServer:
         self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
     ) -> None:
         server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=wire.SERVER_OPTIONS)
-        port = wire.listen(server, bind, "The group server")
-        address = wire.advertised(bind, port, host)
-        self._shell = GroupShell(settings, address.url, self._push)
-        self._service = GroupService(self._shell, self._ids, on_kill)
-        server.add_generic_rpc_handlers(self._service.handlers())
-        await server.start()
-        self._server = server
         try:
+            port = wire.listen(server, bind, "The group server")
+            address = wire.advertised(bind, port, host)
+            self._shell = GroupShell(settings, address.url, self._push)
+            self._service = GroupService(self._shell, self._ids, on_kill)
+            server.add_generic_rpc_handlers(self._service.handlers())
+            await server.start()
+            self._server = server
             await self._shell.open(timeout)
         except BaseException:
-            await self._shell.close(0.0)
             await server.stop(None)
             raise
 

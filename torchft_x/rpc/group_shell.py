@@ -82,7 +82,7 @@ class GroupShell:
             library=LIBRARY,
             life=settings.life,
         )
-        self._machine = Group(config, time.monotonic())  # decides
+        self._machine = Group(config)  # decides
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
@@ -109,12 +109,15 @@ class GroupShell:
         self._ticker = asyncio.ensure_future(self._tick())
         self._uplink.start()
         await asyncio.wait({self._stood}, timeout=timeout)
-        if not self._stood.done():
-            raise UnreachableError(
-                f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
-                f"({self._uplink.last_failure.rstrip('.')}); is it running, and is TORCHFT_LIGHTHOUSE right?"
-            )
-        self._stood.result()
+        if self._stood.done() and self._stood.exception() is None:
+            return
+        await self.close(0.0)
+        if self._stood.done():
+            self._stood.result()
+        raise UnreachableError(
+            f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
+            f"({self._uplink.last_failure.rstrip('.')}); is it running, and is TORCHFT_LIGHTHOUSE right?"
+        )
 
     async def close(self, flush: float) -> None:
         """Leave gracefully, within `flush` seconds; open calls are told."""

@@ -11,7 +11,7 @@ from torchft_x.core.types import Quorum
 REASON_AFTER = 1.0
 """Seconds a reason must last before it is said; between two ranks' joins there is always a short one."""
 
-_LEVELS = {"error": logging.WARNING, "member_lost": logging.WARNING, "quorum": logging.DEBUG}
+_LEVELS = {"error": logging.WARNING, "member_lost": logging.WARNING, "quorum": logging.DEBUG, "waiting": logging.DEBUG}
 
 
 class QuorumLog:

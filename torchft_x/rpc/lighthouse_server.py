@@ -263,11 +263,14 @@ class LighthouseShell:
             raise RefusedError("The first message of a session must be hello.")
         _check_wire(up.hello.wire)
         hello = codec.hello_from_proto(session, up.hello)
-        welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
-        stream.send(pb.Down(welcome=welcome).SerializeToString())
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.life)
-        self._feed(hello)
+        effects = self._machine.handle(hello, time.monotonic())
+        if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
+            welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
+            stream.send(pb.Down(welcome=welcome).SerializeToString())
+        for effect in effects:
+            self._carry_out(effect)
 
     # --- the peer's service --------------------------------------------------------------------------------------------
 
