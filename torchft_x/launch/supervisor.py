@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torchft_x
 from torchft_x import env, net
@@ -32,6 +31,7 @@ from torchft_x.launch.checks import check_script
 from torchft_x.launch.environment import TrainerSettings, package_root, trainer_environment
 from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found, Locator
+from torchft_x.launch.reports import Reports, connector
 from torchft_x.launch.restarts import GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.observe.events import EventLog
 
@@ -39,19 +39,6 @@ _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
 _FLUSH = 2.0  # seconds the last reports may take
 _FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
 _LOOK = 0.05  # seconds between looks for the lighthouse
-
-
-class Reports(Protocol):
-    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these.
-
-    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
-    """
-
-    def started(self, attempt: int, life: str) -> None: ...
-    def exited(self, attempt: int, life: str, code: int, reason: str) -> None: ...
-    def done(self, code: int, sentence: str) -> None: ...
-    def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
-    def close(self, flush: float) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +104,8 @@ class Supervisor:
         self._attempt = 0
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
-        self._events = _event_log(config)
-        self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))  # pipes; not in the run directory, which may be NFS
+        self._events = EventLog(None, "supervisor")  # replaced by `run`, which may write
+        self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
 
     # --- requests to stop ----------------------------------------------------------------------------------------------
 
@@ -152,6 +139,8 @@ class Supervisor:
         """Supervise until the group is done; the exit code. Main thread only."""
         tree.become_subreaper()
         self._watch_for_stops()
+        self._events = _event_log(self.config)
+        self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))
         try:
             if not self._find_lighthouse():
                 return self._finish(self._stop_now())
@@ -334,28 +323,10 @@ def _installed() -> tuple[str, ...]:
     return (*site.getsitepackages(), site.getusersitepackages())
 
 
-def connect_to_lighthouse(config: SupervisorConfig) -> Callable[[Found], Reports]:
-    """The real client's maker. grpc is imported when the lighthouse is found, not before."""
-
-    def connect(found: Found) -> Reports:
-        from torchft_x.rpc import wire
-        from torchft_x.rpc.supervisor_client import SupervisorClient
-
-        return SupervisorClient(
-            lighthouse=found.address.url,
-            group=config.group,
-            host=socket.gethostname(),
-            boot_id=wire.boot_id(),
-            token=found.token,
-        )
-
-    return connect
-
-
 def supervise(config: SupervisorConfig) -> int:
     """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2."""
     try:
-        return Supervisor(config, connect_to_lighthouse(config)).run()
+        return Supervisor(config, connector(config.group)).run()
     except TorchftXError as e:
         print(f"torchft_x: group {config.group}: {e}", file=sys.stderr, flush=True)
         return 2
