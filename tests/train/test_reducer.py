@@ -61,7 +61,7 @@ def check(net: nn.Module, want: dict[str, torch.Tensor | None]) -> None:
             assert p.grad.stride() == p.stride(), name
 
 
-@pytest.fixture()
+@pytest.fixture
 def net() -> Net:
     torch.manual_seed(0)
     return Net()

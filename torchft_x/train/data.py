@@ -41,7 +41,8 @@ class DistributedSampler(data.distributed.DistributedSampler[Any]):
             group_rank = dist.get_rank() if ready else env.read_int(env.RANK, 0)
         if num_replicas is None:
             num_replicas = dist.get_world_size() if ready else env.read_int(env.WORLD_SIZE, 1)
-        assert group_rank is not None and num_replicas is not None  # the defaults above are numbers
+        assert group_rank is not None  # the defaults above are numbers
+        assert num_replicas is not None
         if not 0 <= group_rank < num_replicas:
             raise ConfigError(f"group_rank {group_rank} is not among the group's {num_replicas} ranks.")
         if not 0 <= replica_rank < num_replica_groups:
@@ -51,4 +52,4 @@ class DistributedSampler(data.distributed.DistributedSampler[Any]):
             )
         self.global_rank: int = group_rank + num_replicas * replica_rank
         self.global_world_size: int = num_replicas * num_replica_groups
-        super().__init__(dataset, rank=self.global_rank, num_replicas=self.global_world_size, **kwargs)  # type: ignore[arg-type]
+        super().__init__(dataset, rank=self.global_rank, num_replicas=self.global_world_size, **kwargs)

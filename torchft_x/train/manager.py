@@ -7,11 +7,8 @@ roles; `Guard` collects errors, `Round` goes through one quorum, `Link` is the c
 from __future__ import annotations
 
 import atexit
-import logging
-import time
 import weakref
-from collections.abc import Callable, MutableMapping
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,25 +17,22 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from torchft_x.core.recovery import WorldSizeMode
-from torchft_x.core.step import LocalVote, Outcome, Phase, Step
-from torchft_x.core.types import Quorum, group_of
+from torchft_x.core.step import Phase, Step
+from torchft_x.core.types import Quorum
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.observe.events import EventLog
 from torchft_x.train import work
 from torchft_x.train.background import Background
-from torchft_x.train.connect import Link, connect
-from torchft_x.train.guard import Guard
-from torchft_x.train.options import Options, Seconds, resolve, seconds
+from torchft_x.train.options import Seconds, resolve, seconds
+from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
-from torchft_x.train.round import Parts, Round, read_state
+from torchft_x.train.round import Round, read_state
 from torchft_x.train.states import DEFAULT_KEY, StateDicts
 from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
+from torchft_x.transfer.flatten import check_sendable
 from torchft_x.transfer.http import HTTPTransport
-from torchft_x.transfer.transport import CheckpointTransport, check_sendable
+from torchft_x.transfer.transport import CheckpointTransport
 
-logger = logging.getLogger(__name__)
-
-_LEAVE_DEFAULT = "set_state_dict_fns"  # the peer's key of the functions given through the deprecated method
+_DEPRECATED_KEY = "set_state_dict_fns"  # the peer's key of the functions given through the deprecated method
 
 
 class Manager:
@@ -125,29 +119,18 @@ class Manager:
         self._round: Round | None = None  # the newest quorum; None before the first
         self._quorum: Quorum | None = None  # the newest that came
         self._closed = False
-        self._began = 0.0  # monotonic seconds of the last start_quorum
         self._background = Background(f"torchft_x-quorum-{options.replica_id}")
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
         step = Step(min_replica_size=min_replica_size, max_retries=max_retries)
-        link = connect(options)
-        events = EventLog(
-            options.run_dir, "trainer", group=group_of(link.replica_id), rank=options.group_rank,
-            replica_id=link.replica_id, attempt=options.attempt,
-        )  # fmt: skip
-        log = _StepLogger(link, options, step)
-        self._parts = Parts(
-            options=options, link=link, pg=pg, states=states, step=step, events=events, log=log,
-            guard=Guard(step, pg, log, events),
-            transport=checkpoint_transport or HTTPTransport(options.timeout, host=options.host, token=options.token),
-            mode=world_size_mode, min_replica_size=min_replica_size, init_sync=init_sync,
-            full_state=self._manager_state_dict,
+        self._parts = assemble(
+            options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
+            min_replica_size=min_replica_size, init_sync=init_sync, full_state=self._manager_state_dict,
         )  # fmt: skip
         self._guard = self._parts.guard
-        link.client.watch(self._guard.on_over, self._guard.on_end)
         self._at_exit = _leave_at_exit(self)
-        events.emit("joined", step=0)
+        self._parts.events.emit("joined", step=0)
 
     def __repr__(self) -> str:
         return f"Manager({self._parts.link.replica_id}/{self._parts.options.group_rank}, {self._parts.step})"
@@ -176,7 +159,6 @@ class Manager:
         with self._guard.lock:
             terms = p.step.ask()
         self._works.clear()
-        self._began = time.monotonic()
         waits = not self._use_async_quorum or self._quorum is None or terms.state.step == 0
         round = Round(
             p, terms, layout=self._layout, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
@@ -217,7 +199,10 @@ class Manager:
             quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
         inner = None
         if not failed:
-            inner = self._issue(tensor, reduce_op, quorum_id, rank is not None, size)
+            try:
+                inner = work.issue(self._pg, tensor, reduce_op, contributes=rank is not None, participants=size)
+            except Exception as e:
+                self._guard.fail(e, quorum_id)
         managed = ManagedWork(inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id))
         self._works.append(managed)
         return managed
@@ -250,7 +235,7 @@ class Manager:
             raise
         with self._guard.lock:
             outcome = p.step.settle(commit, reason)
-        self._tell(vote, outcome, round.changed)
+        round.tell(vote, outcome)
         if outcome.give_up:
             raise StepError(outcome.give_up)
         return commit
@@ -314,7 +299,7 @@ class Manager:
 
     def set_state_dict_fns(self, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]) -> None:
         """The peer's deprecated form of `register_state_dict_fn`; a second call replaces the first."""
-        self._parts.states.register(_LEAVE_DEFAULT, load_state_dict, state_dict, replace=True)
+        self._parts.states.register(_DEPRECATED_KEY, load_state_dict, state_dict, replace=True)
 
     def allow_state_dict_read(self) -> None:
         """Undo `disallow_state_dict_read`."""
@@ -388,21 +373,6 @@ class Manager:
         if self._round is not None and not self._round.done.wait(2 * self._parts.options.timeout):
             raise StepError("the last quorum's snapshot or fetch does not end; this rank is stuck.")
 
-    def _issue(self, tensor: torch.Tensor, op: Any, quorum_id: int, contributes: bool, size: int) -> Any:
-        """Start the collective; None (and an error reported) if that failed."""
-        try:
-            with torch.no_grad():
-                if not contributes:
-                    work.fill_neutral(tensor, op)
-                elif op == ReduceOp.AVG:
-                    tensor.mul_(1.0 / size)
-            opts = dist.AllreduceOptions()
-            opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
-            return self._pg.allreduce([tensor], opts)
-        except Exception as e:
-            self._guard.fail(e, quorum_id)
-            return None
-
     def _finish_reductions(self) -> None:
         works, self._works = self._works, []
         for managed in works:
@@ -412,29 +382,6 @@ class Manager:
         error = self._pg.errored()
         if error is not None:
             self._guard.fail(error)
-
-    def _tell(self, vote: LocalVote, outcome: Outcome, changed: bool) -> None:
-        p = self._parts
-        level = logging.DEBUG if outcome.committed and not changed else logging.INFO
-        why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
-        p.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
-        p.events.emit(
-            "commit" if outcome.committed else "drop", step=outcome.step, quorum=outcome.quorum_id,
-            participants=outcome.participants, duration=time.monotonic() - self._began,
-            reason=outcome.reason or None,
-        )  # fmt: skip
-
-
-class _StepLogger(logging.LoggerAdapter[logging.Logger]):
-    """``[replica id/group rank - step N] ...``"""
-
-    def __init__(self, link: Link, options: Options, step: Step) -> None:
-        super().__init__(logger, {})
-        self._who = f"{link.replica_id}/{options.group_rank}"
-        self._machine = step
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return f"[{self._who} - step {self._machine.state.step}] {msg}", kwargs
 
 
 def _leave_at_exit(manager: Manager) -> Callable[[], None]:

@@ -47,7 +47,7 @@ class OptimizerWrapper(TorchOptimizer):
         self.manager.start_quorum()
         self.optim.zero_grad(set_to_none)
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         """Vote, then step if committed; `committed` says which. Raises what `Manager.should_commit` raises."""
         if closure is not None:
             raise ConfigError("optimizers with a closure are not supported: a step can't be evaluated twice.")
@@ -65,15 +65,15 @@ class OptimizerWrapper(TorchOptimizer):
         self.optim.load_state_dict(state_dict)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         return self.optim.param_groups
 
     @property
-    def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
+    def state(self) -> Mapping[torch.Tensor, Any]:
         return self.optim.state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:
         return self.optim.defaults
 
 

@@ -123,7 +123,9 @@ class Reducer:
         bucket, _ = self._place[index]
         if bucket < self._next:
             self._manager.report_error(
-                StepError(f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False).")
+                StepError(
+                    f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
+                )
             )
             return
         self._missing[bucket] += 1

@@ -10,41 +10,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core import recovery
-from torchft_x.core.recovery import Plan, WorldSizeMode
-from torchft_x.core.step import Step, Terms
+from torchft_x.core.recovery import Plan
+from torchft_x.core.step import LocalVote, Outcome, Terms
 from torchft_x.core.types import Quorum, State, group_number
 from torchft_x.errors import DeadlineError, TransferError
-from torchft_x.observe.events import EventLog
-from torchft_x.train.connect import Link
-from torchft_x.train.guard import Guard
-from torchft_x.train.options import Options
-from torchft_x.train.states import StateDicts
-from torchft_x.transfer.transport import CheckpointTransport
+from torchft_x.train.parts import Parts
 
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a Manager is made of; fixed for its life."""
-
-    options: Options
-    link: Link
-    pg: Any
-    transport: CheckpointTransport
-    states: StateDicts
-    step: Step  # read and changed under guard.lock
-    guard: Guard
-    events: EventLog
-    log: logging.LoggerAdapter[Any]
-    mode: WorldSizeMode
-    min_replica_size: int
-    init_sync: bool
-    full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
 
 
 class Round:
@@ -72,7 +47,8 @@ class Round:
         self.done = threading.Event()  # also the snapshot and the fetch
         self.error: Exception | None = None  # there is no quorum; raised to whoever needs it
         self.quorum: Quorum | None = None  # set before `ready`, unless error
-        self.changed = False  # something happened: other members, a new process group, a heal
+        self._changed = False  # something happened: other members, a new process group, a heal
+        self._began = time.monotonic()
         self._parts = parts
         self._terms = terms
         self._layout = layout
@@ -102,6 +78,21 @@ class Round:
         fetched, self._fetched = self._fetched, None
         if fetched is not None:
             self._try_heal(fetched[0], lambda: self._load(*fetched))
+
+    def tell(self, vote: LocalVote, outcome: Outcome) -> None:
+        """Log how the step ended: loudly only if something happened in it."""
+        p = self._parts
+        level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
+        why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
+        p.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
+        p.events.emit(
+            "commit" if outcome.committed else "drop",
+            step=outcome.step,
+            quorum=outcome.quorum_id,
+            participants=outcome.participants,
+            duration=time.monotonic() - self._began,
+            reason=outcome.reason or None,
+        )
 
     # --- the quorum ---------------------------------------------------------------------------------------------------
 
@@ -149,9 +140,9 @@ class Round:
         )
         self.quorum = reply.quorum
         before = self._previous
-        self.changed = before is None or before.config_id != plan.config_id or plan.heal or bool(plan.dst_ranks)
+        self._changed = before is None or before.config_id != plan.config_id or plan.heal or bool(plan.dst_ranks)
         p.guard.begin(plan, rank, size)
-        if self.changed:
+        if self._changed:
             p.events.emit(
                 "quorum", quorum=plan.quorum_id, number=plan.number, step=plan.top.step,
                 participants=size, members=plan.replica_ids, heal=plan.heal,
@@ -163,7 +154,9 @@ class Round:
         group = group_number(p.link.replica_id)
 
         def make() -> None:
-            p.log.info("reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids))
+            p.log.info(
+                "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
+            )
             p.pg.configure(
                 f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}",
                 p.link.replica_id,

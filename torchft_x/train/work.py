@@ -80,6 +80,18 @@ class ManagedWork(dist.Work):
         return inner.get_future().then(done)
 
 
+def issue(pg: Any, tensor: torch.Tensor, op: Any, *, contributes: bool, participants: int) -> Any:
+    """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute."""
+    with torch.no_grad():
+        if not contributes:
+            fill_neutral(tensor, op)
+        elif op == ReduceOp.AVG:
+            tensor.mul_(1.0 / participants)
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
+    return pg.allreduce([tensor], opts)
+
+
 def wrap_future(fut: Future[Any], default: Any, timeout: float, report: Report) -> Future[Any]:
     """A future that completes with `fut`'s value, or with `default` if `fut` fails or takes over `timeout` seconds."""
     out: Future[Any] = Future()
