@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -17,8 +17,8 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def store() -> Iterator[dist.TCPStore]:
-    yield dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, timeout=timedelta(seconds=20))
+def store() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, timeout=timedelta(seconds=20))
 
 
 @pytest.fixture
