@@ -23,7 +23,7 @@ from torchft_x.rpc import loop, wire
 from torchft_x.rpc.lighthouse_server import LighthouseShell
 from torchft_x.rpc.token import check_token
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
 FLUSH = 1.0
 """Seconds the last words to the supervisors may take."""

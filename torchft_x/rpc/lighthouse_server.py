@@ -72,6 +72,7 @@ class LighthouseShell:
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
+        self._stopping = False  # new streams are ended at once
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -100,11 +101,15 @@ class LighthouseShell:
             self._ticker.cancel()
         for task in self._probes.values():
             task.cancel()
+        self._stopping = True
         if flush > 0:
             for stream in [*self._sessions.values(), *(s for _, s in self._supervisors.values())]:
                 stream.finish()
+            deadline = time.monotonic() + flush
+            while self._open_streams and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
         if self._server is not None:
-            await self._server.stop(flush or None)
+            await self._server.stop(None)
             self._server = None
 
     def status(self) -> dict[str, Any]:
@@ -241,7 +246,9 @@ class LighthouseShell:
         greeted: Callable[[], bool],
     ) -> None:
         """Serve one stream, with a limit on their number and on the time without a hello."""
-        if self._open_streams >= MAX_STREAMS:
+        if self._stopping:
+            stream.finish()
+        elif self._open_streams >= MAX_STREAMS:
             refuse(f"The lighthouse serves {MAX_STREAMS} streams already.")
         self._open_streams += 1
         impatience = asyncio.get_running_loop().call_later(
@@ -331,14 +338,13 @@ class LighthouseShell:
             self._greet_supervisor(key, stream, up.hello)
             return
         group, _ = self._supervisors[key]
-        if kind == "ping":
-            stream.send(_SUPERVISOR_PONG)
-        elif kind in ("started", "exited", "done"):
+        stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
+        if kind in ("started", "exited", "done"):
             event = codec.supervisor_event(group, up)
             if isinstance(event, r.LifeExited):
                 self._feed(m.LifeEnded(event.life, event.code))
             self._feed_roster(event)
-        else:
+        elif kind != "ping":
             raise RefusedError("A supervisor sends one hello, then started, exited, done and ping; something else came.")
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
