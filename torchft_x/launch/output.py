@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 
 _CHUNK = 65536  # the capacity of a pipe: one read empties it
+_READS = 16  # per pipe and call, so that a worker that never stops printing can't keep us from everything else
 _TAIL_LINES = 20  # of stderr, kept per worker; a Python traceback's end fits
 _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
 
@@ -44,7 +45,7 @@ class Relay:
     def pump(self) -> None:
         """Pass on what is there."""
         for fd, (rank, target) in self._pipes.items():
-            while True:
+            for _ in range(_READS):
                 try:
                     data = os.read(fd, _CHUNK)
                 except BlockingIOError:

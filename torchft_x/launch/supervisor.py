@@ -151,10 +151,17 @@ class Supervisor:
             return self._finish(self._lives())
         finally:
             tree.kill_descendants()
-            if self._reports is not None:
-                self._reports.close(_FLUSH if self._stop is None else _FLUSH_STOPPED)
+            self._close_reports()
             self._events.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _close_reports(self) -> None:
+        """A lighthouse that does not take the last report must not change how the group ends."""
+        if self._reports is not None:
+            try:
+                self._reports.close(_FLUSH if self._stop is None else _FLUSH_STOPPED)
+            except TorchftXError as e:
+                self._say(f"group {self.config.group}: the lighthouse did not take the last report: {e}")
 
     def _stop_now(self) -> _Stop:
         assert self._stop is not None
@@ -281,7 +288,7 @@ class Supervisor:
             env=trainer_environment(self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"group-{config.group}-attempt-{self._attempt}",
+            name=f"group-{config.group.replace('/', '_')}-attempt-{self._attempt}",
             local_addr=self._host,
             runner=config.runner,
         )
