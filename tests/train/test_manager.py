@@ -258,7 +258,9 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
         def torn(*args: Any, into: Any = None, **kwargs: Any) -> Any:
             for value in into["user"]["model"].values():
                 value.fill_(float("nan"))
-            raise TransferError("the source went away")
+            error = TransferError("the source went away")
+            error.torn = True
+            raise error
 
         transport.recv_checkpoint = torn
         assert not b.step()
