@@ -264,7 +264,8 @@ class Roster:
         restarted group may already be alone in a quorum of its own. A finisher that was in none (a script without a
         Manager, a peer's client) has nothing in common with the other groups and stops nobody.
         """
-        finishers = [g.life for g in self._groups.values() if g.finished is not None and g.finished.code == 0]
+        done = [g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.told is None]
+        finishers = [g.life for g in done]
         known = [self._together[life] for life in finishers if life in self._together]
         if self._verdict is not None or not known:
             return []
