@@ -93,6 +93,8 @@ class Lighthouse:
         return {
             "quorum": quorum_status(self._tenure, self._unix + now),
             "undecided": self.undecided,
+            "asking": sorted(self._tenure.asking),
+            "missing": sorted(self._tenure.missing),
             "members": [
                 member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
                 for r in self._roll
