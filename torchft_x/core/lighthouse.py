@@ -340,7 +340,7 @@ class Lighthouse:
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
         for record in self._roll.away(self._tenure.inside):
-            if now - (record.probed_at or self._started_at) >= _PROBE_AGAIN:
+            if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.inside)
         return effects + self._note_wait(now)
