@@ -36,7 +36,13 @@ def text(effects: list[Any], event: str) -> str:
 class TestConfig:
     @pytest.mark.parametrize(
         ("field", "value"),
-        [("min_replicas", 0), ("tick", 0.0), ("heartbeat_timeout", -1.0), ("lease", float("nan")), ("join_timeout", -1)],
+        [
+            ("min_replicas", 0),
+            ("tick", 0.0),
+            ("heartbeat_timeout", -1.0),
+            ("lease", float("nan")),
+            ("join_timeout", -1),
+        ],
     )
     def test_a_bad_setting_is_named(self, field: str, value: Any) -> None:
         with pytest.raises(ConfigError, match=field):
@@ -63,7 +69,7 @@ class TestFirstQuorum:
         for name in ("a:1", "b:1", "c:1"):
             s.hello(name)
         assert issued(s.join_all("a:1", "b:1")) == []
-        assert "have not asked: c:1" in s.lighthouse.undecided
+        assert "not asked yet: c:1." in s.lighthouse.undecided
         assert issued(s.wait(2.8, alive=("a:1", "b:1", "c:1"))) == []
         assert issued(s.wait(0.3, alive=("a:1", "b:1", "c:1"))) == [["a:1", "b:1"]]
 
@@ -360,7 +366,7 @@ class TestSessions:
         s.close("b:1")
         effects = s.hello("b:1", quorum=first)
         (to_a, to_b) = of(SendOver, effects)
-        assert (to_a.sessions, to_a.reason) == ((1,), "b:1 never received it.")
+        assert (to_a.sessions, to_a.reason) == ((1,), "b:1 never received the quorum.")
         assert (to_b.sessions, to_b.quorum_id) == ((3,), first.id)
         s.join("b:1", State(1, first.id))
         (issue,) = of(Issue, s.join("a:1", State(1, first.id), reason=JoinReason.FAILED))

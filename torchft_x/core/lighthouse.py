@@ -178,13 +178,12 @@ class Lighthouse:
         if tenure.current is None:
             return []
         if tenure.holds_current(record):
-            reason = record.lost or tenure.broken
-            return self._alarm.tell(record, reason) if reason else []
+            return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in tenure.inside
         if inside and not record.lost:
             # The quorum was sent, but the session broke first: the others wait for it in vain.
-            effects += self._alarm.end_quorum((), f"{record.replica_id} never received it.", spare=record)
+            effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
