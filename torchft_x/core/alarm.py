@@ -61,8 +61,10 @@ class Alarm:
         if record.told or record.session is None:
             return []
         record.told = True
-        lost = (record.replica_id,) if record.lost else ()
-        return [SendOver((record.session,), record.quorum_id, lost, reason)]
+        if record.lost:
+            text = f"{record.replica_id} was taken for lost: {record.lost}."
+            return [SendOver((record.session,), record.quorum_id, (record.replica_id,), text)]
+        return [SendOver((record.session,), record.quorum_id, (), reason)]
 
     def refuse(self, record: Record, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good."""
@@ -83,7 +85,7 @@ class Alarm:
 
     def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
         """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
-        if not refused or record.probed_at is None or record.heard > record.probed_at:
+        if not refused or record.probed_at is None:
             return []
         same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
         reason = f"its address {record.address} refuses connections"

@@ -93,6 +93,8 @@ class Lighthouse:
         return {
             "quorum": quorum_status(self._tenure, self._unix + now),
             "undecided": self.undecided,
+            "asking": sorted(self._tenure.asking),
+            "missing": sorted(self._tenure.missing),
             "members": [
                 member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
                 for r in self._roll
@@ -176,13 +178,12 @@ class Lighthouse:
         if tenure.current is None:
             return []
         if tenure.holds_current(record):
-            reason = record.lost or tenure.broken
-            return self._alarm.tell(record, reason) if reason else []
+            return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in tenure.inside
         if inside and not record.lost:
             # The quorum was sent, but the session broke first: the others wait for it in vain.
-            effects += self._alarm.end_quorum((), f"{record.replica_id} never received it.", spare=record)
+            effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
@@ -197,7 +198,7 @@ class Lighthouse:
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
-        record.heard = now
+        record.hear(now)
         record.address = member.address or record.address
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
@@ -245,11 +246,11 @@ class Lighthouse:
         record = self._roll.on(leave.session)
         if record is None:
             return []
-        record.heard = now
+        record.hear(now)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         clean = clean or (self.current is not None and leave.state.committed_in == self.current.id)
-        record.join = None
+        self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
         return effects + self._alarm.lose(record, "it has left", proof="it has left", quietly=clean)
@@ -258,9 +259,10 @@ class Lighthouse:
         record = self._roll.on(session)
         if record is None:
             return []
-        record.heard = now
-        if not record.lost or record.proof:
+        record.hear(now)
+        if not record.lost:
             return []
+        record.proof = ""  # it speaks, so a refused connect was about something else
         if record.join is None and record.quorum_id:
             return self._alarm.tell(record, record.lost)
         record.lost = ""  # it was silent, but stands where it stood: still waiting, or never in a quorum
@@ -273,7 +275,7 @@ class Lighthouse:
             return []
         self._roll.close(record)
         self._tenure.recount(record)
-        return [] if record.proof else self._alarm.probe(record, now)
+        return self._alarm.probe(record, now)
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 
@@ -282,7 +284,7 @@ class Lighthouse:
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
-        record.heard = now
+        record.hear(now)
         record.address = member.address
         record.calls = (*record.calls, call)
         since = record.join.since if record.join else now
@@ -309,7 +311,7 @@ class Lighthouse:
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._roll.ensure(replica_id, now, unary=True)
-        record.heard = now
+        record.hear(now)
         if record.unary:
             record.lost = ""  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)
@@ -338,7 +340,7 @@ class Lighthouse:
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
         for record in self._roll.away(self._tenure.inside):
-            if now - (record.probed_at or self._started_at) >= _PROBE_AGAIN:
+            if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.inside)
         return effects + self._note_wait(now)
