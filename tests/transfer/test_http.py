@@ -4,6 +4,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,10 +108,7 @@ class Proxy:
             threading.Thread(target=self._pump, args=(down, up, lambda offset, chunk: chunk), daemon=True).start()
             number = self.count
             self.count += 1
-            change = self.change
-            threading.Thread(
-                target=self._pump, args=(up, down, lambda o, c, n=number: change(n, o, c)), daemon=True
-            ).start()
+            threading.Thread(target=self._pump, args=(up, down, partial(self.change, number)), daemon=True).start()
 
     def _pump(self, a: socket.socket, b: socket.socket, change: Callable[[int, bytes], bytes | None]) -> None:
         offset = 0
@@ -230,7 +228,15 @@ def test_blocks_need_the_token_too(source: HTTPTransport[Any]) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/checkpoint/1", "/checkpoint/x/0", "/checkpoint/1/0/../..", "/snapshot/0/0/1", "/etc/passwd", "/checkpoint/-1/0"],
+    [
+        "/",
+        "/checkpoint/1",
+        "/checkpoint/x/0",
+        "/checkpoint/1/0/../..",
+        "/snapshot/0/0/1",
+        "/etc/passwd",
+        "/checkpoint/-1/0",
+    ],
 )
 def test_unknown_paths_are_404(source: HTTPTransport[Any], path: str) -> None:
     source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
@@ -250,7 +256,8 @@ def test_blocks_outside_the_snapshot_are_404(source: HTTPTransport[Any], blocks:
 
 
 @pytest.mark.parametrize(
-    "metadata", ["", "nonsense", "http://h:1", "https://h:1/checkpoint/", "http://h:99999/checkpoint/", "http://[::1/checkpoint/"]
+    "metadata",
+    ["", "nonsense", "http://h:1", "https://h:1/checkpoint/", "http://h:99999/checkpoint/", "http://[::1/checkpoint/"],
 )
 def test_unusable_metadata_is_a_transfer_error(destination: HTTPTransport[Any], metadata: str) -> None:
     with pytest.raises(TransferError, match="metadata"):

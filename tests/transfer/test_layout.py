@@ -155,11 +155,11 @@ def test_registered_leaf_with_a_tensor_inside() -> None:
 
 def test_an_unregistered_leaf_is_named_at_the_receiver() -> None:
     register_leaf(Scale, lambda s: 1, lambda v: 1 / 0)
-    with pytest.raises(TransferError, match="a/s.*Scale"):
+    with pytest.raises(TransferError, match=r"a/s.*Scale"):
         carry({"a": {"s": Scale(torch.ones(1))}})
     layout, _ = flatten({"a": {"s": Scale(torch.ones(1))}})
     del leaves._by_name["tests.transfer.test_layout.Scale"], leaves._by_type[Scale]
-    with pytest.raises(TransferError, match="a/s.*not registered"):
+    with pytest.raises(TransferError, match=r"a/s.*not registered"):
         find_targets(layout)
 
 

@@ -74,7 +74,11 @@ def _direct_targets(layout: Layout, targets: list[Target]) -> dict[int, Tensor]:
     for spec, target in zip(layout.tensors, targets, strict=True):
         if spec.blob is None or spec.blob in direct or target.local is None:
             continue
-        if _fills_blob(spec, layout.blobs[spec.blob]) and _fits(spec, target.local) and _same_stride(spec, target.local):
+        if (
+            _fills_blob(spec, layout.blobs[spec.blob])
+            and _fits(spec, target.local)
+            and _same_stride(spec, target.local)
+        ):
             direct[spec.blob] = target.local
     # Two blobs may share memory here and not at the source. The second is copied later: never two writers.
     end: dict[torch.device, int] = {}

@@ -135,7 +135,9 @@ class SnapshotStore:
         with self._changed:
             if self._current is None or self._current.state.step != step:
                 held = "none" if self._current is None else f"one of {self._current.state}"
-                raise ConfigError(f"allow_checkpoint({step}): the newest snapshot is {held}; call send_checkpoint first.")
+                raise ConfigError(
+                    f"allow_checkpoint({step}): the newest snapshot is {held}; call send_checkpoint first."
+                )
             self._allowed = True
             self._changed.notify_all()
 
