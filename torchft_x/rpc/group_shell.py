@@ -95,7 +95,7 @@ class GroupShell:
             welcome=_welcome,
             up=self._session_up,
             message=self._session_message,
-            down=lambda reason: self._feed(m.SessionDown(reason)),
+            down=self._session_down,
             refused=self._session_refused,
         )
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
@@ -117,7 +117,8 @@ class GroupShell:
             self._stood.result()
         raise UnreachableError(
             f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
-            f"({self._uplink.last_failure.rstrip('.')}); is it running, and is TORCHFT_LIGHTHOUSE right?"
+            f"({self._uplink.last_failure.rstrip('.')}); is it running, is it torchft_x's (not torchft's own), "
+            "and is TORCHFT_LIGHTHOUSE right?"
         )
 
     async def close(self, flush: float) -> None:
@@ -131,7 +132,10 @@ class GroupShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            self._feed(m.Tick())
+            try:
+                self._feed(m.Tick())
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the group server failed")
 
     # --- calls ---------------------------------------------------------------------------------------------------------
 
@@ -237,8 +241,14 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
+    def _session_down(self, reason: str) -> None:
+        log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        self._feed(m.SessionDown(reason))
+
     def _session_up(self) -> None:
-        if not self._stood.done():
+        if self._stood.done():
+            log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
+        else:
             self._stood.set_result(None)
         self._feed(m.SessionUp())
 
