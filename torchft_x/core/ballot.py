@@ -73,10 +73,10 @@ class Ballot:
         return self._answer()
 
     def gone(self, call: int) -> None:
-        """Nobody waits for this call any more. Its vote stands."""
+        """Nobody waits for this call any more. Its rank can't learn the outcome, so an undecided vote is taken back."""
         for rank, waiting in list(self._calls.items()):
             if waiting == call:
-                del self._calls[rank]
+                del self._calls[rank], self._votes[rank]
 
     def _refusal(self, vote: Vote) -> str:
         """Why the vote is not for the ballot in hand, or ''. A refused vote changes nothing."""

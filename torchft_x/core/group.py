@@ -179,8 +179,8 @@ class Group:
             return [FailCalls((ask.call,), text, retry=False)]
         self._metadata[ask.rank] = ask.checkpoint_metadata
         owed = self._owed.pop(ask.rank, None)
-        answered = self._join is None and self._quorum is not None and not self._over
-        if owed is not None and answered and owed.state == ask.state and self._quorum is not None:
+        usable = self._join is None and not self._over and now <= self._lease_until
+        if owed is not None and owed.state == ask.state and usable and self._quorum is not None:
             return [AnswerQuorum((ask.call,), self._quorum, self._lease_until)]
         effects: list[GroupEffect] = []
         older = self._asks.get(ask.rank)
@@ -188,9 +188,7 @@ class Group:
             text = f"group rank {ask.rank} has asked for a quorum again, from another call."
             effects.append(FailCalls((older.call,), text, retry=False))
         self._asks[ask.rank] = ask
-        if self._ballot.waiting and ask.rank not in self._ballot.voted:
-            # It will not vote any more, so the ranks that did would wait for ever.
-            effects += self._ballot.cancel(f"group rank {ask.rank} asked for a new quorum instead of voting.")
+        effects += self._release_voters()
         if len(self._asks) == self._config.world_size:
             self._state = min(a.state for a in self._asks.values())
             join = self._make_join(now)
@@ -241,7 +239,15 @@ class Group:
         effects = self._ballot.vote(vote, now=now, lease_until=lease_until)
         if self._quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
             self._state = State(self._quorum.top.step + 1, self._quorum.id)
-        return effects
+        return effects + self._release_voters()
+
+    def _release_voters(self) -> list[GroupEffect]:
+        """A rank that asks for the next quorum will not vote any more: those that did would wait for ever."""
+        gone = sorted(set(self._asks) - self._ballot.voted)
+        if not gone or not self._ballot.waiting:
+            return []
+        ranks = ", ".join(str(rank) for rank in gone)
+        return self._ballot.cancel(f"group rank {ranks} asked for a new quorum instead of voting.")
 
     def _on_depart(self) -> list[GroupEffect]:
         if self._end:

@@ -157,6 +157,10 @@ class Roll:
         """Members that have just run out of time."""
         return [r for r in self if not r.lost and now - r.heard > heartbeat_timeout]
 
+    def away(self, inside: frozenset[str]) -> list[Record]:
+        """Members of the present quorum that have no session, and may or may not be dead."""
+        return [r for r in self if r.session is None and r.replica_id in inside and not r.unary and not r.proof]
+
     def prune(self, keep: frozenset[str]) -> None:
         """Forget the lost that nobody will ask about again."""
         gone = [r.replica_id for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]
