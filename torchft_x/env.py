@@ -38,6 +38,7 @@ PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an envir
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
+_GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 
 
 def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
@@ -92,6 +93,13 @@ def read_token_file(path: str, what: str) -> str:
     return token
 
 
-def quiet_grpc() -> None:
-    """Keep gRPC's own notes (a connection ended, a fork happened) off stderr, unless the user has chosen a level."""
+def prepare_grpc() -> bool:
+    """gRPC's settings, read when it is loaded; what the user has set stays. True if the fork setting was made here.
+
+    Its own notes (a connection ended, a fork happened) stay off stderr. Its fork handlers are off: with a server in the
+    process they crash about every third forked child (a DataLoader's worker), which never talks gRPC anyway.
+    """
     os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")
+    made_here = _GRPC_FORK not in os.environ
+    os.environ.setdefault(_GRPC_FORK, "0")
+    return made_here

@@ -79,7 +79,9 @@ def _reason(value: str) -> JoinReason:
 def check_replica_id(value: str) -> str:
     """A replica id, group id or host name from the wire. It goes into logs, so it must be printable."""
     if not value or not value.isprintable():
-        raise RefusedError("A message was refused: a replica, group or host name is empty or holds unprintable characters.")
+        raise RefusedError(
+            "A message was refused: a replica, group or host name is empty or holds unprintable characters."
+        )
     return _text(value, "a name", 512)
 
 
@@ -103,7 +105,7 @@ def life_from_proto(p: pb.Life) -> Life:
 
 
 def member_to_proto(v: Member) -> pb.Member:
-    prepared = v.prepared and pb.Prepared(quorum=v.prepared.quorum, step=v.prepared.step, digest=v.prepared.digest)
+    p = v.prepared
     return pb.Member(
         replica_id=v.replica_id,
         address=v.address,
@@ -115,7 +117,7 @@ def member_to_proto(v: Member) -> pb.Member:
         commit_failures=v.commit_failures,
         data=v.data,
         handles=v.handles,
-        prepared=prepared,
+        prepared=None if p is None else pb.Prepared(quorum=p.quorum, step=p.step, digest=p.digest),
         library=v.library,
         layout=v.layout,
     )

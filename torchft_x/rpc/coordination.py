@@ -112,7 +112,7 @@ class LighthouseServer:
             boot_id=wire.boot_id(),
         )
         where = parse_address(bind, what="bind address")
-        self._shell = LighthouseShell(config, token=token)  # on the loop
+        self._shell = LighthouseShell(config, token=_token(token))  # on the loop
         port = loop.call(self._shell.start(where), 10.0, "starting the lighthouse")
         self._address = wire.advertised(where, port).url  # as others reach it
         self._closed = False  # set by shutdown
@@ -320,5 +320,3 @@ def _member(p: peer_pb.QuorumMember) -> QuorumMember:
         p.shrink_only,
         data if isinstance(data, dict) else None,
     )
-
-

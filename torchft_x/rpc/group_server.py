@@ -5,7 +5,6 @@ It lives in the process of group rank 0 and speaks for the whole group. Rank 0 c
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import itertools
 import logging
@@ -19,7 +18,7 @@ import grpc.aio
 from torchft_x import env
 from torchft_x.core import messages as m
 from torchft_x.core.types import JoinReason, Life, State
-from torchft_x.errors import AddressError, DeadlineError, TorchftXError
+from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, check_resolvable, parse_address
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.group_service import GroupService
@@ -168,9 +167,7 @@ class GroupServer:
         )
         return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
 
-    def should_commit(
-        self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float
-    ) -> tuple[bool, str]:
+    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the group's decision: (commit?, why not)."""
         vote = m.Vote(next(self._ids), group_rank, step, quorum_id, ok)
         reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)

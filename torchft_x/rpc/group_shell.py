@@ -81,8 +81,9 @@ class GroupShell:
             world_size=settings.world_size,
             library=LIBRARY,
             life=settings.life,
+            boot_id=settings.boot_id,
         )
-        self._machine = Group(config)  # decides
+        self._machine = Group(config, time.monotonic())  # decides
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
@@ -158,7 +159,7 @@ class GroupShell:
 
     def checkpoint_metadata(self, rank: int) -> str:
         """Where this rank serves its state."""
-        metadata = self._machine.checkpoint_metadata(rank)
+        metadata = self._machine.metadata(rank)
         if metadata is None:
             raise RefusedError(
                 f"Rank {rank} of {self.settings.replica_id} has not told where it serves its state; "
@@ -189,7 +190,9 @@ class GroupShell:
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
-        for effect in self._machine.handle(event, time.monotonic()):
+        effects = self._machine.handle(event, time.monotonic())
+        self.end = next((e for e in effects if isinstance(e, m.PushEnd)), self.end)  # the kind of the calls' error
+        for effect in effects:
             self._carry_out(effect)
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
@@ -207,7 +210,6 @@ class GroupShell:
             self.last_over = effect
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
-            self.end = effect
             self._on_push(effect)
         else:
             log.info("%s", effect.text)
@@ -232,20 +234,7 @@ class GroupShell:
     # --- session -------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> list[bytes]:
-        machine, settings = self._machine, self.settings
-        quorum = machine.quorum
-        hello = m.Hello(
-            session=0,
-            replica_id=settings.replica_id,
-            life=settings.life,
-            address=self.address,
-            state=machine.state,
-            quorum=quorum,
-            granted_through=quorum.granted_through if quorum is not None else 0,
-            lease_left=max(0.0, machine.lease_until - time.monotonic()),
-            boot_id=settings.boot_id,
-            library=LIBRARY,
-        )
+        hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
     def _session_up(self) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torchft_x import env
 from torchft_x._version import __version__
@@ -23,7 +24,7 @@ from torchft_x.rpc import loop, wire
 from torchft_x.rpc.lighthouse_server import LighthouseShell
 from torchft_x.rpc.token import check_token
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
 FLUSH = 1.0
 """Seconds the last words to the supervisors may take."""
@@ -36,8 +37,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--min_replicas", type=int, required=True, metavar="N", help="groups a quorum needs")
     p.add_argument("--bind", default="[::]:29510", metavar="HOST:PORT", help="listen here (default %(default)s)")
-    ms = {"type": int, "metavar": "MS"}
-    p.add_argument("--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms)
+    ms: dict[str, Any] = {"type": int, "metavar": "MS"}
+    p.add_argument(
+        "--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms
+    )
     p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
     p.add_argument("--heartbeat_timeout_ms", default=5000, help="silence that means death (default %(default)s)", **ms)
     p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")

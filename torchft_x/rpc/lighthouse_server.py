@@ -24,7 +24,7 @@ from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import codec, probe, wire
-from torchft_x.rpc.lighthouse_log import QuorumLog
+from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.stream import Stream, answer, answering
@@ -62,7 +62,7 @@ class LighthouseShell:
         self._roster = roster  # decides when the job is over; None: runs until stopped
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict  # see above
-        self._quorum_log = QuorumLog(log)  # says what changed, not what happens each step
+        self._notes = NoteLog(log)  # says what changed, not what happens each step
         self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # those that said hello
         self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
@@ -72,6 +72,7 @@ class LighthouseShell:
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
+        self._stopping = False  # new streams are ended at once
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -100,11 +101,15 @@ class LighthouseShell:
             self._ticker.cancel()
         for task in self._probes.values():
             task.cancel()
+        self._stopping = True
         if flush > 0:
             for stream in [*self._sessions.values(), *(s for _, s in self._supervisors.values())]:
                 stream.finish()
+            deadline = time.monotonic() + flush
+            while self._open_streams and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
         if self._server is not None:
-            await self._server.stop(flush or None)
+            await self._server.stop(None)
             self._server = None
 
     def status(self) -> dict[str, Any]:
@@ -119,7 +124,6 @@ class LighthouseShell:
             await asyncio.sleep(self.config.tick)
             self._feed(m.Tick())
             self._feed_roster(m.Tick())
-            self._quorum_log.reason(self._machine.undecided, time.monotonic())
 
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
@@ -149,7 +153,7 @@ class LighthouseShell:
             data = codec.peer_quorum_bytes(quorum)
             for call in effect.calls:
                 self._answer(call, data)
-        if self._quorum_log.issued(quorum):
+        if self._notes.changed_in(quorum.id):
             self._events.emit(
                 "quorum",
                 quorum=quorum.id,
@@ -187,7 +191,7 @@ class LighthouseShell:
             future.set_exception(RefusedError(effect.sentence))
 
     def _note(self, note: m.Note) -> None:
-        self._quorum_log.note(note)
+        self._notes.note(note)
         if note.event in EVENTS and note.event != "quorum":  # quorums are written where they are issued
             self._events.emit(
                 note.event, reason=note.text, replica_id=note.replica_id or None, quorum=note.quorum_id or None
@@ -199,7 +203,9 @@ class LighthouseShell:
             running.cancel()
         task = asyncio.ensure_future(self._probe_until_known(effect))
         self._probes[effect.replica_id] = task
-        task.add_done_callback(lambda t: self._probes.get(effect.replica_id) is t and self._probes.pop(effect.replica_id))
+        task.add_done_callback(
+            lambda t: self._probes.get(effect.replica_id) is t and self._probes.pop(effect.replica_id)
+        )
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
@@ -241,7 +247,9 @@ class LighthouseShell:
         greeted: Callable[[], bool],
     ) -> None:
         """Serve one stream, with a limit on their number and on the time without a hello."""
-        if self._open_streams >= MAX_STREAMS:
+        if self._stopping:
+            stream.finish()
+        elif self._open_streams >= MAX_STREAMS:
             refuse(f"The lighthouse serves {MAX_STREAMS} streams already.")
         self._open_streams += 1
         impatience = asyncio.get_running_loop().call_later(
@@ -331,15 +339,16 @@ class LighthouseShell:
             self._greet_supervisor(key, stream, up.hello)
             return
         group, _ = self._supervisors[key]
-        if kind == "ping":
-            stream.send(_SUPERVISOR_PONG)
-        elif kind in ("started", "exited", "done"):
+        stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
+        if kind in ("started", "exited", "done"):
             event = codec.supervisor_event(group, up)
             if isinstance(event, r.LifeExited):
                 self._feed(m.LifeEnded(event.life, event.code))
             self._feed_roster(event)
-        else:
-            raise RefusedError("A supervisor sends one hello, then started, exited, done and ping; something else came.")
+        elif kind != "ping":
+            raise RefusedError(
+                "A supervisor sends one hello, then started, exited, done and ping; something else came."
+            )
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         _check_wire(hello.wire)

@@ -57,7 +57,9 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
     kind = _CODES.get(code, RefusedError)
     if kind is DeadlineError and not _is_sentence(details):
         return DeadlineError(f"The {what} did not answer in time.")
-    return kind(details if _is_sentence(details) else f"The {what} answered {code.name}: {details or 'no reason given'}.")
+    return kind(
+        details if _is_sentence(details) else f"The {what} answered {code.name}: {details or 'no reason given'}."
+    )
 
 
 def _token_sentence(what: str, details: str) -> str:

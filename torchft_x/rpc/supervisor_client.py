@@ -35,7 +35,7 @@ class SupervisorClient:
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
         self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop
-        self._pongs = 0  # answers to our pings; the stream keeps its order, so a pong confirms what was sent before
+        self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = UplinkCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
@@ -46,7 +46,9 @@ class SupervisorClient:
             refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
         )
         address = parse_address(lighthouse, what="lighthouse address")
-        self._uplink = Uplink(address, f"/{wire.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks)
+        self._uplink = Uplink(
+            address, f"/{wire.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks
+        )
         loop.post(self._uplink.start)
 
     def __repr__(self) -> str:
@@ -94,28 +96,29 @@ class SupervisorClient:
     def _report(self, kind: str, up: pb.SupervisorUp) -> None:
         data = up.SerializeToString()
 
-        def send() -> None:
+        def remember_and_send() -> None:
             self._reports.pop(kind, None)
             self._reports[kind] = data
-            self._uplink.send(data)
+            self._send(data)
 
-        loop.post(send)
+        loop.post(remember_and_send)
+
+    def _send(self, data: bytes) -> None:
+        self._unanswered += 1
+        self._uplink.send(data)
 
     def _resend(self) -> None:
+        self._unanswered = 0
         for data in self._reports.values():
-            self._uplink.send(data)
+            self._send(data)
 
     async def _confirm(self, seconds: float) -> None:
-        """Wait for a pong to a ping sent now, in this session or the next."""
-        if not self._reports:
-            return
-        deadline = asyncio.get_running_loop().time() + seconds
-        was_up = False
-        pongs = self._pongs
-        while asyncio.get_running_loop().time() < deadline and self._stop is None and self._pongs == pongs:
-            if self._uplink.is_up and not was_up:
-                self._uplink.send(self._ping)
-            was_up = self._uplink.is_up
+        """Wait until every report is answered, in this session or the next."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        while self._reports and self._stop is None and clock() < deadline:
+            if self._unanswered <= 0:
+                return
             await asyncio.sleep(0.005)
 
     def _hear(self, data: bytes) -> None:
@@ -126,7 +129,7 @@ class SupervisorClient:
         elif kind == "refused":
             raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
         elif kind == "pong":
-            self._pongs += 1
+            self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
@@ -148,5 +151,3 @@ def _welcome(data: bytes) -> float:
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
     return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
-
-
