@@ -19,6 +19,7 @@ from torchft_x.rpc.status import code_of, error_from
         errors.ConfigError,
         errors.DeadlineError,
         errors.UnreachableError,
+        errors.StepError,
     ],
 )
 def test_round_trip(kind: type[errors.TorchftXError]) -> None:
@@ -35,8 +36,9 @@ def test_round_trip(kind: type[errors.TorchftXError]) -> None:
         (grpc.StatusCode.DEADLINE_EXCEEDED, None, errors.DeadlineError, "did not answer in time"),
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.RefusedError, "another program"),
         (grpc.StatusCode.UNAUTHENTICATED, "wrong or missing token", errors.TokenError, "TORCHFT_X_TOKEN"),
-        (grpc.StatusCode.INTERNAL, "oops", errors.RefusedError, "INTERNAL: oops"),
-        (grpc.StatusCode.UNKNOWN, "", errors.RefusedError, "no reason given"),
+        (grpc.StatusCode.INTERNAL, "oops", errors.UnreachableError, "INTERNAL: oops"),
+        (grpc.StatusCode.UNKNOWN, "", errors.UnreachableError, "no reason given"),
+        (grpc.StatusCode.NOT_FOUND, "what", errors.RefusedError, "NOT_FOUND: what"),
     ],
 )
 def test_foreign_statuses_become_sentences_with_the_address(

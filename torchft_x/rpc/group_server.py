@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT = 1.0
 """Seconds a shutdown waits until the lighthouse has read our leave."""
+GIVE_UP_TIMEOUT = 5.0
+"""Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
 RESOLVE_TIMEOUT = 3.0
 """Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
 
@@ -208,13 +210,13 @@ class GroupServer:
                 waiter.set_exception(DeadlineError(sentence))
 
         loop.post(start)
-        try:
-            return waiter.result(timeout)
-        except concurrent.futures.TimeoutError:
-            if waiter.done():  # a DeadlineError that came as the answer is a TimeoutError, too
-                raise
-        loop.post(give_up)
-        return waiter.result(5.0)  # an answer that came in between is taken
+        concurrent.futures.wait([waiter], timeout)
+        if not waiter.done():
+            loop.post(give_up)
+            concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)
+        if not waiter.done():
+            raise DeadlineError(f"The group server's own loop did not react for {GIVE_UP_TIMEOUT:g} s.")
+        return waiter.result()  # also an answer that came at the last moment
 
     def _push(self, push: Push) -> None:
         for notifier, on_over, on_end in self._notifiers:

@@ -76,6 +76,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     else:
         token = check_token(env.read_token())
     roster = None
+    attempt = env.read_int(env.ATTEMPT, 0) or 0
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
         roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
@@ -85,8 +86,9 @@ def read_settings(args: argparse.Namespace) -> Settings:
             join_timeout=args.join_timeout_ms / 1000,
             tick=args.quorum_tick_ms / 1000,
             heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
-            # Only the launcher's first lighthouse knows that nobody can be training yet (R8).
-            new_job=roster is not None and not env.read_int(env.ATTEMPT, 0),
+            # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
+            new_job=roster is not None and attempt == 0,
+            restarted=roster is not None and attempt > 0,
             boot_id=wire.boot_id(),
         ),
         bind=parse_address(args.bind, what="--bind"),

@@ -122,8 +122,11 @@ class LighthouseShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.config.tick)
-            self._feed(m.Tick())
-            self._feed_roster(m.Tick())
+            try:
+                self._feed(m.Tick())
+                self._feed_roster(m.Tick())
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the lighthouse failed")
 
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
@@ -198,14 +201,11 @@ class LighthouseShell:
             )
 
     def _probe(self, effect: m.Probe) -> None:
-        running = self._probes.pop(effect.replica_id, None)
-        if running is not None:
-            running.cancel()
+        if effect.replica_id in self._probes:
+            return  # that one goes on as long as the session is gone
         task = asyncio.ensure_future(self._probe_until_known(effect))
         self._probes[effect.replica_id] = task
-        task.add_done_callback(
-            lambda t: self._probes.get(effect.replica_id) is t and self._probes.pop(effect.replica_id)
-        )
+        task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""

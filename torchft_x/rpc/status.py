@@ -10,6 +10,7 @@ from torchft_x.errors import (
     FencedError,
     LayoutError,
     RefusedError,
+    StepError,
     TokenError,
     TorchftXError,
     UnreachableError,
@@ -23,7 +24,10 @@ _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses befo
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (UnreachableError, grpc.StatusCode.UNAVAILABLE),
+    (StepError, grpc.StatusCode.DATA_LOSS),
 ]
+# A connection that breaks in an unlucky moment can look like these; nobody said no.
+_BROKEN = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 _CODES = {code: error for error, code in _TABLE} | {grpc.StatusCode.CANCELLED: DeadlineError}
 
 
@@ -54,6 +58,8 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
         return RefusedError(
             f"The {what} doesn't know this call; is it another program, or torchft's own? Use torchft_x's."
         )
+    if code in _BROKEN:
+        return UnreachableError(f"The {what} answered {code.name}: {details.rstrip('.') or 'no reason given'}.")
     kind = _CODES.get(code, RefusedError)
     if kind is DeadlineError and not _is_sentence(details):
         return DeadlineError(f"The {what} did not answer in time.")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.layout import Layout, TensorSpec
-from torchft_x.transfer.memory import allocate, is_dense, storage_offset_bytes, view_bytes, view_storage
+from torchft_x.transfer.memory import allocate, as_words, is_dense, storage_offset_bytes, view_bytes, view_storage
 from torchft_x.transfer.rebuild import Target
 
 
@@ -48,7 +48,7 @@ class Landing:
                 result.append(arrived)
                 continue
             if local.data_ptr() != arrived.data_ptr() or not _same_stride(spec, local):
-                local.detach().copy_(arrived)
+                _copy(local.detach(), arrived)
             result.append(local)
         return result
 
@@ -103,6 +103,14 @@ def _fits(spec: TensorSpec, local: Tensor) -> bool:
 
 def _same_stride(spec: TensorSpec, local: Tensor) -> bool:
     return all(a == b or n == 1 for a, b, n in zip(spec.stride, local.stride(), spec.shape, strict=True))
+
+
+def _copy(destination: Tensor, source: Tensor) -> None:
+    """For every dtype, and once for each element of expanded dimensions."""
+    for dim, (size, step) in enumerate(zip(destination.shape, destination.stride(), strict=True)):
+        if step == 0 and size > 1:  # `_fits`: then the source is expanded there too
+            destination, source = destination.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    as_words(destination).copy_(as_words(source))
 
 
 def _bytes_of(local: Tensor, size: int) -> Tensor:
