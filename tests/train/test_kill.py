@@ -95,5 +95,7 @@ def test_kill_and_return(tmp_path: Path, count: int) -> None:
     assert sorted(by_step) == list(range(1, steps + 1))
     assert [s for s, digests in by_step.items() if len(digests) != 1] == []
     drops = sum(len(g.lines("drop")) for g in groups)
-    print(f"{count} groups, {kills} kills: survivors' next commit after {[round(w, 3) for w in waits]} s, {drops} drops")
+    print(
+        f"{count} groups, {kills} kills: survivors' next commit after {[round(w, 3) for w in waits]} s, {drops} drops"
+    )
     assert max(waits) < scaled(5)
