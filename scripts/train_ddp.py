@@ -28,6 +28,7 @@ import sys
 import sysconfig
 import time
 import warnings
+from collections.abc import Callable
 
 import fsspec
 
@@ -197,6 +198,18 @@ class Checkpoint:
         except Exception as e:  # storage libraries raise what they like; to the user it is one thing
             raise errors.ConfigError(f"--checkpoint {self.url}: it can't be read ({e}).") from None
 
+    def resume(self, load_state_dict: Callable[[dict], None]) -> dict | None:
+        """Load what is saved; the Manager's part of it, or None if there is nothing yet."""
+        saved = self.load()
+        if saved is None:
+            return None
+        try:
+            load_state_dict(saved["user"])
+            return saved["manager"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as e:
+            reason = str(e).splitlines()[0]
+            raise errors.ConfigError(f"--checkpoint {self.url}: it doesn't fit this model ({reason}).") from None
+
     def save(self, state: dict, writer: str) -> None:
         """A failure costs this save, not the training: the file keeps its last content."""
         buffer = io.BytesIO()
@@ -289,7 +302,7 @@ def train(args: argparse.Namespace) -> None:
     voice = Voice(args, group, rank)
     model = Transformer(args)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    healed = False  # was the state copied from another group since the last commit?
+    healed = False  # was the state loaded since the last commit?
 
     def state_dict() -> dict:
         return {"model": model.state_dict(), "optim": adamw.state_dict()}
@@ -305,6 +318,7 @@ def train(args: argparse.Namespace) -> None:
         for param_group in adamw.param_groups:
             param_group["lr"] = learning_rate(args, step)
 
+    counters = checkpoint.resume(load_state_dict) if checkpoint else None
     manager = Manager(
         pg=ProcessGroupGloo(),
         load_state_dict=load_state_dict,
@@ -316,17 +330,15 @@ def train(args: argparse.Namespace) -> None:
     optimizer = Optimizer(manager, adamw)
     dumper = Dumper(args.dump_params, model, group, rank, attempt) if args.dump_params else None
 
-    if checkpoint and (saved := checkpoint.load()):
-        load_state_dict(saved["user"])
-        manager.load_state_dict(saved["manager"])
-        healed = False
-        print(f"group {group}: resumed from {checkpoint.url} at step {manager.current_step()}", flush=True)
+    if counters is not None:
+        manager.load_state_dict(counters)
+        print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
 
     while manager.current_step() < args.steps:
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
-        step = manager.current_step()  # of all groups: one that heals has jumped to it
+        step = manager.current_step()  # the same in all groups that take part
         loss = ddp(*get_batch(data, args, step, participant))
         loss.backward()  # averages the gradients over the groups while it runs
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again

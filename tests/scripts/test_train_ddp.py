@@ -113,6 +113,15 @@ def test_a_checkpoint_that_can_not_be_read_is_named(ddp: ModuleType, tmp_path: P
         ddp.Checkpoint(str(tmp_path))
 
 
+def test_a_checkpoint_of_another_model_is_named(ddp: ModuleType, tmp_path: Path) -> None:
+    checkpoint = ddp.Checkpoint(str(tmp_path / "state.pt"))
+    assert checkpoint.resume(lambda state: None) is None
+    checkpoint.save({"manager": {"step": 3}, "user": torch.nn.Linear(2, 2).state_dict()}, writer="0-0")
+    assert checkpoint.resume(lambda state: None) == {"step": 3}
+    with pytest.raises(ConfigError, match=r"state\.pt: it doesn't fit this model \(Error.* in loading"):
+        checkpoint.resume(torch.nn.Linear(3, 3).load_state_dict)
+
+
 def test_a_failed_save_is_a_line_and_keeps_the_old_file(
     ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
