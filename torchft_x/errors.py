@@ -59,7 +59,15 @@ class FencedError(RefusedError):
 
 
 class CollectiveError(TorchftXError, RuntimeError):
-    """A collective failed or was released because a member is lost."""
+    """A collective failed or was released because a member is lost.
+
+    `suspects` are the replica ids of the members whose connection broke, as far as they are known. They are a hint: a
+    member may also have closed it because it was told to, or because a third one failed.
+    """
+
+    def __init__(self, message: str, suspects: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.suspects = suspects
 
 
 class TransferError(TorchftXError, RuntimeError):

@@ -1,1 +1,25 @@
-"""Room of torchft_x; see docs/design.md."""
+"""Process groups that can be rebuilt with other members and released at once; see docs/design.md."""
+
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.store import create_store_client
+from torchft_x.comm.wrappers import (
+    ErrorSwallowingProcessGroupWrapper,
+    FakeProcessGroupWrapper,
+    ManagedProcessGroup,
+    ProcessGroupDummy,
+    ProcessGroupWrapper,
+    reconfigure_with_store,
+)
+
+__all__ = [
+    "ErrorSwallowingProcessGroupWrapper",
+    "FakeProcessGroupWrapper",
+    "ManagedProcessGroup",
+    "ProcessGroup",
+    "ProcessGroupDummy",
+    "ProcessGroupGloo",
+    "ProcessGroupWrapper",
+    "create_store_client",
+    "reconfigure_with_store",
+]

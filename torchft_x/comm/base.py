@@ -1,0 +1,222 @@
+"""The one interface of all process groups here.
+
+A `ProcessGroup` is a torch process group that can be rebuilt with other members (`configure`), any number of times. Each collective has
+its signature here and nowhere else; all of them go through one method, `_issue`, which is what a subclass writes.
+
+A collective never raises when it is issued. It returns a `Work` whose ``wait()`` raises `CollectiveError` if it failed; after a failure or
+an abort every further one fails at once, until the next `configure`. `errored` tells the first failure.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Work
+
+Tensors = list[Tensor]
+
+
+class _Meta(ABCMeta, type(dist.ProcessGroup)):  # type: ignore[misc]  # torch's class has a metaclass of its own
+    """Abstract methods on a torch class."""
+
+
+class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
+    """A process group that can be rebuilt. It works as ``group=`` of torch's collectives, with or without `register`."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        super().__init__(rank, size)
+        self._group_name: str | None = None  # set by torch when the group is registered
+        self._group_desc = "undefined"  # the same; torch's word for "none given"
+
+    # -- what a subclass writes --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _issue(self, op: str, *args: Any) -> Work:
+        """Start collective `op`, one of the names below, with its arguments; options that were not given are left out."""
+
+    @abstractmethod
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """Replace the present members by new ones. All of them call this with the same store, prefix and `world_size`.
+
+        Args:
+            store_addr: ``host:port/prefix``, a torch TCPStore and a prefix that no other group ever used.
+            replica_id: this member's name in error messages.
+            rank, world_size: this member's place among the members, and their number.
+            quorum_id: the configuration's id (``Quorum.config_id``), for `abort`.
+            group_rank, group_world_size, global_ranks: as in the peer; not needed here.
+
+        Raises a `TorchftXError` that names what is missing, within the group's timeout, or at once after `abort`.
+        """
+
+    @abstractmethod
+    def abort(self, quorum_id: int | None = None) -> None:
+        """Release every running collective, and a running `configure`, within milliseconds; safe from any thread.
+
+        With `quorum_id`, only if that is the present configuration's id: a late abort does nothing to a newer group.
+        """
+
+    @abstractmethod
+    def errored(self) -> Exception | None:
+        """The first failure since the last `configure`, or None."""
+
+    @abstractmethod
+    def set_timeout(self, timeout: float | timedelta) -> None:
+        """The longest time (seconds) `configure` and each collective may take from now on."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Abort, and let go of the members. `configure` starts again."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Number of members."""
+
+    @abstractmethod
+    def rank(self) -> int:
+        """This member's place among them."""
+
+    @abstractmethod
+    def getBackendName(self) -> str:
+        """The name torch knows this kind of group by."""
+
+    # -- collectives; tensors, options and results as in torch.distributed.ProcessGroup ---------------------------------
+
+    def allgather(self, output_tensors: list[Tensors], input_tensors: Tensors, opts: Any = None) -> Work:
+        return self._issue("allgather", output_tensors, input_tensors, *_given(opts))
+
+    def allgather_into_tensor_coalesced(
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
+    ) -> Work:
+        return self._issue("allgather_into_tensor_coalesced", output_tensors, input_tensors, *_given(opts))
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        """`opts`: ``AllreduceOptions`` or a ``ReduceOp``; the sum if not given. In place."""
+        return self._issue("allreduce", tensors, *_given(opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._issue("allreduce_coalesced", tensors, *_given(opts))
+
+    def alltoall_base(
+        self,
+        output_buffer: Tensor,
+        input_buffer: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        opts: Any = None,
+    ) -> Work:
+        """Empty lists split evenly along the first dimension."""
+        sizes = (output_split_sizes, input_split_sizes)
+        return self._issue("alltoall_base", output_buffer, input_buffer, *sizes, *_given(opts))
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._issue("barrier", *_given(opts))
+
+    def broadcast(self, tensor_list: Tensors, opts: Any = None) -> Work:
+        return self._issue("broadcast", tensor_list, *_given(opts))
+
+    def broadcast_one(self, tensor: Tensor, root: int) -> Work:
+        """Broadcast one tensor from rank `root`, in place."""
+        opts = dist.BroadcastOptions()
+        opts.rootRank = root
+        return self._issue("broadcast", [tensor], opts)
+
+    def recv(self, tensors: Tensors, src_rank: int, tag: int = 0) -> Work:
+        return self._issue("recv", tensors, src_rank, tag)
+
+    def reduce_scatter(self, output_tensors: Tensors, input_tensors: list[Tensors], opts: Any = None) -> Work:
+        return self._issue("reduce_scatter", output_tensors, input_tensors, *_given(opts))
+
+    def reduce_scatter_tensor_coalesced(
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
+    ) -> Work:
+        return self._issue("reduce_scatter_tensor_coalesced", output_tensors, input_tensors, *_given(opts))
+
+    def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
+        return self._issue("send", tensors, dst_rank, tag)
+
+    # -- what torch asks a group ---------------------------------------------------------------------------------------
+
+    def getRank(self) -> int:
+        return self.rank()
+
+    def getSize(self) -> int:
+        return self.size()
+
+    @property
+    def group_name(self) -> str:
+        """The name functional collectives find this group by. Raises `RuntimeError` before `register`, as torch's groups do."""
+        if self._group_name is None:
+            raise RuntimeError(f"{type(self).__name__} has no name yet: call register(name) first.")
+        return self._group_name
+
+    def getGroupName(self) -> str:
+        return self.group_name
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_desc
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    def register(self, name: str) -> ProcessGroup:
+        """Make this group known to torch, for device meshes and functional collectives, and return it.
+
+        Needs an initialised default group (``init_process_group``), but doesn't communicate on it. torch is told a group of this process
+        alone, since the number of members changes; `size` tells the present number.
+        """
+        backend = _unused_backend_name(f"{self.getBackendName()}:{name}")
+        dist.Backend.register_backend(backend, lambda *args: self, devices=_devices())
+        dist.new_group(
+            [dist.get_rank()],
+            backend=backend,
+            group_desc=backend,
+            timeout=timedelta(seconds=60),
+            use_local_synchronization=True,  # the others need not register at the same moment, or at all
+        )
+        return self
+
+    def unregister(self) -> None:
+        """Undo `register`. torch also shuts the group down with it; `configure` starts it again."""
+        dist.destroy_process_group(self)
+        self._group_name = None
+
+
+def _given(opts: Any) -> Sequence[Any]:
+    return () if opts is None else (opts,)
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", *(kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available())]
+
+
+def _unused_backend_name(wanted: str) -> str:
+    """torch keeps backend names for ever, so a second group of the same name gets a number."""
+    name, count = wanted, 1
+    while hasattr(dist.Backend, name.upper()):
+        count += 1
+        name = f"{wanted}:{count}"
+    return name

@@ -1,0 +1,304 @@
+"""A gloo process group that is rebuilt for each quorum and can be released within milliseconds.
+
+One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `Generation`, one set of members, on the same gloo
+device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort whatever gloo is waiting for;
+once the new members are connected, the same thread lets go of the old group, which takes 10 ms and may not hold up training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import functools
+import threading
+import time
+import weakref
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Work
+
+from torchft_x import net
+from torchft_x.comm import device as devices
+from torchft_x.comm.alone import alone
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.generation import Generation, full_group
+from torchft_x.comm.store import StoreClient, seconds
+from torchft_x.comm.work import FailedWork, GroupWork
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+
+_GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and the store to say who was missing
+_ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
+_MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
+_EXIT_GRACE = 2.0  # seconds the end of the process waits for our background threads
+_ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
+
+
+class ProcessGroupGloo(ProcessGroup):
+    """gloo between replica groups, on CPU tensors, and on CUDA and XPU tensors through host memory.
+
+    All members must issue the same collectives with the same sizes and types in the same order: gloo ends the *process*
+    (SIGABRT) where sizes differ.
+
+    Args:
+        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
+        host: the address or name of this machine to listen on; else TORCHFT_X_ADVERTISE_HOST, else the own host name.
+
+    Raises `AddressError` if `host` is not an address of this machine.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
+        super().__init__()
+        self._timeout = seconds(timeout)  # for configure and for each collective
+        self._generations = _Generations(net.advertise_host(host))  # all state; outlives this object in works and threads
+        weakref.finalize(self, self._generations.close).atexit = False  # a forgotten group must not keep its threads
+
+    def __repr__(self) -> str:
+        return f"ProcessGroupGloo({self._generations.present or 'not configured'})"
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """See `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
+
+        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout, naming the ranks that did not
+        come, and `CollectiveError` after an abort.
+        """
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"Rank {rank} is not in 0..{world_size - 1}: give a rank below world_size.")
+        generation = Generation(
+            store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
+        )
+        deadline = time.monotonic() + self._timeout
+        self._generations.start(generation, self._timeout)
+        generation.built.wait(self._timeout + _GRACE)
+        if not generation.ready:
+            late = time.monotonic() > deadline - _ROUNDING
+            raise self._generations.not_connected(generation, self._timeout, late)
+
+    def abort(self, quorum_id: int | None = None) -> None:
+        self._generations.abort(quorum_id)
+
+    def errored(self) -> Exception | None:
+        present = self._generations.present
+        return None if present is None else present.error
+
+    def set_timeout(self, timeout: float | timedelta) -> None:
+        self._timeout = seconds(timeout)
+        present = self._generations.present
+        group = None if present is None else present.torch_group
+        if group is not None:
+            group.set_timeout(timedelta(seconds=self._timeout))
+
+    def shutdown(self) -> None:
+        self._generations.close()
+
+    def size(self) -> int:
+        present = self._generations.present
+        return 1 if present is None else present.size
+
+    def rank(self) -> int:
+        present = self._generations.present
+        return 0 if present is None else present.rank
+
+    def getBackendName(self) -> str:
+        return "torchft-gloo"
+
+    def _issue(self, op: str, *args: Any) -> Work:
+        generations = self._generations
+        generation = generations.present
+        if generation is None:
+            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
+        group = generation.torch_group  # read once: another thread may let go of it
+        if generation.error is not None or (group is None and not generation.ready):
+            return FailedWork(generation.refusal(op))
+        try:
+            if group is None:
+                return alone(op, *args)
+            if op in _ONLY_ON_FULL_GROUP:
+                group = full_group(group, generation.rank, generation.size)
+            work = getattr(group, op)(*args)
+        except (RuntimeError, ValueError) as e:
+            # The others may have started it: from here on the members are out of step, so the group is done for.
+            return FailedWork(generations.failed(generation, op, e))
+        result = args[0] if args else []
+        return GroupWork(work, result, functools.partial(generations.failed, generation, op))
+
+
+class _Generations:
+    """The present generation, and everything that may end it.
+
+    The lock guards which generation is the present one and the fields of each. Connections are shut under it too, although that
+    is I/O (under a millisecond, never blocking): all generations share the device, so an abort that has checked its id must be
+    finished before a newer generation's first connection exists.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host  # address or name our device listens on
+        self._lock = threading.RLock()  # see above; reentrant because close() may run in a garbage collection
+        self._device: devices.Device | None = devices.lease(host)  # None after close()
+        self.present: Generation | None = None  # the newest; may be connecting, up or failed
+        self._spare: StoreClient | None = None  # the store's client that the last configure is done with
+        self._uncleaned: deque[Generation] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
+        _all.add(self)
+
+    def start(self, generation: Generation, timeout: float) -> None:
+        """Make it the present one, release the old one's collectives, and connect in the background."""
+        with self._lock:
+            old, self.present = self.present, generation
+            if old is not None:
+                self._end(old, "the group was configured anew")
+                if old.rank == 0 and old.size > 1:
+                    self._uncleaned.append(old)
+            device = self._device = self._device or devices.lease(self._host)
+            device.shut()
+            if generation.size == 1:
+                generation.built.set()
+        if generation.size > 1 or (old is not None and old.torch_group is not None):
+            _in_background(functools.partial(self._build, generation, device, timeout, old))
+
+    def failed(self, generation: Generation, op: str, cause: BaseException | None) -> CollectiveError:
+        """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise."""
+        with self._lock:
+            error = generation.failure(op, cause)
+            if generation.error is None:
+                generation.error = copy.copy(error)  # what is raised collects a traceback, and with it whole frames
+                self._shut(generation)
+            return error
+
+    def not_connected(self, generation: Generation, timeout: float, late: bool) -> TorchftXError:
+        """`generation` was not connected: end it and return the error to raise."""
+        error = generation.error or generation.cause
+        if not isinstance(error, TorchftXError):  # those of the store and of abort() are sentences already
+            sentence = generation.not_connected(timeout)
+            error = DeadlineError(sentence) if late else CollectiveError(sentence)
+        with self._lock:
+            if generation.error is None:
+                generation.error = error
+                self._shut(generation)
+            return copy.copy(generation.error)
+
+    def abort(self, config_id: int | None) -> None:
+        with self._lock:
+            present = self.present
+            if present is None or (config_id is not None and config_id != present.config_id):
+                return
+            self._end(present, "the group was aborted")
+
+    def close(self) -> None:
+        """End the present generation and give the device back. `start` begins again."""
+        with self._lock:
+            present, device = self.present, self._device
+            if device is None or not device.own:
+                return  # closed before; or a forked child, to which neither connections nor threads belong
+            if present is not None:
+                self._end(present, "the group was shut down")
+            self._device = self._spare = None
+        _in_background(functools.partial(_let_go, present, device))
+
+    def _end(self, generation: Generation, why: str) -> None:
+        """Under the lock: fail a generation if it hasn't failed yet, and release whoever waits in it."""
+        if generation.error is None:
+            generation.error = CollectiveError(f"{why} ({generation})")
+        generation.built.set()
+        self._shut(generation)
+
+    def _shut(self, generation: Generation) -> None:
+        """Under the lock: break the connections, if they are this generation's; while connecting, also the store client's."""
+        if generation.client is not None and generation.torch_group is None:
+            generation.client.shut()
+        if self.present is generation and self._device is not None:
+            self._device.shut()
+
+    def _build(self, generation: Generation, device: devices.Device, timeout: float, old: Generation | None) -> None:
+        """The connecting thread: what is awaited first, then what only has to be done some time."""
+        store = self._connect(generation, device, timeout) if generation.size > 1 else None
+        _let_go(old)
+        if store is None:
+            return
+        try:
+            generation.meet(store, device)
+            self._clean(generation, store)
+        except RuntimeError:
+            return  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
+        with self._lock:
+            self._spare = generation.client
+
+    def _connect(self, generation: Generation, device: devices.Device, timeout: float) -> Any:
+        """The store, if the members are connected and still wanted."""
+        deadline = time.monotonic() + timeout
+        try:
+            store = self._client_for(generation).open(timeout)
+            if generation.error is not None:
+                return None
+            group = generation.connect(store, device, max(deadline - time.monotonic(), 0.001))
+            group.set_timeout(timedelta(seconds=timeout))
+        except Exception as e:
+            generation.cause = e.with_traceback(None)  # which would keep the store's client alive
+            generation.built.set()
+            return None
+        with self._lock:
+            wanted = generation.error is None
+            generation.torch_group = group if wanted else None
+        generation.built.set()
+        return store if wanted else None
+
+    def _client_for(self, generation: Generation) -> StoreClient:
+        assert generation.store_address is not None, "a group of one has no store"
+        with self._lock:
+            spare, self._spare = self._spare, None
+            if spare is None or not spare.usable or spare.address != generation.store_address:
+                spare = StoreClient(generation.store_address)
+            generation.client = spare
+        return spare
+
+    def _clean(self, generation: Generation, store: Any) -> None:
+        """Delete the keys of past generations, but of the last one: a slow member may still be reading those."""
+        with self._lock:
+            here = [g for g in list(self._uncleaned)[:-1] if g.store_address == generation.store_address]
+            for past in here:
+                self._uncleaned.remove(past)
+        for past in here:
+            past.forget_keys(store)
+
+
+def _let_go(generation: Generation | None, device: devices.Device | None = None) -> None:
+    """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device."""
+    if generation is not None:
+        generation.torch_group = generation.client = None
+    if device is not None:
+        devices.give_back(device)
+
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that run gloo's code
+_all: weakref.WeakSet[_Generations] = weakref.WeakSet()  # what the end of the process has to close
+
+
+def _in_background(action: functools.partial[None]) -> None:
+    thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
+    try:
+        thread.start()
+        _threads.add(thread)
+    except RuntimeError:
+        action()  # the interpreter is ending and starts no threads any more
+
+
+def _at_exit() -> None:
+    """No thread may be inside gloo when the interpreter goes away: the process would end with SIGABRT."""
+    for generations in list(_all):
+        generations.close()
+    deadline = time.monotonic() + _EXIT_GRACE
+    for thread in list(_threads):
+        thread.join(max(deadline - time.monotonic(), 0))
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,150 @@
+"""Clients of a torch TCPStore: the place where the members of a new process group find each other.
+
+Store addresses are written ``host:port/prefix`` (``[v6]:port/prefix``), as in the peer. Three properties of torch's client shape this module:
+
+* Its connect takes 6 s to find out that a port is closed, so a plain socket asks first.
+* A blocking call holds up every other caller of the same client, and can be ended from outside only by shutting its
+  connection: `StoreClient.shut`.
+* Each connect makes *both* sides look up the other's host name by its address, which takes 5 s where the name server is slow to
+  answer (and the store serves nobody meanwhile). So a client is kept and used again as long as the address stays.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import timedelta
+from weakref import WeakValueDictionary
+
+import torch.distributed as dist
+
+from torchft_x.comm import sockets
+from torchft_x.errors import AddressError, ConfigError, UnreachableError
+from torchft_x.net import Address, parse_address
+
+
+class _Turn:
+    """One connect per store at a time: only then can a new connection to it be told from another's."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held from before the first connect until the connection is known
+
+
+_turns: WeakValueDictionary[Address, _Turn] = WeakValueDictionary()  # forgotten with the last client that waits
+_turns_lock = threading.Lock()  # guards `_turns`
+
+
+def seconds(timeout: float | timedelta) -> float:
+    """A duration in seconds, given either way. Raises `ConfigError` unless it is positive."""
+    value = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not value > 0:
+        raise ConfigError(f"A timeout of {value:g} s can't work; give a positive number of seconds.")
+    return value
+
+
+def split_store_address(text: str) -> tuple[Address, str]:
+    """``host:port/prefix`` as (address, prefix). Raises `AddressError`."""
+    where, _, prefix = text.partition("/")
+    address = parse_address(where, what="store address")
+    if address.port == 0:
+        raise AddressError(f"store address {text!r} has port 0; it must name the port the store listens on.")
+    return address, prefix
+
+
+def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> dist.Store:
+    """A store client for ``host:port/prefix``; keys are under the prefix. `timeout` holds for the connect and each call.
+
+    Raises `UnreachableError` at once if nothing listens there, and `AddressError` if the address is malformed or its host unknown.
+    """
+    address, prefix = split_store_address(store_addr)
+    return under(StoreClient(address).open(seconds(timeout)), prefix)
+
+
+def under(store: dist.Store, prefix: str) -> dist.Store:
+    """The part of a store whose keys begin with the prefix; all of it for an empty one."""
+    return dist.PrefixStore(prefix, store) if prefix else store
+
+
+class StoreClient:
+    """One client, used by one thread at a time, whose blocking calls another thread can end."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address  # of the store
+        self._store: dist.TCPStore | None = None  # once connected
+        self._before: frozenset[int] | None = None  # socket inodes before the connect; None: nothing to shut yet
+        self._found: tuple[int, int] | None = None  # our connection's descriptor and inode, once it is established
+        self._is_shut = False  # for good, by `shut`
+
+    def __repr__(self) -> str:
+        state = "shut" if self._is_shut else "new" if self._store is None else "connected"
+        return f"StoreClient({self.address.target}: {state})"
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is worth using again."""
+        return self._store is not None and not self._is_shut
+
+    def open(self, timeout: float) -> dist.TCPStore:
+        """The store, connected if it wasn't or if the connection is lost; errors as in `create_store_client`.
+
+        `timeout` (s) holds for the connect, and from then on for each call.
+        """
+        if self._store is None or not self._answers():
+            self._store = self._found = None
+            if self._is_shut:
+                raise UnreachableError(f"The client of the store at {self.address.target} was shut.")
+            self._store = self._connect_in_turn(timeout)
+        self._store.set_timeout(timedelta(seconds=timeout))
+        return self._store
+
+    def shut(self) -> None:
+        """End the connection for good, so that a call in progress in another thread fails now."""
+        self._is_shut = True
+        if self._before is not None:
+            found = self._found or sockets.find_new(self._before, self.address.port)
+            if found is not None:
+                sockets.shut_one(*found)
+
+    def _answers(self) -> bool:
+        try:
+            self._store.check(["torchft_x"])  # a round trip, about 50 us; which key doesn't matter
+        except RuntimeError:
+            return False
+        return True
+
+    def _connect_in_turn(self, timeout: float) -> dist.TCPStore:
+        deadline = time.monotonic() + timeout
+        with _turns_lock:
+            turn = _turns.setdefault(self.address, _Turn())
+        if not turn.lock.acquire(timeout=timeout):
+            raise UnreachableError(f"The store at {self.address.target} did not answer another client for {timeout:g} s.")
+        try:
+            self._probe(max(deadline - time.monotonic(), 0.001))
+            return self._connect(max(deadline - time.monotonic(), 0.001))
+        finally:
+            turn.lock.release()
+
+    def _probe(self, timeout: float) -> None:
+        where = self.address.target
+        try:
+            socket.create_connection((self.address.host, self.address.port), timeout).close()
+        except socket.gaierror as e:
+            raise AddressError(f"store address {where}: {self.address.host!r} can't be resolved ({e.strerror}).") from None
+        except ConnectionRefusedError:
+            raise UnreachableError(
+                f"Nothing listens at the store's address {where}: the process that hosts it is gone. The next quorum names another."
+            ) from None
+        except OSError as e:
+            raise UnreachableError(f"The store at {where} can't be reached: {e.strerror or e}.") from None
+
+    def _connect(self, timeout: float) -> dist.TCPStore:
+        self._before = sockets.socket_inodes()
+        host, port = self.address
+        try:
+            tcp = dist.TCPStore(host, port, None, False, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+        except (RuntimeError, ValueError) as e:
+            first = (str(e).splitlines() or [type(e).__name__])[0]
+            raise UnreachableError(f"The store at {self.address.target} did not answer: {first}") from None
+        self._found = sockets.find_new(self._before, port)
+        return tcp
