@@ -73,6 +73,8 @@ class CollectiveError(TorchftXError, RuntimeError):
 class TransferError(TorchftXError, RuntimeError):
     """State could not be moved between processes."""
 
+    torn: bool = False  # whether tensors the caller gave to receive into were already written to
+
 
 class LeafError(TransferError, TypeError):
     """A leaf of a state dict can't be sent. The message names its path."""

@@ -1,0 +1,134 @@
+#!/usr/bin/env python
+"""GB/s of HTTPTransport between two processes on loopback, against raw TCP of the same run.
+
+    python scripts/bench_transfer.py [--megabytes 1024] [--rounds 10] [--streams 1 2 4]
+
+Every variant receives the same bytes into memory that was touched before (cold pages measure the hypervisor, not us),
+interleaved round by round. The table shows best and median GB/s (1e9 bytes) and the ratio of the medians to raw TCP
+with two streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+warnings.filterwarnings("ignore", message=".*NumPy.*")
+
+import torch  # noqa: E402
+
+from torchft_x.transfer import HTTPTransport  # noqa: E402
+from torchft_x.transfer.memory import allocate, memory_of  # noqa: E402
+
+SLICE = 4 << 20  # bytes per recv_into of the raw variant
+TENSORS = 64
+
+
+def make_state(megabytes: int) -> dict[str, torch.Tensor]:
+    size = (megabytes << 20) // 4 // TENSORS
+    return {f"w{i}": torch.full((size,), float(i)) for i in range(TENSORS)}
+
+
+def serve_raw(listener: socket.socket, data: memoryview) -> None:
+    """For each connection read two bytes (part, parts) and send that part of `data`."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            part, parts = connection.recv(2)
+            size = len(data) // parts
+            connection.sendall(data[part * size : (part + 1) * size])
+
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def source(megabytes: int) -> None:
+    """The other process: prints the raw port and the transport's metadata, serves until stdin closes."""
+    torch.set_num_threads(1)
+    state = make_state(megabytes)
+    raw = allocate(megabytes << 20).fill_(1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve_raw, args=(listener, memory_of(raw)), daemon=True).start()
+    transport: HTTPTransport[dict[str, torch.Tensor]] = HTTPTransport(60.0, host="127.0.0.1")
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        transport.send_checkpoint([], 1, state, 60.0)
+        times.append(time.perf_counter() - start)
+    print(listener.getsockname()[1], transport.metadata(), f"{times[0]:.3f} {min(times[1:]):.3f}", flush=True)
+    sys.stdin.read()
+
+
+def receive_raw(port: int, memory: memoryview, streams: int) -> None:
+    size = len(memory) // streams
+
+    def part(i: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.sendall(bytes([i, streams]))
+            done, end = i * size, (i + 1) * size
+            while done < end:
+                done += s.recv_into(memory[done : min(done + SLICE, end)])
+
+    threads = [threading.Thread(target=part, args=(i,)) for i in range(streams)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--source", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.source:
+        return source(args.megabytes)
+    torch.set_num_threads(1)
+    command = [sys.executable, "-W", "ignore", __file__, "--source", "--megabytes", str(args.megabytes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        port, metadata, first, again = other.stdout.readline().split()
+        into = make_state(args.megabytes)
+        memory = allocate(args.megabytes << 20).fill_(0)
+        variants: dict[str, Callable[[], object]] = {}
+        for n in args.streams:
+            variants[f"raw TCP, {n} streams"] = lambda n=n: receive_raw(int(port), memory_of(memory), n)
+            for digest in (False, True):
+                t: HTTPTransport[dict[str, torch.Tensor]] = HTTPTransport(60.0, n, digest=digest)
+                name = f"HTTPTransport, {n} streams, {'digest' if digest else 'no digest'}"
+                variants[name] = lambda t=t: t.recv_checkpoint(0, metadata, 1, 60.0, into=into)
+        seconds: dict[str, list[float]] = {name: [] for name in variants}
+        for round_number in range(args.rounds + 1):
+            for name, run in variants.items():
+                start = time.perf_counter()
+                run()
+                if round_number:  # the first only warms up
+                    seconds[name].append(time.perf_counter() - start)
+        other.communicate()
+    report(seconds, args.megabytes, first, again)
+
+
+def report(seconds: dict[str, list[float]], megabytes: int, first: str, again: str) -> None:
+    size = (megabytes << 20) / 1e9
+    base = statistics.median(seconds.get("raw TCP, 2 streams") or next(iter(seconds.values())))
+    print(f"{megabytes} MiB; snapshot {first} s the first time, {again} s into the same buffer\n")
+    print(f"{'':42}{'best GB/s':>10}{'median':>8}{'ratio':>7}")
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        print(f"{name:42}{size / min(values):10.2f}{size / median:8.2f}{base / median:7.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Moves the blocks of a snapshot into a landing, by parallel streams. Wire form: http_server.
+
+A range whose connection breaks goes on behind its last good block, until the deadline. A wrong digest ends the fetch.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from torchft_x.errors import TransferError
+from torchft_x.transfer.blocks import Block, cut_blocks, digest, share_out
+from torchft_x.transfer.http_client import BROKEN, Manifest, Retry, Source
+from torchft_x.transfer.http_server import DIGEST_BYTES
+from torchft_x.transfer.landing import Landing
+from torchft_x.transfer.layout import Layout
+from torchft_x.transfer.limits import BLOCK_BYTES
+from torchft_x.transfer.memory import allocate, memory_of
+
+
+class Fetch:
+    """One fetch of one snapshot from one source."""
+
+    def __init__(
+        self,
+        source: Source,
+        manifest: Manifest,
+        layout: Layout,
+        landing: Landing,
+        paths: Mapping[int, str],
+        *,
+        digests: bool = True,
+    ) -> None:
+        self.source = source
+        self.snapshot = manifest.snapshot
+        self.landing = landing
+        self.blocks = cut_blocks(layout.blobs)
+        self.paths = paths  # a blob's index -> path of its first tensor, for people
+        self.digests = digests  # whether to ask for digests and compare them
+        self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
+        self._lock = threading.Lock()  # guards what follows
+        self._failure: BaseException | None = None  # the first of any stream
+        self._sockets = {manifest.connection.sock}  # every one in use; shut down to stop the streams
+        self._idle: list[http.client.HTTPConnection] = [manifest.connection]  # for the stream that asks first
+
+    def run(self, streams: int) -> None:
+        """Fetch every block by at most `streams` threads. When it returns or raises, all of them have stopped.
+
+        Raises `TransferError` or `TokenError`.
+        """
+        threads = [
+            threading.Thread(target=self._stream, args=part, name="checkpoint-fetch", daemon=True)
+            for part in share_out(self.blocks, streams)
+        ]
+        started: list[threading.Thread] = []
+        try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+            for thread in started:
+                thread.join()
+        except BaseException as e:  # Ctrl-C: no thread may go on writing into the caller's tensors
+            self._fail(e)
+            for thread in started:
+                thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def stopped(self) -> bool:
+        return self._failure is not None
+
+    def _stream(self, first: int, end: int) -> None:
+        """Fetch one range, over as many connections as it takes. Never raises."""
+        try:
+            receiver = _Receiver(self)
+            retry = Retry(self.source)
+            while first < end and not self.stopped:
+                before = first
+                connection = None
+                try:
+                    connection = self._connect()
+                    for first in receiver.receive(connection, first, end):  # noqa: B020  # behind the last good block
+                        if self.stopped:
+                            return
+                except BROKEN as e:
+                    if self.stopped:
+                        return
+                    if first > before:
+                        retry.progress()
+                    retry.broken(e)
+                finally:
+                    if connection is not None and first < end:
+                        connection.close()
+        except BaseException as e:
+            self._fail(e)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = self.source.connect()
+        with self._lock:
+            self._sockets.add(connection.sock)
+        if self.stopped:
+            connection.close()
+        return connection
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep the first failure and stop every stream."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+        self._stop_sockets()
+
+    def _stop_sockets(self) -> None:
+        with self._lock:
+            sockets = list(self._sockets)
+        for s in sockets:
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """Let go of the snapshot at the source."""
+        self._stop_sockets()
+        for s in self._sockets:
+            s.close()
+
+
+class _Receiver:
+    """What one stream needs to receive blocks."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        landing = fetch.landing
+        on_cpu = all(m.device.type == "cpu" for m in landing.memory)
+        # Shared blocks, and what goes to an accelerator, arrive here first.
+        self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
+        self._scratch_memory = memory_of(self._scratch)
+        self._direct = [memory_of(m) if m.device.type == "cpu" else None for m in landing.memory]
+        self._digest = bytearray(DIGEST_BYTES)
+
+    def receive(self, connection: http.client.HTTPConnection, first: int, end: int) -> Iterator[int]:
+        """Receive blocks first..end-1, and after each yield the index of the next."""
+        fetch = self._fetch
+        blocks = fetch.blocks[first:end]
+        sock = connection.sock
+        response = fetch.source.get(
+            connection, f"/snapshot/{fetch.snapshot}/{first}/{end}" + ("" if fetch.digests else "?digest=0")
+        )
+        expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if fetch.digests else 0)
+        if response.status != http.client.OK or response.length != expected:
+            raise fetch.source.error(
+                f"its answer ({response.status}) for blocks {first} to {end - 1} has {response.length} bytes, "
+                f"expected {expected}."
+            )
+        for index, block in enumerate(blocks, first):
+            left = fetch.source.left()
+            if left <= 0:
+                raise fetch.source.error(f"the deadline is over at block {index} of {len(fetch.blocks)}.")
+            sock.settimeout(left)
+            self._receive_block(response, block, index)
+            yield index + 1
+
+    def _receive_block(self, response: http.client.HTTPResponse, block: Block, index: int) -> None:
+        fetch, piece = self._fetch, block.pieces[0]
+        blob_memory = self._direct[piece.blob]
+        direct = len(block.pieces) == 1 and blob_memory is not None
+        if direct:
+            data = fetch.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
+            memory = blob_memory[piece.blob_offset : piece.blob_offset + piece.nbytes]
+            fetch.torn = fetch.torn or fetch.landing.in_place[piece.blob]
+        else:
+            data, memory = self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
+        _read_into(response, memory)
+        if fetch.digests:
+            _read_into(response, memoryview(self._digest))
+            if digest(data) != int.from_bytes(self._digest, "big"):
+                paths = ", ".join(fetch.paths[p.blob] for p in block.pieces[:3])
+                raise fetch.source.error(f"the digest of block {index} is wrong, it holds {paths}.")
+        if not direct:
+            self._scatter(block)
+
+    @torch.no_grad()
+    def _scatter(self, block: Block) -> None:
+        landing = self._fetch.landing
+        for p in block.pieces:
+            self._fetch.torn = self._fetch.torn or landing.in_place[p.blob]
+            arrived = self._scratch[p.block_offset : p.block_offset + p.nbytes]
+            landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+
+
+def _read_into(response: http.client.HTTPResponse, memory: memoryview) -> None:
+    done = 0
+    while done < len(memory):
+        n = response.readinto(memory[done:])
+        if n == 0:
+            raise ConnectionError("the source closed the connection in the middle")
+        done += n

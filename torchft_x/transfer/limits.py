@@ -1,0 +1,22 @@
+"""Every cap of the transfer room. A sender over one gets a `LeafError`, a receiver a `TransferError`.
+
+They bound what a broken or hostile manifest can cost before it is refused; honest states are far below them.
+"""
+
+from __future__ import annotations
+
+MAX_MANIFEST_BYTES = 16 << 20  # about 100,000 tensors; as Python objects up to 0.5 GB
+MAX_NODES = 1 << 20  # values in one state dict, containers and keys included
+MAX_DEPTH = 64  # nesting; keeps every recursive walk far from Python's own limit of 1,000
+MAX_TEXT_BYTES = 4 << 20  # one str or bytes leaf; larger ones belong in a uint8 tensor
+MAX_INT_BITS = 1 << 16  # one int
+MAX_DIMS = 64  # what torch itself allows
+MAX_STATE_BYTES = 1 << 43  # 8 TiB in one snapshot
+
+BLOCK_BYTES = 1 << 20  # unit of the digest and of a retry
+SMALL_BLOB_BYTES = 128 << 10  # below it tensors share a block, and reach the receiver through a scratch buffer
+ALIGNMENT = 64  # of each blob inside the stream; any dtype may be viewed there
+
+MAX_CONNECTIONS = 64  # readers of one server at a time
+MAX_STREAMS = 16  # of one receiver
+MAX_REASON_BYTES = 1024  # of another process's sentence that we repeat

@@ -1,0 +1,71 @@
+"""Bytes of tensors without copies and without numpy: views, memoryviews, and memory that is quick to touch."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_HUGE_FROM = 8 << 20  # below it a few page faults cost less than the system call
+
+
+def view_storage(
+    storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
+) -> Tensor:
+    """A tensor of any dtype over `storage`, starting `offset` bytes in (a multiple of the item size)."""
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset // dtype.itemsize, shape, stride)
+
+
+def view_bytes(storage: torch.UntypedStorage, offset: int, nbytes: int) -> Tensor:
+    """uint8 tensor (nbytes,) over a part of `storage`."""
+    return view_storage(storage, torch.uint8, offset, (nbytes,), (1,))
+
+
+def memory_of(data: Tensor) -> memoryview:
+    """Writable memoryview of a contiguous uint8 CPU tensor. The caller keeps `data` alive as long as the view."""
+    return memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())).cast("B")
+
+
+def allocate(nbytes: int, *, pinned: bool = False) -> Tensor:
+    """Uninitialised uint8 CPU tensor (nbytes,); on huge pages where they help, because touching 4 KiB pages one by
+    one is five times slower (shared facts, torch 6). `pinned`: page-locked, for copies from an accelerator.
+    """
+    data = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+    if nbytes >= _HUGE_FROM and not pinned and sys.platform == "linux":
+        start = -(-data.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = data.data_ptr() + nbytes - start
+        libc = ctypes.CDLL(None)
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_HUGEPAGE))  # only a hint
+    return data
+
+
+def storage_offset_bytes(tensor: Tensor) -> int:
+    return int(tensor.storage_offset()) * tensor.dtype.itemsize
+
+
+def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
+    """Bytes from the first to the last element, both included; 0 for an empty tensor."""
+    if 0 in shape:
+        return 0
+    return (sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1) * itemsize
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements fill their extent without a hole. Expanded dimensions (stride 0) don't count."""
+    expected = 1
+    for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1 and step):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    stride = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        stride[i] = stride[i + 1] * max(shape[i + 1], 1)
+    return tuple(stride)

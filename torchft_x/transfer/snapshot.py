@@ -1,0 +1,223 @@
+"""Frozen copies of a state dict, and who may read them.
+
+A snapshot is an immutable value from the moment it is published, so reading it never concerns the training thread. Its
+memory is reused when nobody reads it any more: usually one buffer serves for ever, a slow reader makes it two.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchft_x.core.types import State
+from torchft_x.errors import ConfigError
+from torchft_x.transfer.blocks import cut_blocks, digest, place_blobs
+from torchft_x.transfer.flatten import flatten
+from torchft_x.transfer.layout import Layout, dump
+from torchft_x.transfer.memory import allocate, memory_of
+
+STANDING_BUFFERS = 2  # kept for the next snapshot; more exist only while readers are slow
+MAX_ALIVE = 4  # snapshots in memory; before one more is made, the readers of the oldest are cut off
+CUT_GRACE = 5.0  # seconds a snapshot stays readable for a reader whose connection broke
+
+
+class Refusal(NamedTuple):
+    """Why a reader gets nothing: a sentence, and whether asking again can help."""
+
+    reason: str
+    final: bool
+
+
+class Snapshot:
+    """Frozen bytes of one state. Readable from any thread while it is held."""
+
+    def __init__(self, state: State, layout: Layout, buffer: Tensor) -> None:
+        self.id = secrets.token_hex(8)  # names exactly these bytes; two snapshots of one state have different ids
+        self.state = state
+        self.manifest = dump(layout)
+        self.blocks = cut_blocks(layout.blobs)
+        self.buffer = buffer  # uint8, at least as long as the stream
+        self._memory = memory_of(buffer)
+        self._digests: list[int | None] = [None] * len(self.blocks)  # computed by whoever needs one first
+        self.revoked = False  # set once: readers stop at the next block
+        # The rest belongs to SnapshotStore and is guarded by its lock.
+        self.readers = 0  # connections that hold it
+        self.owed = 0  # destinations that were promised this state and haven't begun to read it
+        self.held_until = 0.0  # monotonic; a reader was cut off and may come back
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.id} of {self.state}, {len(self.blocks)} blocks, {self.readers} readers>"
+
+    def block(self, index: int) -> memoryview:
+        block = self.blocks[index]
+        return self._memory[block.start : block.start + block.nbytes]
+
+    def digest(self, index: int) -> int:
+        value = self._digests[index]
+        if value is None:
+            block = self.blocks[index]
+            value = self._digests[index] = digest(self.buffer[block.start : block.start + block.nbytes])
+        return value
+
+
+class SnapshotStore:
+    """The snapshots of one transport. Every method returns at once but `ask`, which waits for a given time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards everything below; no copying and no I/O while it is held
+        self._alive: list[Snapshot] = []  # whose bytes may be read, oldest first
+        self._current: Snapshot | None = None  # the newest
+        self._allowed = False  # whether anybody may begin to read the current one
+        self._spare: list[Tensor] = []  # buffers nobody reads
+        self._closed = False
+
+    def freeze(self, state: State, state_dict: Any, owed: int) -> Snapshot:
+        """Copy a state dict and publish it as the newest snapshot. Earlier ones only serve readers in progress.
+
+        Raises `LeafError` before anything is changed.
+        """
+        layout, sources = flatten(state_dict)
+        starts, length = place_blobs(layout.blobs)
+        pinned = any(source.device.type != "cpu" for source in sources)
+        buffer = self._reserve(length, pinned)
+        copy_to_host(sources, starts, buffer)
+        snapshot = Snapshot(state, layout, buffer)
+        snapshot.owed = owed
+        with self._changed:
+            if not self._closed:
+                self._alive.append(snapshot)
+                self._current, self._allowed = snapshot, True
+            self._changed.notify_all()
+        return snapshot
+
+    def _reserve(self, length: int, pinned: bool) -> Tensor:
+        """A buffer that nobody reads; a used one if there is one of the right kind."""
+        length = max(length, 1)
+        with self._changed:
+            self._current, self._allowed = None, False
+            self._collect()
+            for oldest in self._alive[: len(self._alive) - MAX_ALIVE + 1]:
+                oldest.revoked = True  # its memory goes when its readers notice
+                self._alive.remove(oldest)
+            fitting = [b for b in self._spare if b.numel() >= length and b.is_pinned() is pinned]
+            buffer = min(fitting, key=lambda b: b.numel()) if fitting else None
+            self._spare = [b for b in self._spare if b is not buffer] if buffer is not None else []
+        return allocate(length, pinned=pinned) if buffer is None else buffer
+
+    def _collect(self) -> None:
+        """Move the buffers of snapshots that nobody can want any more to the spare ones. Lock held."""
+        now = time.monotonic()
+        for snapshot in list(self._alive):
+            if snapshot is not self._current and snapshot.readers == 0 and snapshot.held_until <= now:
+                self._alive.remove(snapshot)
+                snapshot.revoked = True  # a request by id that comes later is refused
+                self._spare.append(snapshot.buffer)
+        del self._spare[max(STANDING_BUFFERS - len(self._alive), 0) :]
+
+    def disallow(self) -> None:
+        """From now on only readers in progress, and destinations that were promised it, may read the newest snapshot.
+
+        The promised ones keep their right because the bytes are frozen: a source that commits faster than a healer
+        asks must not make it wait for nothing (shared facts, peer 2.4).
+        """
+        with self._changed:
+            self._allowed = False
+            self._collect()
+
+    def allow(self, step: int) -> None:
+        """Let anybody read the newest snapshot again. Raises `ConfigError` if it is not of `step`."""
+        with self._changed:
+            if self._current is None or self._current.state.step != step:
+                held = "none" if self._current is None else f"one of {self._current.state}"
+                raise ConfigError(f"allow_checkpoint({step}): the newest snapshot is {held}; call send_checkpoint first.")
+            self._allowed = True
+            self._changed.notify_all()
+
+    def ask(self, state: State, wait: float) -> Snapshot | Refusal:
+        """Begin to read the snapshot of `state`; waits up to `wait` seconds for it. The caller must `release` it."""
+        deadline = time.monotonic() + wait
+        with self._changed:
+            while True:
+                answer = self._answer(state)
+                if isinstance(answer, Snapshot):
+                    answer.readers += 1
+                    answer.owed = max(answer.owed - 1, 0)
+                    return answer
+                left = deadline - time.monotonic()
+                if answer.final or left <= 0:
+                    return answer
+                self._changed.wait(left)
+
+    def _answer(self, state: State) -> Snapshot | Refusal:
+        """What a reader that asks for `state` gets now. Lock held."""
+        if self._closed:
+            return Refusal("it is shutting down", True)
+        current = self._current
+        if current is None:
+            return Refusal("it has no state to offer yet", False)
+        if current.state == state:
+            return current if self._allowed or current.owed else Refusal(f"its {state} may not be read now", False)
+        return Refusal(f"it offers {current.state}, not {state}", current.state > state)
+
+    def resume(self, snapshot_id: str) -> Snapshot | None:
+        """Read on in a snapshot begun earlier, or on another connection. The caller must `release` it."""
+        with self._changed:
+            for snapshot in self._alive:
+                if snapshot.id == snapshot_id and not (self._closed and not snapshot.readers):
+                    snapshot.readers += 1
+                    return snapshot
+        return None
+
+    def release(self, snapshot: Snapshot, *, cut: bool, began: bool = False) -> None:
+        """A connection stops reading. `cut`: in the middle; `began`: it got the snapshot from `ask`."""
+        with self._changed:
+            snapshot.readers -= 1
+            if cut:
+                snapshot.held_until = time.monotonic() + CUT_GRACE
+                snapshot.owed += began
+            if snapshot is not self._current:
+                self._collect()
+            self._changed.notify_all()
+
+    def close(self, wait: float) -> None:
+        """Refuse new readers now; return when none is left, or after `wait` seconds. Then forget all."""
+        deadline = time.monotonic() + wait
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            while any(s.readers for s in self._alive) and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            for snapshot in self._alive:
+                snapshot.revoked = True
+            self._alive, self._spare, self._current = [], [], None
+
+
+@torch.no_grad()
+def copy_to_host(sources: list[Tensor], starts: list[int], buffer: Tensor) -> None:
+    """Copy each blob's source to its place in `buffer` (uint8 on CPU, pinned if a source is on an accelerator).
+
+    When it returns the sources may be overwritten. From an accelerator it copies on a stream of its own, so that it
+    waits for the state only and not for work queued later.
+    """
+    by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    for source, start in zip(sources, starts, strict=True):
+        nbytes = source.numel() * source.dtype.itemsize
+        place = buffer[start : start + nbytes].view(source.dtype).view(source.shape)
+        by_device[source.device][0].append(place)
+        by_device[source.device][1].append(source)
+    for device, (places, parts) in by_device.items():
+        if device.type == "cpu":
+            torch._foreach_copy_(places, parts)
+            continue
+        module = torch.get_device_module(device)
+        stream = module.Stream(device)
+        stream.wait_stream(module.current_stream(device))
+        with module.stream(stream):
+            torch._foreach_copy_(places, parts, non_blocking=True)
+        stream.synchronize()

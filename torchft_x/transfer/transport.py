@@ -1,0 +1,70 @@
+"""The interface of everything that moves live state between replica groups (names and meaning of the peer's)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from torchft_x.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class CheckpointTransport(ABC, Generic[T]):
+    """Sends the state of one training rank to the ranks of other groups, and receives theirs.
+
+    A source calls `send_checkpoint` once per quorum with healers, and `disallow_checkpoint` before its state moves on.
+    A healer calls `recv_checkpoint` with the source's `metadata()`. States are named by (step, committed_in).
+    """
+
+    @abstractmethod
+    def metadata(self) -> str:
+        """What `recv_checkpoint` of another process needs to find this one."""
+
+    @abstractmethod
+    def send_checkpoint(
+        self,
+        dst_ranks: list[int],
+        step: int,
+        state_dict: T,
+        timeout: float | timedelta,
+        *,
+        committed_in: int = 0,
+    ) -> None:
+        """Offer `state_dict`, the state after `step` committed steps, to the replica ranks `dst_ranks`.
+
+        Raises `LeafError` naming the path of a value that can't be sent.
+        """
+
+    @abstractmethod
+    def recv_checkpoint(
+        self,
+        src_rank: int,
+        metadata: str,
+        step: int,
+        timeout: float | timedelta,
+        *,
+        committed_in: int = 0,
+        into: T | None = None,
+    ) -> T:
+        """The state of `src_rank`, written into the tensors of `into` where path, dtype and shape fit.
+
+        Raises `TransferError`, whose `torn` says whether tensors of `into` were already written to, or `TokenError`.
+        """
+
+    @abstractmethod
+    def disallow_checkpoint(self) -> None:
+        """The state is about to change: nobody new may read it as of this step. Never blocks."""
+
+    @abstractmethod
+    def shutdown(self, wait: bool = True) -> None:
+        """Stop serving. With `wait`, readers in progress may finish first, up to the timeout."""
+
+
+def seconds_of(timeout: float | timedelta, what: str = "timeout") -> float:
+    """Seconds as float. Raises `ConfigError` for a time that is not positive and finite."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"{what}={timeout!r} is not a positive, finite time; give seconds or a timedelta.")
+    return seconds
