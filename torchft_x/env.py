@@ -26,8 +26,11 @@ RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # how often the supervisor has started this group before
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
+PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+_GRPC_VERBOSITY = "GRPC_VERBOSITY"
+_GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 
 
 def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
@@ -65,13 +68,30 @@ def read_token(environ: Mapping[str, str] | None = None) -> str | None:
     if token is not None:
         return token.strip()
     path = read(TOKEN_FILE, None, environ)
-    if path is None:
-        return None
+    return None if path is None else read_token_file(path, f"{TOKEN_FILE}={path}")
+
+
+def read_token_file(path: str, what: str) -> str:
+    """The token a file holds. Raises `ConfigError` starting with `what`."""
     try:
         with open(path, encoding="utf-8") as f:
             token = f.read(4096).strip()
     except OSError as e:
-        raise ConfigError(f"{TOKEN_FILE}={path}: the token can't be read ({e.strerror}).") from None
+        raise ConfigError(f"{what}: the token can't be read ({e.strerror}).") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what}: the file is not text; write the run's token into it.") from None
     if not token:
-        raise ConfigError(f"{TOKEN_FILE}={path}: the file is empty; write the run's token into it.")
+        raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def prepare_grpc() -> bool:
+    """gRPC's settings, read when it is loaded; what the user has set stays. True if the fork setting was made here.
+
+    Its own notes (a connection ended, a fork happened) stay off stderr. Its fork handlers are off: with a server in the
+    process they crash about every third forked child (a DataLoader's worker), which never talks gRPC anyway.
+    """
+    os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")
+    made_here = _GRPC_FORK not in os.environ
+    os.environ.setdefault(_GRPC_FORK, "0")
+    return made_here

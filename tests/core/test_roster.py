@@ -1,0 +1,224 @@
+"""The roster machine: events in, effects compared. No clock, no network."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.messages import Note, Tick
+from torchft_x.core.roster import (
+    FINISHED,
+    LifeExited,
+    LifeStarted,
+    QuorumIssued,
+    Roster,
+    RosterConfig,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
+    TellStop,
+    Verdict,
+)
+from torchft_x.errors import ConfigError
+
+
+def training(groups: int = 3, **options: object) -> Roster:
+    """A job at time 0 whose groups 0.. all train in one quorum; lives are called L0, L1, ..."""
+    names = tuple(str(i) for i in range(groups))
+    roster = Roster(RosterConfig(groups=names, **options))  # type: ignore[arg-type]
+    for name in names:
+        assert roster.handle(SupervisorHere(name, f"host{name}"), 0.0) == []
+        assert roster.handle(LifeStarted(name, 0, f"L{name}"), 0.0) == []
+    assert roster.handle(QuorumIssued(frozenset(f"L{n}" for n in names)), 1.0) == []
+    return roster
+
+
+def verdicts(effects: list) -> list[Verdict]:
+    return [e for e in effects if isinstance(e, Verdict)]
+
+
+def stops(effects: list) -> list[TellStop]:
+    return [e for e in effects if isinstance(e, TellStop)]
+
+
+def test_all_finish_well() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(SupervisorGone("0"), 10.1) == []
+    assert roster.handle(Tick(), 100.0) == []  # group 0 has finished: its absence is no loss
+    assert roster.handle(SupervisorFinished("1", 0, ""), 100.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(Tick(), 200.0) == []  # one verdict only
+
+
+def test_a_lost_supervisor_ends_the_run_with_1_but_lets_the_others_finish() -> None:
+    roster = training(3, gone_grace=3.0)
+    assert roster.handle(SupervisorGone("1"), 10.0) == []
+    assert roster.handle(Tick(), 12.9) == []
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert "group 1" in note.text.lower()
+    assert "host1" in note.text
+    assert roster.handle(SupervisorFinished("0", 0, ""), 20.0) == []
+    (verdict,) = roster.handle(SupervisorFinished("2", 0, ""), 20.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+    assert "group 1" in verdict.sentence
+    assert "host1" in verdict.sentence
+    assert "2 of 3" in verdict.sentence
+
+
+def test_a_supervisor_that_reconnects_in_time_is_not_lost() -> None:
+    roster = training(2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(SupervisorHere("1", "host1"), 12.0) == []
+    assert roster.handle(Tick(), 60.0) == []
+
+
+def test_the_end_of_a_replaced_stream_is_no_loss() -> None:
+    roster = training(2)
+    roster.handle(SupervisorHere("1", "host1"), 10.0)  # reconnects before the old stream is seen to end
+    roster.handle(SupervisorGone("1"), 10.5)
+    assert roster.handle(Tick(), 60.0) == []
+
+
+def test_a_lost_group_may_come_back_before_the_verdict() -> None:
+    roster = training(2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert len(roster.handle(Tick(), 20.0)) == 1
+    (note,) = roster.handle(SupervisorHere("1", "host9"), 30.0)
+    assert isinstance(note, Note)
+    assert "host9" in note.text
+    roster.handle(SupervisorFinished("0", 0, ""), 40.0)
+    assert roster.handle(SupervisorFinished("1", 0, ""), 40.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 1, "restarted 10 times within an hour."), 10.0) == []
+    (verdict,) = roster.handle(SupervisorFinished("1", 0, ""), 20.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+    assert "group 0 on host0 gave up: restarted 10 times within an hour." in verdict.sentence
+
+
+def test_too_few_groups_left_stops_the_rest_at_once() -> None:
+    roster = training(3, min_replicas=2)
+    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 11.0)
+    (verdict,) = verdicts(effects)
+    assert verdict.code == 1
+    assert "only 1 of 3" in verdict.sentence
+    assert "min_replicas is 2" in verdict.sentence
+    assert effects == [TellStop("2", 1, verdict.sentence), verdict]  # the stop comes before the verdict
+    assert roster.handle(SupervisorFinished("2", 1, "told to stop"), 12.0) == []
+
+
+def test_finished_groups_count_towards_min_replicas() -> None:
+    roster = training(3, min_replicas=2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    assert verdicts(roster.handle(SupervisorFinished("1", 1, "x"), 11.0)) == []
+    (verdict,) = verdicts(roster.handle(SupervisorFinished("2", 0, ""), 12.0))
+    assert verdict.code == 1
+
+
+def test_a_restarted_group_does_not_train_the_finished_job_again() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    (stop,) = roster.handle(LifeExited("1", 0, "L1", 1, "killed by SIGKILL"), 11.0)
+    assert stop == TellStop("1", 0, FINISHED)
+    assert roster.handle(LifeStarted("1", 1, "L1b"), 12.0) == []  # told once
+    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0"})), 6.0)
+    roster.handle(LifeStarted("1", 1, "L1b"), 7.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_group_in_the_last_quorum_finishes_by_itself() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(Tick(), 11.0) == []
+
+
+def test_a_supervisor_that_reconnects_hears_again_that_it_must_stop() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 11.0)
+    roster.handle(SupervisorGone("1"), 11.1)
+    assert roster.handle(SupervisorHere("1", "host1"), 11.2) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_supervisor_that_comes_after_the_verdict_is_told_it() -> None:
+    roster = training(2, min_replicas=2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    effects = roster.handle(Tick(), 20.0)
+    (verdict,) = verdicts(effects)
+    assert stops(effects) == [TellStop("0", 1, verdict.sentence)]
+    assert roster.handle(SupervisorHere("1", "host1"), 21.0) == [TellStop("1", 1, verdict.sentence)]
+
+
+def test_groups_without_a_manager_each_do_their_own_work() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1")))
+    for g in ("0", "1"):
+        roster.handle(SupervisorHere(g, "h"), 0.0)
+        roster.handle(LifeStarted(g, 0, f"L{g}"), 0.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []  # no quorum was ever issued: nothing to be late for
+    assert roster.handle(LifeExited("1", 0, "L1", 1, "x"), 2.0) == []
+
+
+def test_a_supervisor_that_never_comes_is_lost() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1"), arrive_timeout=30.0))
+    roster.handle(SupervisorHere("0", "h"), 5.0)
+    assert roster.handle(Tick(), 34.9) == []
+    (note,) = roster.handle(Tick(), 35.0)  # counted from the first event
+    assert isinstance(note, Note)
+    assert "group 1" in note.text.lower()
+    assert "30 s" in note.text
+
+
+def test_a_stranger_is_sent_away_with_the_known_groups() -> None:
+    roster = training(2)
+    (stop,) = roster.handle(SupervisorHere("7", "h"), 2.0)
+    assert isinstance(stop, TellStop)
+    assert (stop.group, stop.code) == ("7", 1)
+    assert "0, 1" in stop.sentence
+    assert roster.handle(SupervisorFinished("7", 1, ""), 3.0) == []
+
+
+def test_finishing_is_final() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 1, "gave up"), 10.0)
+    roster.handle(SupervisorFinished("0", 0, ""), 11.0)
+    (stop,) = roster.handle(SupervisorHere("0", "host0"), 12.0)
+    assert isinstance(stop, TellStop)
+    assert stop.code == 1
+
+
+def test_status_tells_each_group() -> None:
+    roster = training(3)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(SupervisorGone("1"), 10.0)
+    roster.handle(Tick(), 20.0)
+    status = roster.status()
+    assert [s["state"] for s in status.values()] == ["finished", "lost", "running"]
+    assert "host1" in str(status["1"]["trouble"])
+    assert "1: lost" in repr(roster)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"groups": ()}, "groups"),
+        ({"groups": ("0", "0")}, "groups"),
+        ({"groups": ("0",), "min_replicas": 0}, "min_replicas"),
+        ({"groups": ("0",), "min_replicas": 2}, "min_replicas"),
+        ({"groups": ("0",), "gone_grace": 0.0}, "gone_grace"),
+        ({"groups": ("0",), "arrive_timeout": float("nan")}, "arrive_timeout"),
+    ],
+)
+def test_config_errors_name_the_field(options: dict, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        RosterConfig(**options)

@@ -1,0 +1,181 @@
+"""Values survive the wire; what exceeds a limit is refused with a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchft_x.core import messages as m
+from torchft_x.core import roster as r
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.errors import RefusedError
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
+names = texts.filter(lambda t: bool(t) and t.isprintable())
+numbers = st.integers(0, 2**62)
+states = st.builds(State, numbers, numbers)
+members = st.builds(
+    Member,
+    replica_id=names,
+    address=texts,
+    store_address=texts,
+    state=states,
+    torn=st.booleans(),
+    world_size=st.integers(0, codec.MAX_RANKS),
+    shrink_only=st.booleans(),
+    commit_failures=numbers,
+    data=texts,
+    handles=st.lists(texts, max_size=3).map(tuple),
+    prepared=st.none() | st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1)),
+    library=texts,
+    layout=texts,
+)
+seconds = st.floats(0, 1e12)
+quorums = st.builds(
+    Quorum,
+    id=numbers,
+    config_id=numbers,
+    number=numbers,
+    members=st.lists(members, min_size=1, max_size=3).map(tuple),
+    created=seconds,
+    granted_through=numbers,
+    lease=seconds,
+)
+
+
+@given(quorums)
+def test_a_quorum_survives(quorum: Quorum) -> None:
+    down = codec.parse(pb.Down, codec.quorum_bytes(quorum), "message")
+    assert codec.down_to_event(down) == m.QuorumArrived(quorum)
+
+
+@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple))
+def test_a_join_survives(member: Member, reason: JoinReason, suspects: tuple[str, ...]) -> None:
+    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects)), "message")
+    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects)
+
+
+@given(st.none() | quorums, states, seconds)
+def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> None:
+    hello = m.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1")
+    proto = codec.hello_to_proto(hello, "a")
+    assert proto.wire == wire.WIRE
+    assert codec.hello_from_proto(3, proto) == hello
+
+
+@given(
+    st.builds(
+        m.Ask,
+        call=st.just(4),
+        rank=st.integers(0, codec.MAX_RANKS),
+        state=states,
+        torn=st.booleans(),
+        shrink_only=st.booleans(),
+        commit_failures=numbers,
+        checkpoint_metadata=texts,
+        handle=texts,
+        layout=texts,
+        reason=st.sampled_from(list(JoinReason)),
+        suspects=st.lists(texts, max_size=3).map(tuple),
+    )
+)
+def test_an_ask_survives(ask: m.Ask) -> None:
+    assert codec.ask_from_proto(4, codec.ask_to_proto(ask, init_sync=True, ours=True)) == ask
+
+
+@given(members)
+def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
+    back = codec.peer_member_from_proto(codec.peer_member_to_proto(member))
+    state = State(member.state.step)
+    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="", layout="")
+
+
+def test_the_peer_sees_the_config_id_and_the_time() -> None:
+    quorum = Quorum(900, 800, 1, (Member("a:1"), Member("b:1")), created=12.5)
+    reply = codec.parse(peer_pb.LighthouseQuorumResponse, codec.peer_quorum_bytes(quorum), "reply").quorum
+    assert reply.quorum_id == 800
+    assert [p.replica_id for p in reply.participants] == ["a:1", "b:1"]
+    assert (reply.created.seconds, reply.created.nanos) == (12, 500_000_000)
+
+
+def test_over_leave_and_ping_survive() -> None:
+    over = m.SendOver((1, 2), 5, ("a:1",), "lost")
+    assert codec.over_from_proto(codec.over_to_proto(over)) == m.OverArrived(5, ("a:1",), "lost")
+    up = codec.parse(pb.Up, codec.leave_bytes(m.SendLeave(State(3, 4))), "message")
+    assert codec.up_to_event(1, up) == m.Leave(1, State(3, 4))
+    assert codec.up_to_event(1, pb.Up(ping=pb.Ping())) == m.Heard(1)
+    assert codec.up_to_event(1, pb.Up(healed=pb.Healed(step=6))) == m.Healed(1, 6)
+    assert codec.down_to_event(pb.Down(pong=pb.Ping())) is None
+
+
+def test_supervisor_reports() -> None:
+    def event(up: pb.SupervisorUp) -> object:
+        return codec.supervisor_event("0", up)
+
+    assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
+    exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
+    assert event(pb.SupervisorUp(exited=exited)) == r.LifeExited("0", 1, "x", -9, "killed")
+    done = pb.SupervisorDone(code=3, sentence="gave up")
+    assert event(pb.SupervisorUp(done=done)) == r.SupervisorFinished("0", 3, "gave up")
+
+
+@pytest.mark.parametrize(
+    ("member", "names"),
+    [
+        (pb.Member(replica_id=""), "name"),
+        (pb.Member(replica_id="a\nb"), "unprintable"),
+        (pb.Member(replica_id="a" * 513), "at most 512"),
+        (pb.Member(replica_id="a", address="x" * (codec.MAX_TEXT + 1)), "address"),
+        (pb.Member(replica_id="a", data="x" * (codec.MAX_DATA + 1)), "data"),
+        (pb.Member(replica_id="a", state=pb.State(step=-1)), "step is -1"),
+        (pb.Member(replica_id="a", commit_failures=-1), "commit_failures"),
+        (pb.Member(replica_id="a", world_size=codec.MAX_RANKS + 1), "world size"),
+        (pb.Member(replica_id="a", handles=[""] * (codec.MAX_RANKS + 1)), "handles"),
+    ],
+)
+def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
+    with pytest.raises(RefusedError, match=names):
+        codec.member_from_proto(member)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(RefusedError, match="number of seconds"):
+        codec.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
+
+
+@pytest.mark.parametrize("count", [0, codec.MAX_MEMBERS + 1])
+def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
+    with pytest.raises(RefusedError, match="members"):
+        codec.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
+    for kind, read in [(pb.Up, lambda p: codec.up_to_event(1, p)), (pb.Down, codec.down_to_event)]:
+        try:
+            read(codec.parse(kind, data, "message"))
+        except RefusedError as e:
+            assert str(e).endswith((".", "?"))
+
+
+def test_an_unknown_reason_and_a_second_hello_are_refused() -> None:
+    join = pb.Up(join=pb.Join(member=pb.Member(replica_id="a"), reason="bored"))
+    with pytest.raises(RefusedError, match="bored"):
+        codec.up_to_event(1, join)
+    with pytest.raises(RefusedError, match="one hello"):
+        codec.up_to_event(1, pb.Up(hello=pb.Hello()))
+
+
+def test_a_heartbeat_is_kept_within_reason() -> None:
+    assert codec.check_heartbeat(0.0) == 0.05
+    assert codec.check_heartbeat(1e9) == 3600.0
+    with pytest.raises(RefusedError):
+        codec.check_heartbeat(math.nan)

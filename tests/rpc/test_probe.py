@@ -1,0 +1,34 @@
+"""Refused, accepted, unknown."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from torchft_x.rpc import loop, probe
+
+
+def refused(address: str) -> bool:
+    return loop.call(probe.is_refused(address), 10.0)
+
+
+def test_a_listener_is_not_refused_and_its_end_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+        assert not refused(f"http://127.0.0.1:{port}")
+        assert not refused(f"http://localhost:{port}")
+    assert refused(f"http://127.0.0.1:{port}")
+    assert refused(f"http://localhost:{port}")  # every address of the name
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "http://no.such.host.invalid:1"])
+def test_what_cannot_be_asked_proves_nothing(address: str) -> None:
+    assert not refused(address)
+
+
+def test_probes_come_fast_first_and_end() -> None:
+    pauses = list(probe.pauses(5.0))
+    assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+    assert max(pauses) == 0.2
+    assert 5.0 <= sum(pauses) < 5.3

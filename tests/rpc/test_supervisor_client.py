@@ -1,0 +1,62 @@
+"""A supervisor's reports arrive in the end, and orders come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.rpc.support import LOCAL, group, life, lighthouse
+from tests.util import scaled, wait_for
+from torchft_x.errors import AddressError
+from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.rpc.supervisor_client import REFUSED_CODE, SupervisorClient
+
+
+def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
+    first = LighthouseServer(LOCAL, 1)
+    bind = first.address().removeprefix("http://")
+    supervisor = SupervisorClient(first.address(), "a", "host", "boot")
+    wait_for(lambda: first.status()["announced"] == ["a"], what="the supervisor to be announced")
+    first.shutdown()
+    supervisor.started(0, "token")
+    supervisor.exited(0, "token", 1, "exit code 1")
+    with lighthouse(bind=bind) as second, group("a:1", second.address(), life=life(0, "token")):
+        wait_for(lambda: second.status()["announced"] == ["a"], what="the supervisor to come back")
+        supervisor.exited(0, "token", 1, "exit code 1")
+
+        def over() -> bool:
+            return any(x["replica_id"] == "a:1" and x["over"] for x in second.status()["members"])
+
+        wait_for(over, what="the end of that life to be known")
+        supervisor.close()
+        wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
+
+
+def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own() -> None:
+    with lighthouse(token="secret") as l:
+        supervisor = SupervisorClient(l.address(), "a", "host", "boot", token="wrong")
+        stops: list[tuple[int, str, str]] = []
+        supervisor.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
+        wait_for(lambda: stops, what="the refusal")
+        code, sentence, thread = stops[0]
+        assert code == REFUSED_CODE
+        assert "token" in sentence
+        assert thread != "torchft_x-rpc"
+        supervisor.close()
+
+
+def test_nobody_at_the_address_blocks_nothing() -> None:
+    begun = time.monotonic()
+    supervisor = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot")
+    supervisor.started(0, "x")
+    supervisor.done(0, "finished")
+    supervisor.close(flush=0.1)
+    assert time.monotonic() - begun < scaled(5.0)
+    assert "away" in repr(supervisor)
+
+
+def test_a_malformed_address_is_refused() -> None:
+    with pytest.raises(AddressError, match="lighthouse address"):
+        SupervisorClient("nowhere", "a", "host", "boot")

@@ -1,0 +1,144 @@
+"""The connection that comes back: against a server the test controls, also one that says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.util import wait_for
+from torchft_x.errors import RefusedError, TokenError, TorchftXError
+from torchft_x.net import Address
+from torchft_x.rpc import loop, wire
+from torchft_x.rpc.token import TokenCheck, metadata
+from torchft_x.rpc.uplink import MISSED_PINGS, Uplink, UplinkCallbacks
+
+METHOD = "/test.Echo/Talk"
+
+
+class Server:
+    """Answers hello with ``welcome`` and then does what `mode` says."""
+
+    def __init__(self) -> None:
+        self.mode = "echo"
+        self.heard: list[bytes] = []
+        self.sessions = 0
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self, token: str | None = None) -> None:
+        self._server = grpc.aio.server(interceptors=[TokenCheck(token)], options=wire.SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((wire.stream_service("test.Echo", "Talk", self._talk),))
+        self.port = wire.listen(self._server, Address("127.0.0.1", self.port), "The test")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    async def _talk(self, _it: Any, context: Any) -> None:
+        self.sessions += 1
+        while (data := await context.read()) is not grpc.aio.EOF:
+            self.heard.append(data)
+            if data == b"hello":
+                await context.write(self.mode.encode() if self.mode == "refuse" else b"welcome")
+            elif self.mode == "echo":
+                await context.write(b"re:" + data)
+            elif self.mode == "end":
+                return
+
+
+class Owner:
+    """An uplink's owner that writes down what happens."""
+
+    def __init__(self, port: int, token: str | None = None) -> None:
+        self.log: list[str] = []
+        self.errors: list[TorchftXError] = []
+        callbacks = UplinkCallbacks(
+            hello=lambda: [b"hello"],
+            welcome=self._welcome,
+            up=lambda: self.log.append("up"),
+            message=lambda data: self.log.append(data.decode()),
+            down=lambda reason: self.log.append(f"down: {reason}"),
+            refused=self.errors.append,
+        )
+        self.uplink = Uplink(Address("127.0.0.1", port), METHOD, metadata(token), b"ping", callbacks)
+        loop.post(self.uplink.start)
+
+    def _welcome(self, data: bytes) -> float:
+        if data != b"welcome":
+            raise RefusedError("Not you.")
+        return 0.1 * MISSED_PINGS / 5
+
+    def send(self, data: bytes) -> None:
+        loop.post(self.uplink.send, data)
+
+    def close(self) -> None:
+        loop.call(self.uplink.close(1.0), 5.0)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    loop.call(made.start(), 5.0)
+    yield made
+    loop.call(made.stop(), 5.0)
+
+
+def test_messages_in_order_both_ways_and_a_clean_end(server: Server) -> None:
+    owner = Owner(server.port)
+    wait_for(lambda: "up" in owner.log, what="the session")
+    for i in range(20):
+        owner.send(f"m{i}".encode())
+    wait_for(lambda: "re:m19" in owner.log, what="the answers")
+    assert [x for x in owner.log if x.startswith("re:m")] == [f"re:m{i}" for i in range(20)]
+    owner.send(b"last words")
+    owner.close()
+    wait_for(lambda: b"last words" in server.heard, what="the last words")
+    assert not any(x.startswith("down") for x in owner.log)  # we ended it ourselves
+
+
+def test_a_session_that_ends_is_made_again(server: Server) -> None:
+    owner = Owner(server.port)
+    wait_for(lambda: owner.log.count("up") == 1, what="the session")
+    loop.call(server.stop(), 5.0)
+    wait_for(lambda: any(x.startswith("down") for x in owner.log), what="the end to be noticed")
+    owner.send(b"into the void")
+    wait_for(lambda: "refused" in owner.uplink.last_failure, what="a failed reconnect")
+    assert owner.uplink.away().startswith("the lighthouse at http://127.0.0.1:")
+    loop.call(server.start(), 5.0)
+    wait_for(lambda: owner.log.count("up") == 2, what="the second session")
+    assert b"into the void" not in server.heard  # what the owner still wants it says again
+    owner.close()
+
+
+def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> None:
+    owner = Owner(server.port)
+    wait_for(lambda: "re:ping" in owner.log, what="a ping")
+    server.mode = "silent"
+    wait_for(lambda: any("silent for" in x for x in owner.log), what="the silence to be noticed")
+    server.mode = "echo"
+    wait_for(lambda: owner.log.count("up") >= 2, what="the next session")
+    owner.close()
+
+
+@pytest.mark.parametrize("token", ["wrong", None])
+def test_a_refusal_is_final(server: Server, token: str | None) -> None:
+    if token is None:
+        server.mode = "refuse"
+    else:
+        loop.call(server.stop(), 5.0)
+        loop.call(server.start(token="right"), 5.0)
+    owner = Owner(server.port, token)
+    wait_for(lambda: owner.errors, what="the refusal")
+    assert type(owner.errors[0]) is (TokenError if token else RefusedError)
+    sessions = server.sessions
+
+    async def a_while() -> None:
+        await asyncio.sleep(0.3)  # six times the first pause: a retry would have come
+
+    loop.call(a_while(), 5.0)
+    assert server.sessions == sessions
+    owner.close()

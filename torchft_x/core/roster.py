@@ -1,0 +1,307 @@
+"""Who belongs to the job, and how it ends: the lighthouse's view of the groups' supervisors.
+
+A quorum says who trains together now; the roster says whether the *job* is going well. It hears the supervisors
+(one per group) and decides when the lighthouse process ends and with which exit code:
+
+* 0 when every group's supervisor finished with 0;
+* 1 at the end if a group is lost (its supervisor is gone without a word, or never came) or gave up, even though
+  the others finished: the survivors train on, the exit code says that something needs a look;
+* 1 at once, with the rest told to stop, when fewer than `min_replicas` groups can still finish.
+
+Once one group has finished with 0 the job's work is done. A group that was not training with it, or starts again
+later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning.
+
+The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
+Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core.messages import Note, Tick
+from torchft_x.errors import ConfigError
+
+FINISHED = "the job is finished: another group has completed it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterConfig:
+    """What the job consists of. Raises `ConfigError` naming the field."""
+
+    groups: tuple[str, ...]
+    """Group ids (REPLICA_GROUP_ID), one per supervisor."""
+    min_replicas: int = 1
+    """Fewer groups than this can't finish the job."""
+    gone_grace: float = 3.0
+    """Seconds a supervisor's stream may be away before the group counts as lost."""
+    arrive_timeout: float = 300.0
+    """Seconds from the first event within which every supervisor must have come."""
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ConfigError("groups: a job needs at least one group.")
+        if len(set(self.groups)) != len(self.groups):
+            raise ConfigError(f"groups: {','.join(self.groups)} names a group twice.")
+        if not 1 <= self.min_replicas <= len(self.groups):
+            raise ConfigError(
+                f"min_replicas is {self.min_replicas}, it must lie between 1 and the number of groups ({len(self.groups)})."
+            )
+        for name in ("gone_grace", "arrive_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be a positive number of seconds.")
+
+
+# --- in ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorHere:
+    """A supervisor's stream stands."""
+
+    group: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGone:
+    """One stream of this group's supervisor has ended."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStarted:
+    group: str
+    attempt: int
+    life: str  # token, as in core.types.Life
+
+
+@dataclass(frozen=True, slots=True)
+class LifeExited:
+    group: str
+    attempt: int
+    life: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorFinished:
+    """The supervisor is done with its group and won't start it again. Final."""
+
+    group: str
+    code: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumIssued:
+    """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
+
+    lives: frozenset[str]
+
+
+RosterEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished | QuorumIssued | Tick
+
+# --- out ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TellStop:
+    """Tell the group's supervisor to stop its group and to exit with this code."""
+
+    group: str
+    code: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job has ended. Comes once, after the `TellStop`s of the same `handle`: deliver those, then exit with it."""
+
+    code: int
+    sentence: str
+
+
+RosterEffect = TellStop | Verdict | Note
+
+
+class _Group:
+    """One line of the roster."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.host = ""  # of the newest supervisor; empty: none has come yet
+        self.streams = 0  # a supervisor that reconnects may have two for a moment
+        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
+        self.life = ""  # token of the newest life
+        self.attempt = 0  # of the newest life
+        self.alive = False  # whether that life runs, as far as its supervisor told
+        self.finished: SupervisorFinished | None = None
+        self.lost = ""  # why it counts as lost, a sentence; empty: it doesn't
+        self.told: TellStop | None = None  # what it was told; repeated when it reconnects
+
+    @property
+    def can_finish(self) -> bool:
+        """Has finished well, or still may."""
+        return self.finished.code == 0 if self.finished else not self.lost
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come from it."""
+        return self.finished is not None or bool(self.lost)
+
+    @property
+    def trouble(self) -> str:
+        """Why it did not finish, for people; empty if it did or still may."""
+        if self.finished is not None:
+            return f"group {self.name} on {self.host} gave up: {self.finished.sentence}" if self.finished.code else ""
+        return self.lost
+
+
+class Roster:
+    """The machine. Groups are those of the configuration, for good."""
+
+    def __init__(self, config: RosterConfig) -> None:
+        self.config = config  # fixed
+        self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
+        self._started: float | None = None  # time of the first event; arrive_timeout counts from it
+        self._quorum_lives: frozenset[str] = frozenset()  # of the newest quorum
+        self._verdict: Verdict | None = None  # set once
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self._verdict
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{n}: {s['state']}" for n, s in self.status().items())
+        return f"Roster({states}; verdict {self._verdict.code if self._verdict else 'open'})"
+
+    def status(self) -> dict[str, dict[str, object]]:
+        """Per group, json-able: state, host, attempt, and why it is lost or gave up."""
+        return {
+            g.name: {"state": _state(g), "host": g.host, "attempt": g.attempt, "trouble": g.trouble}
+            for g in self._groups.values()
+        }
+
+    def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
+        """Take one event at `now` (monotonic seconds) and return what is to be done."""
+        if self._started is None:
+            self._started = now
+        effects: list[RosterEffect] = []
+        if isinstance(event, QuorumIssued):
+            self._quorum_lives = event.lives
+        elif not isinstance(event, Tick):
+            group = self._groups.get(event.group)
+            if group is None:
+                return self._stranger(event)
+            effects += self._hear(group, event, now)
+        effects += self._lose_the_absent(now)
+        effects += self._stop_the_late()
+        effects += self._judge()
+        return effects
+
+    # --- hearing -------------------------------------------------------------------------------------------------------
+
+    def _stranger(self, event: RosterEvent) -> list[RosterEffect]:
+        if not isinstance(event, SupervisorHere):
+            return []
+        known = ", ".join(self.config.groups)
+        return [TellStop(event.group, 1, f"group {event.group} is not a group of this job, whose groups are {known}")]
+
+    def _hear(self, group: _Group, event: RosterEvent, now: float) -> list[RosterEffect]:
+        if isinstance(event, SupervisorHere):
+            return self._arrive(group, event.host)
+        if isinstance(event, SupervisorGone):
+            group.streams = max(0, group.streams - 1)
+            group.away_since = now if group.streams == 0 else None
+        elif isinstance(event, LifeStarted):
+            group.attempt, group.life, group.alive = event.attempt, event.life, True
+        elif isinstance(event, LifeExited) and event.life == group.life:
+            group.alive = False
+        elif isinstance(event, SupervisorFinished) and group.finished is None:
+            group.finished = event
+            group.alive = False
+        return []
+
+    def _arrive(self, group: _Group, host: str) -> list[RosterEffect]:
+        group.host = host
+        group.streams += 1
+        group.away_since = None
+        effects: list[RosterEffect] = []
+        if group.lost and self._verdict is None:
+            group.lost = ""
+            effects.append(Note("joined", f"The supervisor of group {group.name} is back, on {host}."))
+        if self._verdict is not None and group.finished is None:
+            effects.append(TellStop(group.name, self._verdict.code, self._verdict.sentence))
+        elif group.finished is not None:
+            again = f"group {group.name} has finished already, with code {group.finished.code}"
+            effects.append(TellStop(group.name, group.finished.code, again))
+        elif group.told is not None:
+            effects.append(group.told)
+        return effects
+
+    # --- deciding ------------------------------------------------------------------------------------------------------
+
+    def _lose_the_absent(self, now: float) -> list[RosterEffect]:
+        notes: list[RosterEffect] = []
+        for g in self._groups.values():
+            if g.over or g.streams:
+                continue
+            if g.away_since is not None and now - g.away_since >= self.config.gone_grace:
+                g.lost = f"group {g.name} is lost: its supervisor on {g.host} is gone without a word"
+            elif not g.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
+                g.lost = f"group {g.name} is lost: its supervisor has not come within {self.config.arrive_timeout:g} s"
+            if g.lost:
+                notes.append(Note("member_lost", _sentence(g.lost)))
+        return notes
+
+    def _stop_the_late(self) -> list[RosterEffect]:
+        """Once a group has finished with 0: stop those that weren't training with it, or have started again.
+
+        Only where quorums carry life tokens: a script without a Manager has nothing in common with the other groups.
+        """
+        done = any(g.finished and g.finished.code == 0 for g in self._groups.values())
+        if self._verdict is not None or not done or not self._quorum_lives:
+            return []
+        stops: list[RosterEffect] = []
+        for g in self._groups.values():
+            training = g.alive and g.life in self._quorum_lives
+            if g.streams and not g.over and not training and g.told is None:
+                g.told = TellStop(g.name, 0, FINISHED)
+                stops.append(g.told)
+        return stops
+
+    def _judge(self) -> list[RosterEffect]:
+        if self._verdict is not None:
+            return []
+        groups = list(self._groups.values())
+        able = sum(g.can_finish for g in groups)
+        if able >= self.config.min_replicas and not all(g.over for g in groups):
+            return []
+        troubles = "; ".join(g.trouble for g in groups if g.trouble)
+        if not troubles:
+            self._verdict = Verdict(0, f"All {len(groups)} groups finished.")
+        elif able >= self.config.min_replicas:
+            self._verdict = Verdict(1, _sentence(f"{able} of {len(groups)} groups finished, but {troubles}"))
+        else:
+            why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
+            self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
+        code, sentence = self._verdict.code, self._verdict.sentence
+        rest = [g for g in groups if not g.over and g.streams]
+        return [*(TellStop(g.name, code, sentence) for g in rest), self._verdict]
+
+
+def _state(group: _Group) -> str:
+    if group.finished is not None:
+        return "finished" if group.finished.code == 0 else "failed"
+    if group.lost:
+        return "lost"
+    if not group.host:
+        return "awaited"
+    return "running" if group.alive else "starting"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:].rstrip(".") + "."

@@ -1,0 +1,384 @@
+"""Wire messages to values of `core` and back.
+
+Nothing that arrives is trusted: every text, list and number has a limit here, and what exceeds it raises `RefusedError`
+with a sentence. Our own wire is package ``torchft_x``; functions with ``peer`` in their name speak torchft's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from torchft_x.core import messages as m
+from torchft_x.core import roster as r
+from torchft_x.core.recovery import Plan
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.errors import RefusedError
+from torchft_x.rpc import wire
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+MAX_MEMBERS = 4096
+"""Of a quorum. The largest jobs we know of run some hundred replica groups."""
+MAX_TEXT = 4096
+"""Characters of a name, address, digest or sentence. The longest honest one is a store address with its prefix."""
+MAX_DATA = 64 << 10
+"""Characters of a member's `data`, JSON written by users of the peer's client."""
+MAX_RANKS = 16384
+"""Group world size, and with it handles of a member."""
+
+M = TypeVar("M", bound=Message)
+
+
+def parse(kind: type[M], data: bytes, what: str) -> M:
+    """Bytes as a message. Raises `RefusedError`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise RefusedError(f"The {what} is not a {kind.__name__} message; is the sender another program?") from None
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _text(value: str, what: str, limit: int = MAX_TEXT) -> str:
+    if len(value) > limit:
+        raise RefusedError(f"A message was refused: {what} has {len(value)} characters, at most {limit} are allowed.")
+    return value
+
+
+def _texts(values: Iterable[str], what: str, limit: int) -> tuple[str, ...]:
+    texts = tuple(_text(v, what) for v in values)
+    if len(texts) > limit:
+        raise RefusedError(f"A message was refused: {what} has {len(texts)} entries, at most {limit} are allowed.")
+    return texts
+
+
+def _whole(value: int, what: str, limit: int = 2**62) -> int:
+    if not 0 <= value <= limit:
+        raise RefusedError(f"A message was refused: {what} is {value}, it must lie between 0 and {limit}.")
+    return value
+
+
+def _seconds(value: float, what: str) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise RefusedError(f"A message was refused: {what} is {value}, it must be a number of seconds.")
+    return value
+
+
+def _reason(value: str) -> JoinReason:
+    try:
+        return JoinReason(value) if value else JoinReason.BOUNDARY
+    except ValueError:
+        raise RefusedError(f"A message was refused: {_text(value, 'reason', 64)!r} is no reason to join.") from None
+
+
+def check_replica_id(value: str) -> str:
+    """A replica id, group id or host name from the wire. It goes into logs, so it must be printable."""
+    if not value or not value.isprintable():
+        raise RefusedError("A message was refused: a replica, group or host name is empty or holds unprintable characters.")
+    return _text(value, "a name", 512)
+
+
+# --- our wire --------------------------------------------------------------------------------------------------------
+
+
+def state_to_proto(state: State) -> pb.State:
+    return pb.State(step=state.step, committed_in=state.committed_in)
+
+
+def state_from_proto(p: pb.State) -> State:
+    return State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in"))
+
+
+def life_to_proto(life: Life) -> pb.Life:
+    return pb.Life(attempt=life.attempt, started=life.started, token=life.token)
+
+
+def life_from_proto(p: pb.Life) -> Life:
+    return Life(_whole(p.attempt, "attempt"), _seconds(p.started, "start time"), _text(p.token, "life token", 512))
+
+
+def member_to_proto(v: Member) -> pb.Member:
+    prepared = v.prepared and pb.Prepared(quorum=v.prepared.quorum, step=v.prepared.step, digest=v.prepared.digest)
+    return pb.Member(
+        replica_id=v.replica_id,
+        address=v.address,
+        store_address=v.store_address,
+        state=state_to_proto(v.state),
+        torn=v.torn,
+        world_size=v.world_size,
+        shrink_only=v.shrink_only,
+        commit_failures=v.commit_failures,
+        data=v.data,
+        handles=v.handles,
+        prepared=prepared,
+        library=v.library,
+        layout=v.layout,
+    )
+
+
+def member_from_proto(p: pb.Member) -> Member:
+    prepared = None
+    if p.HasField("prepared"):
+        q = p.prepared
+        prepared = Prepared(_whole(q.quorum, "prepared quorum"), _whole(q.step, "prepared step"), q.digest)
+    return Member(
+        replica_id=check_replica_id(p.replica_id),
+        address=_text(p.address, "address"),
+        store_address=_text(p.store_address, "store address"),
+        state=state_from_proto(p.state),
+        torn=p.torn,
+        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        shrink_only=p.shrink_only,
+        commit_failures=_whole(p.commit_failures, "commit_failures"),
+        data=_text(p.data, "data", MAX_DATA),
+        handles=_texts(p.handles, "handles", MAX_RANKS),
+        prepared=prepared,
+        library=_text(p.library, "library", 128),
+        layout=_text(p.layout, "layout"),
+    )
+
+
+def quorum_to_proto(v: Quorum) -> pb.Quorum:
+    return pb.Quorum(
+        id=v.id,
+        config_id=v.config_id,
+        number=v.number,
+        members=[member_to_proto(x) for x in v.members],
+        created=v.created,
+        granted_through=v.granted_through,
+        lease_s=v.lease,
+    )
+
+
+def quorum_from_proto(p: pb.Quorum) -> Quorum:
+    if not 0 < len(p.members) <= MAX_MEMBERS:
+        raise RefusedError(
+            f"A message was refused: a quorum of {len(p.members)} members, 1 to {MAX_MEMBERS} are allowed."
+        )
+    return Quorum(
+        id=_whole(p.id, "quorum id"),
+        config_id=_whole(p.config_id, "config id"),
+        number=_whole(p.number, "quorum number"),
+        members=tuple(member_from_proto(x) for x in p.members),
+        created=_seconds(p.created, "created"),
+        granted_through=_whole(p.granted_through, "granted_through"),
+        lease=_seconds(p.lease_s, "lease"),
+    )
+
+
+def hello_to_proto(v: m.Hello, group_id: str) -> pb.Hello:
+    return pb.Hello(
+        replica_id=v.replica_id,
+        group_id=group_id,
+        life=life_to_proto(v.life),
+        address=v.address,
+        state=state_to_proto(v.state),
+        quorum=quorum_to_proto(v.quorum) if v.quorum is not None else None,
+        granted_through=v.granted_through,
+        lease_left_s=v.lease_left,
+        boot_id=v.boot_id,
+        library=v.library,
+        wire=wire.WIRE,
+    )
+
+
+def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
+    return m.Hello(
+        session=session,
+        replica_id=check_replica_id(p.replica_id),
+        life=life_from_proto(p.life),
+        address=_text(p.address, "address"),
+        state=state_from_proto(p.state),
+        quorum=quorum_from_proto(p.quorum) if p.HasField("quorum") else None,
+        granted_through=_whole(p.granted_through, "granted_through"),
+        lease_left=_seconds(p.lease_left_s, "lease_left"),
+        boot_id=_text(p.boot_id, "boot id", 128),
+        library=_text(p.library, "library", 128),
+    )
+
+
+def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
+    """What a session says after its hello, as an event of the lighthouse."""
+    kind = up.WhichOneof("kind")
+    if kind == "join":
+        suspects = _texts(up.join.suspects, "suspects", MAX_MEMBERS)
+        return m.Join(session, member_from_proto(up.join.member), _reason(up.join.reason), suspects)
+    if kind == "leave":
+        return m.Leave(session, state_from_proto(up.leave.state))
+    if kind == "healed":
+        return m.Healed(session, _whole(up.healed.step, "step"))
+    if kind == "ping":
+        return m.Heard(session)
+    raise RefusedError("A session sends one hello, then join, leave, healed and ping; something else came.")
+
+
+def join_bytes(effect: m.SendJoin) -> bytes:
+    join = pb.Join(member=member_to_proto(effect.member), reason=effect.reason.value, suspects=effect.suspects)
+    return pb.Up(join=join).SerializeToString()
+
+
+def leave_bytes(effect: m.SendLeave) -> bytes:
+    return pb.Up(leave=pb.Leave(state=state_to_proto(effect.state))).SerializeToString()
+
+
+def quorum_bytes(quorum: Quorum) -> bytes:
+    """A whole `Down` message; made once per quorum, whatever the number of members."""
+    return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
+
+
+def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
+    return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason)
+
+
+def over_from_proto(p: pb.Over) -> m.OverArrived:
+    lost = _texts(p.lost, "lost", MAX_MEMBERS)
+    return m.OverArrived(_whole(p.quorum_id, "quorum id"), lost, _text(p.reason, "reason"))
+
+
+def down_to_event(down: pb.Down) -> m.GroupEvent | None:
+    """What a lighthouse says after its welcome, as an event of the group; None for a pong."""
+    kind = down.WhichOneof("kind")
+    if kind == "quorum":
+        return m.QuorumArrived(quorum_from_proto(down.quorum))
+    if kind == "over":
+        return over_from_proto(down.over)
+    if kind == "fenced":
+        return m.FencedArrived(_text(down.fenced.by, "fenced by"))
+    if kind == "refused":
+        return m.RefusedArrived(_text(down.refused.sentence, "sentence"))
+    return None
+
+
+# --- supervisors ------------------------------------------------------------------------------------------------------
+
+
+def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeExited | r.SupervisorFinished:
+    """A supervisor's report as an event of the roster."""
+    kind = up.WhichOneof("kind")
+    if kind == "started":
+        life = _text(up.started.life, "life token", 512)
+        return r.LifeStarted(group, _whole(up.started.attempt, "attempt"), life)
+    if kind == "exited":
+        x = up.exited
+        life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
+        return r.LifeExited(group, _whole(x.attempt, "attempt"), life, x.code, reason)
+    return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
+
+
+# --- ranks and their group server ------------------------------------------------------------------------------------
+
+
+def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuorumRequest:
+    return peer_pb.ManagerQuorumRequest(
+        group_rank=v.rank,
+        step=v.state.step,
+        checkpoint_metadata=v.checkpoint_metadata,
+        shrink_only=v.shrink_only,
+        init_sync=init_sync,
+        commit_failures=v.commit_failures,
+        reconfigure_handle=v.handle,
+        committed_in=v.state.committed_in,
+        torn=v.torn,
+        layout=v.layout,
+        reason=v.reason.value,
+        suspects=v.suspects,
+        ours=ours,
+    )
+
+
+def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
+    return m.Ask(
+        call=call,
+        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
+        state=State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in")),
+        torn=p.torn,
+        shrink_only=p.shrink_only,
+        commit_failures=_whole(p.commit_failures, "commit_failures"),
+        checkpoint_metadata=_text(p.checkpoint_metadata, "checkpoint metadata"),
+        handle=_text(p.reconfigure_handle, "reconfigure handle"),
+        layout=_text(p.layout, "layout"),
+        reason=_reason(p.reason),
+        suspects=_texts(p.suspects, "suspects", MAX_MEMBERS),
+    )
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """A ManagerQuorumResponse for a rank that runs the peer's library."""
+    return bytes(
+        peer_pb.ManagerQuorumResponse(
+            quorum_id=plan.config_id,
+            recover_src_manager_address=plan.sources[0].address if plan.heal and plan.sources else "",
+            recover_src_replica_rank=plan.source_rank,
+            recover_dst_replica_ranks=plan.dst_ranks,
+            store_address=plan.store_address,
+            max_step=plan.top.step,
+            max_replica_rank=plan.max_replica_rank,
+            max_world_size=plan.max_world_size,
+            replica_rank=plan.replica_rank,
+            replica_world_size=plan.replica_world_size,
+            heal=plan.heal,
+            commit_failures=plan.commit_failures,
+            replica_ids=plan.replica_ids,
+            reconfigure_handles=plan.handles,
+        ).SerializeToString()
+    )
+
+
+def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
+    return m.Vote(
+        call=call,
+        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
+        step=_whole(p.step, "step"),
+        quorum_id=_whole(p.quorum_id, "quorum id"),
+        ok=p.should_commit,
+    )
+
+
+def check_heartbeat(value: float) -> float:
+    """A heartbeat timeout someone else names, in seconds; kept within reason."""
+    return min(max(_seconds(value, "heartbeat timeout"), 0.05), 3600.0)
+
+
+# --- the peer's lighthouse wire --------------------------------------------------------------------------------------
+
+
+def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
+    return peer_pb.QuorumMember(
+        replica_id=v.replica_id,
+        address=v.address,
+        store_address=v.store_address,
+        step=v.state.step,
+        world_size=v.world_size,
+        shrink_only=v.shrink_only,
+        data=v.data,
+        commit_failures=v.commit_failures,
+        reconfigure_handles=v.handles,
+    )
+
+
+def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
+    return Member(
+        replica_id=check_replica_id(p.replica_id),
+        address=_text(p.address, "address"),
+        store_address=_text(p.store_address, "store address"),
+        state=State(_whole(p.step, "step")),
+        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        shrink_only=p.shrink_only,
+        commit_failures=_whole(p.commit_failures, "commit_failures"),
+        data=_text(p.data, "data", MAX_DATA),
+        handles=_texts(p.reconfigure_handles, "handles", MAX_RANKS),
+    )
+
+
+def peer_quorum_bytes(quorum: Quorum) -> bytes:
+    """A whole LighthouseQuorumResponse. Their `quorum_id` changes only when members change or failed: our config id."""
+    reply = peer_pb.LighthouseQuorumResponse()
+    reply.quorum.quorum_id = quorum.config_id
+    reply.quorum.participants.extend(peer_member_to_proto(x) for x in quorum.members)
+    reply.quorum.created.FromNanoseconds(int(quorum.created * 1e9))
+    return bytes(reply.SerializeToString())

@@ -1,0 +1,324 @@
+"""torchft's Python face of the coordination layer: the same names, arguments, defaults and errors.
+
+Source: `torchft.coordination` / `torchft._torchft` of torchft. `TimeoutError` where a deadline passed, `RuntimeError`
+otherwise. Durations are seconds or `timedelta`. What ours adds is keyword-only:
+`token`, by default TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import grpc
+
+from torchft_x import env
+from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.types import JoinReason, Life, Member, State
+from torchft_x.errors import ConfigError
+from torchft_x.net import parse_address
+from torchft_x.rpc import codec, loop, wire
+from torchft_x.rpc.group_client import open_channel
+from torchft_x.rpc.group_server import GroupServer
+from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.status import error_of
+from torchft_x.rpc.token import check_token, metadata
+
+log = logging.getLogger(__name__)
+
+Duration = float | timedelta
+
+
+def seconds(value: Duration) -> float:
+    """A duration as seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+@dataclass(frozen=True)
+class Timestamp:
+    """Unix time."""
+
+    seconds: int = 0
+    nanos: int = 0
+
+
+@dataclass(frozen=True)
+class QuorumMember:
+    """One member as the peer's clients see it."""
+
+    replica_id: str
+    address: str
+    store_address: str
+    step: int
+    world_size: int
+    shrink_only: bool
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """A quorum as the peer's clients see it: `quorum_id` changes only when members change or a commit failed."""
+
+    quorum_id: int
+    participants: list[QuorumMember]
+    created: Timestamp
+
+
+@dataclass
+class QuorumResult:
+    """One rank's view of a quorum; what it means is in `torchft_x.core.recovery`."""
+
+    quorum_id: int = 0
+    replica_rank: int = 0
+    replica_world_size: int = 1
+    recover_src_manager_address: str = ""
+    recover_src_replica_rank: int | None = None
+    recover_dst_replica_ranks: list[int] = field(default_factory=list)
+    store_address: str = ""
+    max_step: int = 0
+    max_replica_rank: int | None = None
+    max_world_size: int = 1
+    heal: bool = False
+    commit_failures: int = 0
+    replica_ids: list[str] = field(default_factory=list)
+    reconfigure_handles: list[str] = field(default_factory=list)
+
+
+class LighthouseServer:
+    """A lighthouse inside this process. `bind` is ``host:port``, port 0 for any.
+
+    Raises `AddressError` if it can't listen there, `ConfigError` naming a bad argument.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        min_replicas: int,
+        join_timeout_ms: int | None = None,
+        quorum_tick_ms: int | None = None,
+        heartbeat_timeout_ms: int | None = None,
+        *,
+        token: str | None = None,
+    ) -> None:
+        config = LighthouseConfig(
+            min_replicas=min_replicas,
+            join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
+            tick=(100 if quorum_tick_ms is None else quorum_tick_ms) / 1000,
+            heartbeat_timeout=(5000 if heartbeat_timeout_ms is None else heartbeat_timeout_ms) / 1000,
+            boot_id=wire.boot_id(),
+        )
+        where = parse_address(bind, what="bind address")
+        self._shell = LighthouseShell(config, token=_token(token))  # on the loop
+        port = loop.call(self._shell.start(where), 10.0, "starting the lighthouse")
+        self._address = wire.advertised(where, port).url  # as others reach it
+        self._closed = False  # set by shutdown
+
+    def __repr__(self) -> str:
+        return f"LighthouseServer({self._address}{', closed' if self._closed else ''})"
+
+    def address(self) -> str:
+        """``http://host:port``."""
+        return self._address
+
+    def status(self) -> dict[str, Any]:
+        """What it knows now, json-able."""
+
+        async def read() -> dict[str, Any]:
+            return self._shell.status()
+
+        return loop.call(read(), 5.0, "the lighthouse's status")
+
+    def shutdown(self) -> None:
+        """Close every stream and free the port, at once."""
+        if not self._closed:
+            self._closed = True
+            loop.call(self._shell.stop(), 5.0, "stopping the lighthouse")
+
+
+class LighthouseClient:
+    """Calls a lighthouse's unary service. Thread-safe."""
+
+    def __init__(self, addr: str, connect_timeout: Duration, *, token: str | None = None) -> None:
+        self._what = f"lighthouse at {addr}"  # for sentences
+        self._metadata = metadata(_token(token))  # sent with every call
+        self._channel = open_channel(addr, seconds(connect_timeout), "lighthouse")  # closed with the object
+
+    def quorum(
+        self,
+        replica_id: str,
+        timeout: Duration,
+        address: str = "",
+        store_address: str = "",
+        step: int = 0,
+        world_size: int = 0,
+        shrink_only: bool = False,
+        data: dict[str, Any] | None = None,
+    ) -> Quorum:
+        """Join and wait for the next quorum. Raises `TimeoutError` at the deadline."""
+        member = Member(
+            replica_id,
+            address,
+            store_address,
+            State(step),
+            world_size=world_size,
+            shrink_only=shrink_only,
+            data="" if data is None else json.dumps(data),
+        )
+        request = peer_pb.LighthouseQuorumRequest(requester=codec.peer_member_to_proto(member))
+        reply = codec.parse(peer_pb.LighthouseQuorumResponse, self._call("Quorum", request, timeout), "answer")
+        created = Timestamp(reply.quorum.created.seconds, reply.quorum.created.nanos)
+        return Quorum(reply.quorum.quorum_id, [_member(p) for p in reply.quorum.participants], created)
+
+    def heartbeat(self, replica_id: str, timeout: Duration = 5.0) -> None:
+        """Say that this replica lives."""
+        self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
+
+    def _call(self, method: str, request: Any, timeout: Duration) -> bytes:
+        call = self._channel.unary_unary(f"/{wire.LIGHTHOUSE}/{method}")
+        try:
+            return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
+        except grpc.RpcError as e:
+            raise error_of(e, self._what) from None
+
+
+class ManagerServer:
+    """A group server under the peer's name. `heartbeat_interval` is taken and not needed: a session shows its life."""
+
+    def __init__(
+        self,
+        replica_id: str,
+        lighthouse_addr: str,
+        hostname: str,
+        bind: str,
+        store_addr: str,
+        world_size: int,
+        heartbeat_interval: Duration,
+        connect_timeout: Duration,
+        quorum_retries: int = 0,
+        *,
+        life: Life | None = None,
+        token: str | None = None,
+    ) -> None:
+        if not seconds(heartbeat_interval) > 0:
+            raise ConfigError(f"heartbeat_interval is {heartbeat_interval}, it must be a positive time.")
+        self._server = GroupServer(
+            replica_id=replica_id,
+            lighthouse=lighthouse_addr,
+            host=hostname,
+            bind=bind,
+            store_address=store_addr,
+            world_size=world_size,
+            life=life,
+            token=_token(token),
+            connect_timeout=seconds(connect_timeout),
+            quorum_retries=quorum_retries,
+        )
+
+    def __repr__(self) -> str:
+        return f"ManagerServer({self._server!r})"
+
+    def address(self) -> str:
+        return self._server.address()
+
+    def shutdown(self) -> None:
+        self._server.shutdown()
+
+
+class ManagerClient:
+    """Calls a group server (ours or the peer's) as one rank of its group. Thread-safe."""
+
+    def __init__(self, addr: str, connect_timeout: Duration, *, token: str | None = None) -> None:
+        self._what = f"group server at {addr}"  # for sentences
+        self._metadata = metadata(_token(token))  # sent with every call
+        self._channel = open_channel(addr, seconds(connect_timeout), "group server")  # closed with the object
+
+    def _quorum(
+        self,
+        group_rank: int,
+        step: int,
+        checkpoint_metadata: str,
+        shrink_only: bool,
+        timeout: Duration,
+        init_sync: bool = True,
+        commit_failures: int = 0,
+        reconfigure_handle: str = "",
+    ) -> QuorumResult:
+        request = peer_pb.ManagerQuorumRequest(
+            group_rank=group_rank,
+            step=step,
+            checkpoint_metadata=checkpoint_metadata,
+            shrink_only=shrink_only,
+            init_sync=init_sync,
+            commit_failures=commit_failures,
+            reconfigure_handle=reconfigure_handle,
+            reason=JoinReason.FAILED.value if commit_failures else JoinReason.BOUNDARY.value,
+        )
+        p = codec.parse(peer_pb.ManagerQuorumResponse, self._call("Quorum", request, timeout), "answer")
+        return QuorumResult(
+            quorum_id=p.quorum_id,
+            replica_rank=p.replica_rank,
+            replica_world_size=p.replica_world_size,
+            recover_src_manager_address=p.recover_src_manager_address,
+            recover_src_replica_rank=p.recover_src_replica_rank if p.HasField("recover_src_replica_rank") else None,
+            recover_dst_replica_ranks=list(p.recover_dst_replica_ranks),
+            store_address=p.store_address,
+            max_step=p.max_step,
+            max_replica_rank=p.max_replica_rank if p.HasField("max_replica_rank") else None,
+            max_world_size=p.max_world_size,
+            heal=p.heal,
+            commit_failures=p.commit_failures,
+            replica_ids=list(p.replica_ids),
+            reconfigure_handles=list(p.reconfigure_handles),
+        )
+
+    def _checkpoint_metadata(self, rank: int, timeout: Duration) -> str:
+        request = peer_pb.CheckpointMetadataRequest(rank=rank)
+        data = self._call("CheckpointMetadata", request, timeout)
+        return str(codec.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
+
+    def should_commit(self, group_rank: int, step: int, should_commit: bool, timeout: Duration) -> bool:
+        request = peer_pb.ShouldCommitRequest(should_commit=should_commit, group_rank=group_rank, step=step)
+        data = self._call("ShouldCommit", request, timeout)
+        return bool(codec.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
+
+    def _call(self, method: str, request: Any, timeout: Duration) -> bytes:
+        call = self._channel.unary_unary(f"/{wire.MANAGER}/{method}")
+        try:
+            return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
+        except grpc.RpcError as e:
+            raise error_of(e, self._what) from None
+
+
+def lighthouse_main() -> int:
+    """The console script's entry, as in the peer."""
+    from torchft_x.rpc.lighthouse_main import main
+
+    return main()
+
+
+def _token(argument: str | None) -> str | None:
+    """The argument, else the run's token, else none."""
+    return check_token(argument if argument is not None else env.read_token())
+
+
+def _member(p: peer_pb.QuorumMember) -> QuorumMember:
+    try:
+        data = json.loads(p.data) if p.data else None
+    except ValueError:
+        data = None
+        log.warning("The data of member %s is not JSON; ignored.", p.replica_id)
+    return QuorumMember(
+        p.replica_id,
+        p.address,
+        p.store_address,
+        p.step,
+        p.world_size,
+        p.shrink_only,
+        data if isinstance(data, dict) else None,
+    )
+
+

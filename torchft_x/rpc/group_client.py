@@ -1,0 +1,204 @@
+"""What a rank uses to talk to its group server: over a socket, or without one in the server's own process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import grpc
+
+from torchft_x.core import messages as m
+from torchft_x.core.types import JoinReason, State
+from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
+from torchft_x.net import parse_address
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
+from torchft_x.rpc.group_shell import QuorumReply
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.status import error_of
+from torchft_x.rpc.token import check_token, metadata
+
+log = logging.getLogger(__name__)
+
+RECONNECT_PAUSE = 0.2
+"""Seconds between tries of a broken watch."""
+
+
+def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channel:
+    """A channel that stands. Raises `UnreachableError` after `connect_timeout` seconds."""
+    channel = wire.channel(parse_address(address, what=what))
+    try:
+        grpc.channel_ready_future(channel).result(connect_timeout)
+    except grpc.FutureTimeoutError:
+        channel.close()
+        raise UnreachableError(f"The {what} at {address} took no connection within {connect_timeout:g} s.") from None
+    return channel
+
+
+def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: str | None) -> str:
+    """Where that rank of another group serves its state; asked from the group's server."""
+    what = f"group server at {address}"
+    with wire.channel(parse_address(address, what="group server")) as channel:
+        try:
+            data = channel.unary_unary(f"/{wire.MANAGER}/CheckpointMetadata")(
+                peer_pb.CheckpointMetadataRequest(rank=rank).SerializeToString(),
+                timeout=timeout,
+                metadata=metadata(token),
+            )
+        except grpc.RpcError as e:
+            raise error_of(e, what) from None
+    return str(codec.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
+
+
+class GroupClient:
+    """A rank's connection to its group server. Thread-safe. Raises `UnreachableError` if nobody is there in time."""
+
+    def __init__(self, address: str, *, token: str | None = None, connect_timeout: float = 60.0) -> None:
+        self.address = address  # of the group server
+        self._token = check_token(token)  # None: open
+        self._what = f"group server at {address}"  # for sentences
+        self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
+        self._quorum = self._channel.unary_unary(f"/{wire.MANAGER}/Quorum")  # bytes to bytes
+        self._vote = self._channel.unary_unary(f"/{wire.MANAGER}/ShouldCommit")  # bytes to bytes
+        self._closed = threading.Event()  # ends the watches
+        self._watches: list[Any] = []  # their present calls, to be cancelled
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address})"
+
+    def quorum(
+        self,
+        *,
+        group_rank: int,
+        state: State,
+        torn: bool = False,
+        checkpoint_metadata: str = "",
+        shrink_only: bool = False,
+        init_sync: bool = True,
+        commit_failures: int = 0,
+        handle: str = "",
+        layout: str = "",
+        reason: JoinReason = JoinReason.BOUNDARY,
+        suspects: tuple[str, ...] = (),
+        timeout: float,
+    ) -> QuorumReply:
+        """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
+
+        Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
+        (other layout, ...), `FencedError` (a newer life of this group runs), `TokenError`, `UnreachableError`.
+        """
+        ask = m.Ask(
+            call=0,
+            rank=group_rank,
+            state=state,
+            torn=torn,
+            shrink_only=shrink_only,
+            commit_failures=commit_failures,
+            checkpoint_metadata=checkpoint_metadata,
+            handle=handle,
+            layout=layout,
+            reason=reason,
+            suspects=suspects,
+        )
+        data = self._call(self._quorum, codec.ask_to_proto(ask, init_sync=init_sync, ours=True), timeout)
+        reply = codec.parse(peer_pb.ManagerQuorumResponse, data, "answer")
+        if not reply.quorum:
+            raise RefusedError(f"The {self._what} is not torchft_x's; all ranks of a group need the same library.")
+        quorum = codec.quorum_from_proto(codec.parse(pb.Quorum, reply.quorum, "quorum"))
+        return QuorumReply(quorum, time.monotonic() + reply.lease_left_s)
+
+    def should_commit(
+        self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float
+    ) -> tuple[bool, str]:
+        """Vote and wait for the group's decision: (commit?, why not). Every rank of the group must vote."""
+        vote = peer_pb.ShouldCommitRequest(should_commit=ok, group_rank=group_rank, step=step, quorum_id=quorum_id)
+        reply = codec.parse(peer_pb.ShouldCommitResponse, self._call(self._vote, vote, timeout), "answer")
+        return reply.should_commit, reply.reason
+
+    def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
+        """Where rank `rank` of the group whose server is at `address` serves its state."""
+        return fetch_checkpoint_metadata(address, rank, timeout, self._token)
+
+    def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+        """Call back, on a thread of its own, when a quorum is over or the group must stop."""
+        args = (on_over, on_end)
+        threading.Thread(target=self._watch, args=args, name="torchft_x-watch", daemon=True).start()
+
+    def leave(self) -> None:
+        """Leaving is the group server's work; a rank that isn't its owner has nothing to say."""
+
+    def close(self) -> None:
+        self._closed.set()
+        for call in self._watches:
+            call.cancel()
+        self._channel.close()
+
+    def _call(self, method: Any, message: Any, timeout: float) -> bytes:
+        try:
+            return bytes(method(message.SerializeToString(), timeout=timeout, metadata=metadata(self._token)))
+        except grpc.RpcError as e:
+            raise error_of(e, self._what) from None
+        except ValueError:  # gRPC's way to say that the channel is closed
+            raise UnreachableError(f"The connection to the {self._what} is closed.") from None
+
+    def _watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+        """Read pushes until closed; a broken watch is opened again, and the server repeats what it said last."""
+        method = self._channel.unary_stream(f"/{wire.GROUP}/Watch")
+        told: set[int] = set()  # quorums already reported as over
+        while not self._closed.is_set():
+            try:
+                call = method(pb.WatchRequest().SerializeToString(), metadata=metadata(self._token))
+                self._watches = [*[w for w in self._watches if w.is_active()], call]
+                for data in call:
+                    if self._hear(codec.parse(pb.WatchEvent, data, "pushed message"), told, on_over, on_end):
+                        return
+            except (grpc.RpcError, ValueError) as e:
+                log.debug("the watch of %s ended: %s", self._what, e)
+            except TorchftXError as e:
+                log.warning("%s", e)
+            self._closed.wait(RECONNECT_PAUSE)
+
+    def _hear(self, event: pb.WatchEvent, told: set[int], on_over: OnOver, on_end: OnEnd) -> bool:
+        """One push; True if it was the last."""
+        kind = event.WhichOneof("kind")
+        try:
+            if kind == "over":
+                over = codec.over_from_proto(event.over)
+                if over.quorum_id not in told:
+                    told.add(over.quorum_id)
+                    on_over(over.quorum_id, over.lost, over.reason)
+            elif kind == "fenced":
+                on_end(event.fenced.by, True)
+            elif kind == "refused":
+                on_end(event.refused.sentence, False)
+        except Exception:
+            log.exception("a callback of the watch failed")
+        return kind in ("fenced", "refused")
+
+
+class LocalGroupClient:
+    """The same interface for rank 0, in the group server's process: calls without a socket."""
+
+    def __init__(self, server: GroupServer, *, token: str | None = None) -> None:
+        self._server = server  # closed by close()
+        self._token = check_token(token)  # for other groups' servers
+        self.address = server.address()  # of the group server
+        self.quorum = server.quorum
+        self.should_commit = server.should_commit
+        self.watch = server.watch
+
+    def __repr__(self) -> str:
+        return f"LocalGroupClient({self._server!r})"
+
+    def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
+        return fetch_checkpoint_metadata(address, rank, timeout, self._token)
+
+    def leave(self) -> None:
+        """Leave gracefully: at a step boundary, nothing is lost for the others."""
+        self._server.shutdown()
+
+    def close(self) -> None:
+        self._server.shutdown()

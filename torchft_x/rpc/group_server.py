@@ -1,0 +1,252 @@
+"""The group server as a program sees it: made, asked and closed from any thread; served on the process's one loop.
+
+It lives in the process of group rank 0 and speaks for the whole group. Rank 0 calls it without a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from torchft_x import env
+from torchft_x.core import messages as m
+from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.errors import AddressError, DeadlineError, TorchftXError
+from torchft_x.net import Address, any_host, check_resolvable, parse_address
+from torchft_x.rpc import loop, wire
+from torchft_x.rpc.group_service import GroupService
+from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push, QuorumReply
+from torchft_x.rpc.notifier import Notifier
+from torchft_x.rpc.token import TokenCheck, check_token
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 1.0
+"""Seconds a shutdown waits until the lighthouse has read our leave."""
+RESOLVE_TIMEOUT = 3.0
+"""Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
+
+OnOver = Callable[[int, tuple[str, ...], str], None]
+"""Called with (quorum id, lost replica ids, reason): release that quorum's collectives now."""
+OnEnd = Callable[[str, bool], None]
+"""Called with (sentence, fenced): this group must stop."""
+
+T = TypeVar("T")
+
+
+class GroupServer:
+    """Serves one group and keeps its session with the lighthouse.
+
+    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address. `host`: what others reach this process by.
+    `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
+    `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
+    needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
+    by default the process exits with 1, as the peer's.
+
+    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica_id: str,
+        lighthouse: str,
+        store_address: str,
+        world_size: int,
+        host: str | None = None,
+        bind: str | None = None,
+        life: Life | None = None,
+        token: str | None = None,
+        connect_timeout: float = 60.0,
+        quorum_retries: int = 0,
+        boot_id: str | None = None,
+        on_kill: Callable[[str], None] | None = None,
+    ) -> None:
+        del quorum_retries
+        settings = GroupSettings(
+            replica_id=replica_id,
+            lighthouse=_find(lighthouse),
+            store_address=store_address,
+            world_size=world_size,
+            life=life or Life(started=time.time()),
+            token=check_token(token),
+            boot_id=wire.boot_id() if boot_id is None else boot_id,
+        )
+        self.replica_id = replica_id  # as given
+        self.world_size = world_size  # ranks of the group
+        self._ids = itertools.count(1)  # of calls; `next` is atomic
+        self._notifiers: list[tuple[Notifier, OnOver, OnEnd]] = []  # direct watches; changed on the loop only
+        self._closed = False  # set by the first shutdown
+        self._shell: GroupShell  # the rest is set by _start
+        self._service: GroupService
+        self._server: grpc.aio.Server
+        where = parse_address(bind, what="bind address") if bind else Address(any_host(), 0)
+        start = self._start(settings, where, host, on_kill or _exit, connect_timeout)
+        loop.call(start, connect_timeout + 10.0, "starting the group server")
+
+    def __repr__(self) -> str:
+        return f"GroupServer({self.replica_id} at {self.address()}{', closed' if self._closed else ''})"
+
+    def address(self) -> str:
+        """``http://host:port``, as other groups and ranks reach it."""
+        return self._shell.address
+
+    async def _start(
+        self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
+    ) -> None:
+        server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=wire.SERVER_OPTIONS)
+        try:
+            port = wire.listen(server, bind, "The group server")
+            address = wire.advertised(bind, port, host)
+            self._shell = GroupShell(settings, address.url, self._push)
+            self._service = GroupService(self._shell, self._ids, on_kill)
+            server.add_generic_rpc_handlers(self._service.handlers())
+            await server.start()
+            self._server = server
+            await self._shell.open(timeout)
+        except BaseException:
+            await server.stop(None)
+            raise
+
+    def shutdown(self) -> None:
+        """Leave gracefully and free the port. The group can't commit after this. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+
+        async def stop() -> None:
+            await self._shell.close(LEAVE_TIMEOUT)
+            await self._server.stop(None)
+            for notifier, _, _ in self._notifiers:
+                notifier.close()
+
+        try:
+            loop.call(stop(), LEAVE_TIMEOUT + 5.0, "shutting the group server down")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    # --- direct calls --------------------------------------------------------------------------------------------------
+
+    def quorum(
+        self,
+        *,
+        group_rank: int,
+        state: State,
+        torn: bool = False,
+        checkpoint_metadata: str = "",
+        shrink_only: bool = False,
+        init_sync: bool = True,
+        commit_failures: int = 0,
+        handle: str = "",
+        layout: str = "",
+        reason: JoinReason = JoinReason.BOUNDARY,
+        suspects: tuple[str, ...] = (),
+        timeout: float,
+    ) -> QuorumReply:
+        """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
+        del init_sync  # the answer is the whole quorum; its reader decides
+        ask = m.Ask(
+            call=next(self._ids),
+            rank=group_rank,
+            state=state,
+            torn=torn,
+            shrink_only=shrink_only,
+            commit_failures=commit_failures,
+            checkpoint_metadata=checkpoint_metadata,
+            handle=handle,
+            layout=layout,
+            reason=reason,
+            suspects=suspects,
+        )
+        return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
+
+    def should_commit(
+        self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float
+    ) -> tuple[bool, str]:
+        """Vote and wait for the group's decision: (commit?, why not)."""
+        vote = m.Vote(next(self._ids), group_rank, step, quorum_id, ok)
+        reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)
+        return reply.commit, reply.reason
+
+    def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+        """Call back on a thread of its own when a quorum is over or the group must stop."""
+        notifier = Notifier(f"watch-{self.replica_id}")
+
+        def begin() -> None:
+            self._notifiers.append((notifier, on_over, on_end))
+            for push in (self._shell.last_over, self._shell.end):
+                if push is not None:
+                    _notify(notifier, on_over, on_end, push)
+
+        loop.post(begin)
+
+    def _wait(
+        self,
+        call: int,
+        begin: Callable[[concurrent.futures.Future[Any]], None],
+        why: Callable[[], str],
+        timeout: float,
+    ) -> Any:
+        """Hand a request to the loop and wait for its answer; at the deadline take it back and say why."""
+        waiter: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def start() -> None:
+            try:
+                begin(waiter)
+            except Exception as e:
+                waiter.set_exception(e)
+
+        def give_up() -> None:
+            sentence = why()
+            self._shell.gone(call)
+            if not waiter.done():
+                waiter.set_exception(DeadlineError(sentence))
+
+        loop.post(start)
+        try:
+            return waiter.result(timeout)
+        except concurrent.futures.TimeoutError:
+            if waiter.done():  # a DeadlineError that came as the answer is a TimeoutError, too
+                raise
+        loop.post(give_up)
+        return waiter.result(5.0)  # an answer that came in between is taken
+
+    def _push(self, push: Push) -> None:
+        for notifier, on_over, on_end in self._notifiers:
+            _notify(notifier, on_over, on_end, push)
+        self._service.push(push)
+
+
+def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> None:
+    if isinstance(push, m.PushOver):
+        notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason))
+    else:
+        notifier.post(lambda: on_end(push.sentence, push.fenced))
+
+
+def _find(lighthouse: str) -> Address:
+    """The lighthouse's address, its name known. Raises `AddressError` naming the variable."""
+    what = f"lighthouse address ({env.LIGHTHOUSE})"
+    address = parse_address(lighthouse, what=what)
+    deadline = time.monotonic() + RESOLVE_TIMEOUT
+    while True:
+        try:
+            check_resolvable(address, what=what)
+            return address
+        except AddressError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.5)
+
+
+def _exit(message: str) -> None:
+    log.error("Killed by request: %s", message)
+    os._exit(1)

@@ -1,0 +1,285 @@
+"""The shell of the group machine: its session to the lighthouse, its open calls, its clock. Everything on the loop.
+
+It has no rules of its own: `core.group` decides, this carries out. Threads come in through `group_server.GroupServer`,
+other ranks through `group_service.GroupService`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x._version import __version__
+from torchft_x.core import messages as m
+from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.types import Life, Quorum, group_of
+from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.net import Address
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.token import metadata
+from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+
+log = logging.getLogger(__name__)
+
+LIBRARY = f"torchft_x/{__version__}"
+TICK = 0.1
+"""Seconds between the machine's looks at the clock."""
+
+Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
+Push = m.PushOver | m.PushEnd
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReply:
+    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
+
+    quorum: Quorum
+    lease_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """Whether every rank of the group commits, and if not, why."""
+
+    commit: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """What a group server needs to know about its group."""
+
+    replica_id: str
+    lighthouse: Address
+    store_address: str
+    world_size: int
+    life: Life
+    token: str | None
+    boot_id: str
+
+
+class GroupShell:
+    """One group's machine with everything it is connected to.
+
+    `on_push` hears what every rank must know at once: a `PushOver` or the final `PushEnd`.
+    """
+
+    def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
+        self.settings = settings  # fixed
+        self.address = address  # of the group server, as others reach it
+        self._on_push = on_push  # see above
+        config = GroupConfig(
+            replica_id=settings.replica_id,
+            address=address,
+            store_address=settings.store_address,
+            world_size=settings.world_size,
+            library=LIBRARY,
+            life=settings.life,
+        )
+        self._machine = Group(config)  # decides
+        self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
+        self._ranks: dict[int, int] = {}  # group rank by open call
+        self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.end: m.PushEnd | None = None  # set when this group must stop; final
+        self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self._stood: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # first session, or its refusal
+        callbacks = UplinkCallbacks(
+            hello=self._hello,
+            welcome=_welcome,
+            up=self._session_up,
+            message=self._session_message,
+            down=lambda reason: self._feed(m.SessionDown(reason)),
+            refused=self._session_refused,
+        )
+        ping = pb.Up(ping=pb.Ping()).SerializeToString()
+        method = f"/{wire.SESSION}/Session"
+        self._uplink = Uplink(settings.lighthouse, method, metadata(settings.token), ping, callbacks)
+        self._ticker: asyncio.Task[None] | None = None  # while open
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self, timeout: float) -> None:
+        """Wait for the first session. Raises `UnreachableError`, `TokenError` or what else the lighthouse said."""
+        self._ticker = asyncio.ensure_future(self._tick())
+        self._uplink.start()
+        await asyncio.wait({self._stood}, timeout=timeout)
+        if self._stood.done() and self._stood.exception() is None:
+            return
+        await self.close(0.0)
+        if self._stood.done():
+            self._stood.result()
+        raise UnreachableError(
+            f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
+            f"({self._uplink.last_failure.rstrip('.')}); is it running, and is TORCHFT_LIGHTHOUSE right?"
+        )
+
+    async def close(self, flush: float) -> None:
+        """Leave gracefully, within `flush` seconds; open calls are told."""
+        self._feed(m.Depart())
+        await self._uplink.close(flush)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._fail(tuple(self._calls), "The group server is shut down.", retry=False)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self._feed(m.Tick())
+
+    # --- calls ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, event: m.Ask, waiter: Waiter) -> None:
+        """One rank wants a quorum; `waiter` gets a `QuorumReply`."""
+        self._open(event, waiter)
+
+    def vote(self, event: m.Vote, waiter: Waiter) -> None:
+        """One rank votes; `waiter` gets a `VoteReply`."""
+        self._open(event, waiter)
+
+    def _open(self, event: m.Ask | m.Vote, waiter: Waiter) -> None:
+        self._calls[event.call] = waiter
+        self._ranks[event.call] = event.rank
+        self._feed(event)
+
+    def gone(self, call: int) -> None:
+        """The caller doesn't listen any more."""
+        if self._close_call(call) is not None:
+            self._feed(m.CallGone(call))
+
+    def _close_call(self, call: int) -> Waiter | None:
+        self._ranks.pop(call, None)
+        return self._calls.pop(call, None)
+
+    def checkpoint_metadata(self, rank: int) -> str:
+        """Where this rank serves its state."""
+        metadata = self._machine.checkpoint_metadata(rank)
+        if metadata is None:
+            raise RefusedError(
+                f"Rank {rank} of {self.settings.replica_id} has not told where it serves its state; "
+                f"the group has {self.settings.world_size} ranks."
+            )
+        return metadata
+
+    def why_no_quorum(self) -> str:
+        """For the sentence of a caller whose deadline has passed."""
+        if not self._uplink.is_up:
+            return f"No quorum in time: {self._uplink.away()}."
+        return (
+            f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} waits "
+            "for other groups; its log says for whom."
+        )
+
+    def why_no_vote(self) -> str:
+        return f"No decision in time: {self._missing('voted')}".rstrip("; ") + "."
+
+    def _missing(self, done: str) -> str:
+        """Which ranks of this group have no open call, for people; empty if all have."""
+        missing = sorted(set(range(self.settings.world_size)) - set(self._ranks.values()))
+        if not missing:
+            return ""
+        ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        return f"group rank {ranks} of {self.settings.world_size} has not {done}; "
+
+    # --- events in, effects out ----------------------------------------------------------------------------------------
+
+    def _feed(self, event: m.GroupEvent) -> None:
+        for effect in self._machine.handle(event, time.monotonic()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: m.GroupEffect) -> None:
+        if isinstance(effect, m.SendJoin):
+            self._uplink.send(codec.join_bytes(effect))
+        elif isinstance(effect, m.SendLeave):
+            self._uplink.send(codec.leave_bytes(effect))
+        elif isinstance(effect, m.AnswerQuorum):
+            self._resolve(effect.calls, QuorumReply(effect.quorum, effect.lease_until))
+        elif isinstance(effect, m.AnswerVote):
+            self._resolve(effect.calls, VoteReply(effect.commit, effect.reason))
+        elif isinstance(effect, m.FailCalls):
+            self._fail(effect.calls, effect.sentence, effect.retry)
+        elif isinstance(effect, m.PushOver):
+            self.last_over = effect
+            self._on_push(effect)
+        elif isinstance(effect, m.PushEnd):
+            self.end = effect
+            self._on_push(effect)
+        else:
+            log.info("%s", effect.text)
+
+    def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:
+        for call in calls:
+            waiter = self._close_call(call)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(reply)
+
+    def _fail(self, calls: Iterable[int], sentence: str, retry: bool) -> None:
+        kind: type[TorchftXError] = UnreachableError if retry else RefusedError
+        if self._end_error is not None:
+            kind = type(self._end_error)
+        elif self.end is not None and self.end.fenced:
+            kind = FencedError
+        for call in calls:
+            waiter = self._close_call(call)
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(kind(sentence))
+
+    # --- session -------------------------------------------------------------------------------------------------------
+
+    def _hello(self) -> list[bytes]:
+        machine, settings = self._machine, self.settings
+        quorum = machine.quorum
+        hello = m.Hello(
+            session=0,
+            replica_id=settings.replica_id,
+            life=settings.life,
+            address=self.address,
+            state=machine.state,
+            quorum=quorum,
+            granted_through=quorum.granted_through if quorum is not None else 0,
+            lease_left=max(0.0, machine.lease_until - time.monotonic()),
+            boot_id=settings.boot_id,
+            library=LIBRARY,
+        )
+        return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
+
+    def _session_up(self) -> None:
+        if not self._stood.done():
+            self._stood.set_result(None)
+        self._feed(m.SessionUp())
+
+    def _session_message(self, data: bytes) -> None:
+        event = codec.down_to_event(codec.parse(pb.Down, data, "lighthouse's message"))
+        if isinstance(event, m.FencedArrived):
+            self._feed(event)
+            raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
+        if isinstance(event, m.RefusedArrived):
+            raise RefusedError(event.sentence)
+        if event is not None:
+            self._feed(event)
+
+    def _session_refused(self, error: TorchftXError) -> None:
+        """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""
+        if not isinstance(error, FencedError):
+            self._end_error = error
+            self._feed(m.RefusedArrived(str(error)))
+        if not self._stood.done():
+            self._stood.set_exception(error)
+
+
+def _welcome(data: bytes) -> float:
+    """Heartbeat timeout from the answer to hello."""
+    down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
+    kind = down.WhichOneof("kind")
+    if kind == "refused":
+        raise RefusedError(down.refused.sentence)
+    if kind == "fenced":
+        raise FencedError(f"A newer life of this group is running ({down.fenced.by}); this one stops.")
+    if kind != "welcome":
+        raise RefusedError("The lighthouse answered hello with something else; is it another program?")
+    return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)

@@ -1,0 +1,175 @@
+"""``torchft_x lighthouse``: the lighthouse as a process of its own, with the peer's flags and ours. Never loads torch."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchft_x import env
+from torchft_x._version import __version__
+from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.roster import Roster, RosterConfig
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.net import Address, parse_address
+from torchft_x.observe.events import EventLog
+from torchft_x.rpc import loop, wire
+from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.token import check_token
+
+log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
+
+FLUSH = 1.0
+"""Seconds the last words to the supervisors may take."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags. Those up to --heartbeat_timeout_ms are the peer's, with its defaults."""
+    p = argparse.ArgumentParser(
+        prog="torchft_x lighthouse", description="Decides which replica groups train together.", allow_abbrev=False
+    )
+    p.add_argument("--min_replicas", type=int, required=True, metavar="N", help="groups a quorum needs")
+    p.add_argument("--bind", default="[::]:29510", metavar="HOST:PORT", help="listen here (default %(default)s)")
+    ms = {"type": int, "metavar": "MS"}
+    p.add_argument("--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms)
+    p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
+    p.add_argument("--heartbeat_timeout_ms", default=5000, help="silence that means death (default %(default)s)", **ms)
+    p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
+    p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
+    p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
+    p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
+    p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
+    p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
+    p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
+    return p
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The command line, checked."""
+
+    lighthouse: LighthouseConfig
+    bind: Address
+    token: str | None
+    roster: RosterConfig | None
+    advertise_host: str | None
+    address_file: str | None
+    run_dir: str | None
+
+
+def read_settings(args: argparse.Namespace) -> Settings:
+    """Raises `ConfigError` naming the flag."""
+    for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms"):
+        if getattr(args, name) <= 0:
+            raise ConfigError(f"--{name} is {getattr(args, name)}, it must be a positive number of milliseconds.")
+    if args.token_file is not None:
+        token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
+    else:
+        token = check_token(env.read_token())
+    roster = None
+    if args.job_groups is not None:
+        groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
+        roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
+    return Settings(
+        lighthouse=LighthouseConfig(
+            min_replicas=args.min_replicas,
+            join_timeout=args.join_timeout_ms / 1000,
+            tick=args.quorum_tick_ms / 1000,
+            heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
+            # Only the launcher's first lighthouse knows that nobody can be training yet (R8).
+            new_job=roster is not None and not env.read_int(env.ATTEMPT, 0),
+            boot_id=wire.boot_id(),
+        ),
+        bind=parse_address(args.bind, what="--bind"),
+        token=token,
+        roster=roster,
+        advertise_host=args.advertise_host,
+        address_file=args.address_file,
+        run_dir=args.run_dir,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job. Returns the exit code; 2: bad input."""
+    args = make_parser().parse_args(argv)
+    _log_to_stderr(env.read(env.LOG_LEVEL, "INFO") or "INFO")
+    try:
+        return _serve(read_settings(args))
+    except TorchftXError as e:
+        print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+        return 2
+
+
+def _serve(settings: Settings) -> int:
+    ended = threading.Event()  # something below has happened
+    code = 0
+
+    def on_verdict(verdict: int, sentence: str) -> None:
+        nonlocal code
+        code = verdict
+        log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
+        events.emit("exit", code=verdict, reason=sentence)
+        ended.set()
+
+    try:
+        events = EventLog(settings.run_dir, "lighthouse")
+    except OSError as e:
+        raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
+    roster = Roster(settings.roster) if settings.roster is not None else None
+    shell = LighthouseShell(
+        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict
+    )
+    port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
+    address = wire.advertised(settings.bind, port, settings.advertise_host).url
+    log.info("Lighthouse listening on %s, min_replicas=%d", address, settings.lighthouse.min_replicas)
+    if settings.token is None:
+        log.warning("No token is set: whoever reaches the port can take part. Give --token_file to change that.")
+    events.emit("start", address=address)
+    try:
+        if settings.address_file is not None:
+            _write_atomically(settings.address_file, address + "\n")
+        _on_signals(ended)
+        ended.wait()
+    finally:
+        loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
+        events.close()
+    return code
+
+
+def _on_signals(ended: threading.Event) -> None:
+    """SIGTERM and SIGINT end the serving; in another thread than the main one that is the caller's business."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.set())
+
+
+def _write_atomically(path: str, text: str) -> None:
+    """Readers see the old file or the whole new one."""
+    try:
+        folder = os.path.dirname(os.path.abspath(path))
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".address-", delete=False, encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(f.name, 0o644)
+        os.replace(f.name, path)
+    except OSError as e:
+        raise ConfigError(f"--address_file {path}: it can't be written ({e.strerror}).") from None
+
+
+def _log_to_stderr(level: str) -> None:
+    """One readable line per record: time, level, text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    logger = logging.getLogger("torchft_x")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(getattr(logging, level.upper(), logging.INFO))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

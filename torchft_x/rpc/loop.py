@@ -1,0 +1,79 @@
+"""One background asyncio loop per process, on a daemon thread, for every server and stream of this room.
+
+grpc.aio polls for the whole process through the first loop it meets, so all its objects must live on one loop.
+The machines of `core` are only touched on this loop's thread; that is why they need no lock.
+Blocking calls (`call`) are for other threads; on the loop's own thread they would wait for themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from torchft_x.errors import DeadlineError
+
+T = TypeVar("T")
+
+_lock = threading.Lock()  # guards _loop and _thread
+_loop: asyncio.AbstractEventLoop | None = None  # made on first use
+_thread: threading.Thread | None = None  # the thread that runs it
+
+
+def get_loop() -> asyncio.AbstractEventLoop:
+    """The process's loop; started on first use."""
+    global _loop, _thread
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_run, args=(_loop,), name="torchft_x-rpc", daemon=True)
+            _thread.start()
+        return _loop
+
+
+def on_loop_thread() -> bool:
+    return threading.current_thread() is _thread
+
+
+def submit(coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Start `coro` on the loop."""
+    return asyncio.run_coroutine_threadsafe(coro, get_loop())
+
+
+def post(function: Callable[..., object], *args: object) -> None:
+    """Run a plain function on the loop soon."""
+    get_loop().call_soon_threadsafe(function, *args)
+
+
+def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -> T:
+    """Run `coro` on the loop and wait for its result. Raises `DeadlineError` after `timeout` seconds."""
+    if on_loop_thread():
+        coro.close()
+        raise RuntimeError(f"{what}: a blocking call on the rpc loop's own thread would wait for itself")
+    future = submit(coro)
+    try:
+        return future.result(timeout)
+    except concurrent.futures.TimeoutError:
+        if future.done():  # the coroutine itself raised TimeoutError
+            raise
+        future.cancel()
+        raise DeadlineError(f"{what} was not done within {timeout:g} s.") from None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child (a DataLoader's worker) has no thread that runs the loop: forget it, start afresh on use."""
+    global _lock, _loop, _thread
+    _lock = threading.Lock()
+    _loop = None
+    _thread = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

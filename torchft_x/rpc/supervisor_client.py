@@ -1,0 +1,153 @@
+"""A supervisor's line to the lighthouse: reports that arrive in the end, and the order to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+from torchft_x.errors import RefusedError
+from torchft_x.net import parse_address
+from torchft_x.rpc import codec, loop, wire
+from torchft_x.rpc.notifier import Notifier
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.token import check_token, metadata
+from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+
+log = logging.getLogger(__name__)
+
+REFUSED_CODE = 2
+"""Exit code of a group whose supervisor the lighthouse won't have: the user's mistake, as in the commands."""
+
+
+class SupervisorClient:
+    """Reports one group's lives. No call waits for the network, except `close`.
+
+    What is true now is said again after every reconnect (the last start, the last exit, the end), so a report made while
+    the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
+    """
+
+    def __init__(self, lighthouse: str, group: str, host: str, boot_id: str, token: str | None = None) -> None:
+        self.group = group  # REPLICA_GROUP_ID
+        self._hello = pb.SupervisorHello(group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=wire.WIRE)
+        self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
+        self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
+        self._stop: tuple[int, str] | None = None  # the order, once it came
+        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop
+        self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
+        self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
+        callbacks = UplinkCallbacks(
+            hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
+            welcome=_welcome,
+            up=self._resend,
+            message=self._hear,
+            down=lambda reason: log.warning("The lighthouse is away (%s); trying again.", reason),
+            refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
+        )
+        address = parse_address(lighthouse, what="lighthouse address")
+        self._uplink = Uplink(address, f"/{wire.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks)
+        loop.post(self._uplink.start)
+
+    def __repr__(self) -> str:
+        return f"SupervisorClient({self.group} to {self._uplink.address.url}, {'up' if self._uplink.is_up else 'away'})"
+
+    def started(self, attempt: int, life: str) -> None:
+        """A new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
+        self._report("started", pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)))
+
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
+        """That life has ended: proof of death for the other groups."""
+        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: codec.MAX_TEXT])
+        self._report("exited", pb.SupervisorUp(exited=exited))
+
+    def done(self, code: int, sentence: str) -> None:
+        """The group won't be started again."""
+        done = pb.SupervisorDone(code=code, sentence=sentence[: codec.MAX_TEXT])
+        self._report("done", pb.SupervisorUp(done=done))
+
+    def on_stop(self, callback: Callable[[int, str], None]) -> None:
+        """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
+
+        Also when it refuses this supervisor (wrong token, other version): nothing good can follow.
+        """
+
+        def begin() -> None:
+            self._on_stop = callback
+            if self._stop is not None:
+                self._notify()
+
+        loop.post(begin)
+
+    def close(self, flush: float = 2.0) -> None:
+        """End the stream; wait up to `flush` seconds until the lighthouse has taken every report."""
+
+        async def stop() -> None:
+            await self._confirm(flush)
+            await self._uplink.close(0.2)
+            self._notifier.close()
+
+        loop.call(stop(), flush + 5.0, "closing the line to the lighthouse")
+
+    # --- on the loop ---------------------------------------------------------------------------------------------------
+
+    def _report(self, kind: str, up: pb.SupervisorUp) -> None:
+        data = up.SerializeToString()
+
+        def remember_and_send() -> None:
+            self._reports.pop(kind, None)
+            self._reports[kind] = data
+            self._send(data)
+
+        loop.post(remember_and_send)
+
+    def _send(self, data: bytes) -> None:
+        self._unanswered += 1
+        self._uplink.send(data)
+
+    def _resend(self) -> None:
+        self._unanswered = 0
+        for data in self._reports.values():
+            self._send(data)
+
+    async def _confirm(self, seconds: float) -> None:
+        """Wait until every report is answered, in this session or the next."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        while self._reports and self._stop is None and clock() < deadline:
+            if self._unanswered <= 0:
+                return
+            await asyncio.sleep(0.005)
+
+    def _hear(self, data: bytes) -> None:
+        down = codec.parse(pb.SupervisorDown, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "stop":
+            self._stopped(int(down.stop.code), down.stop.sentence[: codec.MAX_TEXT])
+        elif kind == "refused":
+            raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
+        elif kind == "pong":
+            self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
+
+    def _stopped(self, code: int, sentence: str) -> None:
+        if self._stop is None:
+            self._stop = (code, sentence)
+            self._notify()
+
+    def _notify(self) -> None:
+        callback, stop = self._on_stop, self._stop
+        if callback is not None and stop is not None:
+            self._on_stop = None
+            self._notifier.post(lambda: callback(*stop))
+
+
+def _welcome(data: bytes) -> float:
+    """Heartbeat timeout from the answer to hello."""
+    down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
+    if down.WhichOneof("kind") == "refused":
+        raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
+    if down.WhichOneof("kind") != "welcome":
+        raise RefusedError("The lighthouse answered hello with something else; is it another program?")
+    return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
+
+

@@ -1,0 +1,67 @@
+"""The run's token: `authorization: Bearer <token>` on every call, checked before any handler runs."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from torchft_x.errors import ConfigError
+
+MAX_TOKEN = 512
+"""Characters. Ours have 43 (256 random bits); the limit keeps a wrong file from becoming a header."""
+
+_KEY = "authorization"
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def check_token(token: str | None) -> str | None:
+    """The token itself, or None. Raises `ConfigError` if it can't travel in a header (never shows the token)."""
+    if token is None:
+        return None
+    if not token or len(token) > MAX_TOKEN or not all(33 <= ord(c) <= 126 for c in token):
+        raise ConfigError(
+            f"The token must be 1 to {MAX_TOKEN} printable ASCII characters without spaces; "
+            'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    return token
+
+
+def metadata(token: str | None) -> Metadata:
+    """What a client sends along."""
+    return () if token is None else ((_KEY, f"Bearer {token}"),)
+
+
+def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None) -> bool:
+    """Whether this metadata carries the token. Compared in constant time. Without a token everybody is allowed."""
+    if token is None:
+        return True
+    for key, value in sent or ():
+        if key == _KEY:
+            text = value if isinstance(value, bytes) else value.encode()
+            return hmac.compare_digest(text, f"Bearer {token}".encode())
+    return False
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses every call without the token with UNAUTHENTICATED; the handler never sees it."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token  # None: open to everybody
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or is_allowed(details.invocation_metadata, self._token):
+            return handler
+        if handler.response_streaming:
+            make = grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+            return make(_deny)
+        return grpc.unary_unary_rpc_method_handler(_deny)
+
+
+async def _deny(_request: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong or missing token")

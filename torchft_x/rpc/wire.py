@@ -1,0 +1,121 @@
+"""What every server and client of this room shares: names of services, limits, gRPC options, listening, channels.
+
+Messages cross gRPC as plain bytes; `codec` parses and makes them. So bytes made once can go to many, and garbage is
+answered by our own code instead of by a traceback in gRPC's.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from torchft_x.errors import AddressError
+from torchft_x.net import Address, advertise_host, any_host
+
+WIRE = 1
+"""Version of our own messages. A session of another version is refused with a sentence."""
+
+MAX_MESSAGE = 16 << 20
+"""Bytes of one message: 4096 members of 4 KiB, far above what the limits of `codec` let through."""
+
+LIGHTHOUSE = "torchft.LighthouseService"
+MANAGER = "torchft.ManagerService"
+SESSION = "torchft_x.SessionService"
+SUPERVISE = "torchft_x.SuperviseService"
+STATUS = "torchft_x.StatusService"
+GROUP = "torchft_x.GroupService"
+
+_COMMON = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_metadata_size", 16 << 10),
+    # A peer that vanished without closing (power, cable) is noticed after time + timeout even on an idle connection.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+SERVER_OPTIONS = [
+    *_COMMON,
+    ("grpc.so_reuseport", 0),  # else two lighthouses could share a port, each seeing half of the groups
+    # The peer's clients ping each 60 s, ours each 10 s; gRPC's default would cut them off for it.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+CHANNEL_OPTIONS = [
+    *_COMMON,
+    ("grpc.use_local_subchannel_pool", 1),  # a channel's state (back-off!) is its own
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time one connect may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),  # an http_proxy of the environment is not meant for a cluster's inside
+]
+
+UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]
+StreamHandler = Callable[[Any, Any], Awaitable[None]]
+
+
+def unary_service(name: str, methods: Mapping[str, UnaryHandler]) -> grpc.GenericRpcHandler:
+    """A service of unary methods that take and return bytes."""
+    handlers = {method: grpc.unary_unary_rpc_method_handler(handler) for method, handler in methods.items()}
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
+def stream_service(name: str, method: str, handler: StreamHandler) -> grpc.GenericRpcHandler:
+    """A service with one bidirectional stream of bytes, handled through ``context.read()`` and ``write()``."""
+    return grpc.method_handlers_generic_handler(name, {method: grpc.stream_stream_rpc_method_handler(handler)})
+
+
+def watch_service(name: str, method: str, handler: StreamHandler) -> grpc.GenericRpcHandler:
+    """A service with one method: a request, then a stream of bytes down through ``context.write()``."""
+    return grpc.method_handlers_generic_handler(name, {method: grpc.unary_stream_rpc_method_handler(handler)})
+
+
+def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
+    """Let the server listen and return its port. Raises `AddressError` (port in use, not our address, ...)."""
+    if bind.host == "::":
+        bind = Address(any_host(), bind.port)  # hosts without IPv6
+    # gRPC would say only "failed to bind" and print its own lines; a socket of our own tells the reason first.
+    try:
+        family = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((bind.host, bind.port))
+        return int(server.add_insecure_port(bind.target))
+    except OSError as e:
+        reason = e.strerror or str(e)
+    except RuntimeError:  # lost a race for the port
+        reason = "Address already in use"
+    raise AddressError(f"{what} can't listen on {bind.target}: {reason}; free the port or choose another.")
+
+
+def advertised(bind: Address, port: int, host: str | None = None) -> Address:
+    """What to tell others: `host` if given, else the one address the server listens on, else this host's name."""
+    if not host and bind.host not in ("::", "0.0.0.0"):
+        host = bind.host
+    return Address(host or advertise_host(), port)
+
+
+def aio_channel(address: Address) -> grpc.aio.Channel:
+    """Only on the thread of `loop`."""
+    return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+
+
+def channel(address: Address) -> grpc.Channel:
+    """For blocking calls from any thread."""
+    return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
+
+
+def boot_id() -> str:
+    """Of this host's present boot; empty where the system doesn't say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            return f.read(64).strip()
+    except (OSError, ValueError):
+        return ""
