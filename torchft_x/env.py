@@ -26,11 +26,24 @@ RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # how often the supervisor has started this group before
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
+LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
+TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
+
+
+def everything() -> dict[str, str]:
+    """A copy of the whole environment, for a child process."""
+    return dict(os.environ)
+
+
+def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether TorchX started us as a process of this host (``local_cwd`` and its kin, not a container)."""
+    job = read(TORCHX_JOB_ID, "", environ) or ""
+    return job.startswith("local") and not job.startswith("local_docker")
 
 
 def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:

@@ -97,7 +97,18 @@ def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> Non
     (verdict,) = roster.handle(SupervisorFinished("1", 0, ""), 20.0)
     assert isinstance(verdict, Verdict)
     assert verdict.code == 1
-    assert "group 0 on host0 gave up: restarted 10 times within an hour." in verdict.sentence
+    assert "group 0 gave up on host0: restarted 10 times within an hour." in verdict.sentence
+
+
+def test_the_same_trouble_is_told_once() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1", "2")))
+    for g in ("0", "1", "2"):
+        roster.handle(SupervisorHere(g, "h"), 0.0)
+    roster.handle(SupervisorFinished("0", 1, "NameError."), 1.0)
+    roster.handle(SupervisorFinished("1", 1, "other"), 1.0)
+    (verdict,) = roster.handle(SupervisorFinished("2", 1, "NameError."), 1.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.sentence.endswith("group 0 and group 2 gave up on h: NameError; group 1 gave up on h: other.")
 
 
 def test_too_few_groups_left_stops_the_rest_at_once() -> None:

@@ -139,7 +139,7 @@ class _Group:
         self.attempt = 0  # of the newest life
         self.alive = False  # whether that life runs, as far as its supervisor told
         self.finished: SupervisorFinished | None = None
-        self.lost = ""  # why it counts as lost, a sentence; empty: it doesn't
+        self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
         self.told: TellStop | None = None  # what it was told; repeated when it reconnects
 
     @property
@@ -156,7 +156,7 @@ class _Group:
     def trouble(self) -> str:
         """Why it did not finish, for people; empty if it did or still may."""
         if self.finished is not None:
-            return f"group {self.name} on {self.host} gave up: {self.finished.sentence}" if self.finished.code else ""
+            return f"gave up on {self.host}: {self.finished.sentence}" if self.finished.code else ""
         return self.lost
 
 
@@ -250,11 +250,11 @@ class Roster:
             if g.over or g.streams:
                 continue
             if g.away_since is not None and now - g.away_since >= self.config.gone_grace:
-                g.lost = f"group {g.name} is lost: its supervisor on {g.host} is gone without a word"
+                g.lost = f"is lost: its supervisor on {g.host} is gone without a word"
             elif not g.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
-                g.lost = f"group {g.name} is lost: its supervisor has not come within {self.config.arrive_timeout:g} s"
+                g.lost = f"is lost: its supervisor has not come within {self.config.arrive_timeout:g} s"
             if g.lost:
-                notes.append(Note("member_lost", _sentence(g.lost)))
+                notes.append(Note("member_lost", _sentence(f"group {g.name} {g.lost}")))
         return notes
 
     def _stop_the_late(self) -> list[RosterEffect]:
@@ -280,7 +280,7 @@ class Roster:
         able = sum(g.can_finish for g in groups)
         if able >= self.config.min_replicas and not all(g.over for g in groups):
             return []
-        troubles = "; ".join(g.trouble for g in groups if g.trouble)
+        troubles = _together(groups)
         if not troubles:
             self._verdict = Verdict(0, f"All {len(groups)} groups finished.")
         elif able >= self.config.min_replicas:
@@ -301,6 +301,15 @@ def _state(group: _Group) -> str:
     if not group.host:
         return "awaited"
     return "running" if group.alive else "starting"
+
+
+def _together(groups: list[_Group]) -> str:
+    """What befell which groups, once per trouble: all groups with a typo in their script tell the same."""
+    by_trouble: dict[str, list[str]] = {}
+    for g in groups:
+        if g.trouble:
+            by_trouble.setdefault(g.trouble.rstrip("."), []).append(f"group {g.name}")
+    return "; ".join(f"{' and '.join(names)} {trouble}" for trouble, names in by_trouble.items())
 
 
 def _sentence(text: str) -> str:

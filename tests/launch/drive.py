@@ -1,0 +1,70 @@
+"""A supervisor with a recorder in the lighthouse's place; run as a process: ``python -m tests.launch.drive FOLDER ...``.
+
+FOLDER/reports.jsonl gets each report; a line "CODE SENTENCE" in the pipe FOLDER/stop is the lighthouse's word to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.locate import Found
+from torchft_x.launch.restarts import RestartRules
+from torchft_x.launch.supervisor import Supervisor, SupervisorConfig
+
+
+class Recorder:
+    """`Reports`, written down."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def started(self, attempt: int, life: str) -> None:
+        self._write(kind="started", attempt=attempt, life=life)
+
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
+        self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+
+    def done(self, code: int, sentence: str) -> None:
+        self._write(kind="done", code=code, sentence=sentence)
+
+    def on_stop(self, callback: Callable[[int, str], None]) -> None:
+        def listen() -> None:
+            with open(self._folder / "stop") as pipe:
+                code, sentence = pipe.read().split(" ", 1)
+            callback(int(code), sentence)
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def close(self, flush: float) -> None:
+        self._write(kind="closed")
+
+    def _write(self, **report: object) -> None:
+        with open(self._folder / "reports.jsonl", "a") as f:
+            f.write(json.dumps(report) + "\n")
+
+
+def main() -> int:
+    options = json.loads(sys.argv[2])
+    folder = Path(sys.argv[1])
+    os.mkfifo(folder / "stop")
+    rules = RestartRules(**options.pop("rules", {}))
+    config = SupervisorConfig(run_dir=folder, rules=rules, command=tuple(sys.argv[3:]), **options)
+
+    def connect(found: Found) -> Recorder:
+        return Recorder(folder)
+
+    try:
+        return Supervisor(config, connect).run()
+    except TorchftXError as e:
+        print(e, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

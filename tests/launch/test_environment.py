@@ -1,0 +1,67 @@
+"""The trainer's environment: pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from torchft_x.launch.environment import TrainerSettings, package_root, trainer_environment
+
+SETTINGS = TrainerSettings(
+    group="1",
+    groups=3,
+    workers=2,
+    attempt=4,
+    life="abc",
+    lighthouse="http://h:1",
+    run_dir="/runs/x",
+    token_file="/runs/x/token",
+    advertise_host="node1",
+    cores=16,
+    groups_here=1,
+    package_root=None,
+)
+
+
+def test_what_a_group_must_be_wins_over_what_is_set() -> None:
+    out = trainer_environment({"REPLICA_GROUP_ID": "9", "TORCHFT_LIGHTHOUSE": "http://old:1", "HOME": "/h"}, SETTINGS)
+    assert out["REPLICA_GROUP_ID"] == "1"
+    assert out["NUM_REPLICA_GROUPS"] == "3"
+    assert out["TORCHFT_LIGHTHOUSE"] == "http://h:1"
+    assert out["TORCHFT_X_ATTEMPT"] == "4"
+    assert out["TORCHFT_X_LIFE"] == "abc"
+    assert out["TORCHFT_X_RUN_DIR"] == "/runs/x"
+    assert out["TORCHFT_X_TOKEN_FILE"] == "/runs/x/token"
+    assert out["TORCHFT_X_ADVERTISE_HOST"] == "node1"
+    assert out["HOME"] == "/h"
+
+
+def test_what_the_user_tunes_stays() -> None:
+    out = trainer_environment({"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}, SETTINGS)
+    assert out["OMP_NUM_THREADS"] == "3"
+    assert out["TORCH_CPP_LOG_LEVEL"] == "INFO"
+
+
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"])
+def test_the_allocator_is_left_alone_when_the_user_chose_one(name: str) -> None:
+    assert "MALLOC_TRIM_THRESHOLD_" in trainer_environment({}, SETTINGS)
+    assert "MALLOC_TRIM_THRESHOLD_" not in trainer_environment({name: "x"}, SETTINGS)
+
+
+@pytest.mark.parametrize(("cores", "groups_here", "threads"), [(16, 1, "8"), (16, 3, "2"), (2, 3, "1")])
+def test_threads_share_the_cores(cores: int, groups_here: int, threads: str) -> None:
+    settings = dataclasses.replace(SETTINGS, cores=cores, groups_here=groups_here)
+    assert trainer_environment({}, settings)["OMP_NUM_THREADS"] == threads
+
+
+def test_a_bare_clone_goes_on_the_path_after_the_users_own() -> None:
+    settings = dataclasses.replace(SETTINGS, package_root="/clone")
+    assert trainer_environment({"PYTHONPATH": "/mine"}, settings)["PYTHONPATH"] == "/mine:/clone"
+    assert trainer_environment({"PYTHONPATH": "/clone"}, settings)["PYTHONPATH"] == "/clone"
+    assert "PYTHONPATH" not in trainer_environment({}, SETTINGS)
+
+
+def test_an_installed_package_needs_no_path() -> None:
+    assert package_root("/clone/torchft_x/__init__.py", ("/usr/lib/site-packages",)) == "/clone"
+    assert package_root("/usr/lib/site-packages/torchft_x/__init__.py", ("/usr/lib/site-packages",)) is None

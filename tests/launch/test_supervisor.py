@@ -1,0 +1,319 @@
+"""The supervisor as a process, with toy scripts and a recorder in the lighthouse's place. Most need no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x.launch import tree
+from torchft_x.observe.events import read_events
+
+SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
+
+
+class Driven:
+    """A supervisor process and what it leaves behind."""
+
+    def __init__(self, folder: Path, text: str, *, script: str = "", served: bool = True, **options: object) -> None:
+        self.folder = folder
+        (folder / "script.py").write_text(text)
+        self._server = socket.create_server(("127.0.0.1", 0))  # stands for the lighthouse: it accepts
+        if served:
+            (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
+        self.port = self._server.getsockname()[1]
+        given = {"group": "1", "groups": 2, "runner": "plain", "grace": 1.0, "find_timeout": 5.0} | options
+        command = [sys.executable, "-m", "tests.launch.drive", str(folder), json.dumps(given)]
+        self.out = folder / "out.txt"
+        self.err = folder / "err.txt"
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = subprocess.Popen(
+                [*command, script or str(folder / "script.py"), "--flag", "$x"],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "TORCHFT_X_TOKEN": "secret"},
+            )
+
+    def reports(self, kind: str | None = None) -> list[dict]:
+        path = self.folder / "reports.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        reports = [json.loads(line) for line in lines]
+        return [r for r in reports if kind in (None, r["kind"])]
+
+    def wait(self, seconds: float = 15.0) -> int:
+        return self.process.wait(scaled(seconds))
+
+    def worker(self) -> int:
+        """The pid of the newest life's worker, once it says so."""
+        attempt = len(self.reports("exited"))
+        wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
+        wait_for(lambda: self.out.read_text().count("up ") > attempt, what="the worker's word")
+        return int(self.out.read_text().split()[-1])
+
+    def close(self) -> None:
+        self._server.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator:
+    made: list[Driven] = []
+
+    def start(text: str, **options) -> Driven:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Driven(folder, text, **options))
+        return made[-1]
+
+    yield start
+    for driven in made:
+        driven.close()
+
+
+def test_a_clean_end(drive) -> None:
+    run = drive("import sys; print('out'); print('err', sys.argv[1:], file=sys.stderr)")
+    assert run.wait() == 0
+    assert run.out.read_text() == "out\n"
+    assert run.err.read_text() == "err ['--flag', '$x']\n"
+    kinds = [r["kind"] for r in run.reports()]
+    assert kinds == ["started", "exited", "done", "closed"]
+    assert run.reports("exited")[0]["code"] == 0
+    assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": ""}
+    assert (run.folder / "logs" / "group-1-attempt-0.log").read_text().splitlines()[0] in (
+        "out",
+        "err ['--flag', '$x']",
+    )
+    assert [e["event"] for e in read_events(run.folder)] == ["start", "exit"]
+
+
+def test_the_trainers_environment(drive) -> None:
+    names = ["REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_LIGHTHOUSE", "TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE"]
+    run = drive(f"import os, json; print(json.dumps([os.environ[n] for n in {names}]))")
+    assert run.wait() == 0
+    group, groups, lighthouse, attempt, life = json.loads(run.out.read_text())
+    assert (group, groups, attempt) == ("1", "2", "0")
+    assert lighthouse == (run.folder / "lighthouse").read_text().strip()
+    assert life == run.reports("started")[0]["life"]
+
+
+def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> None:
+    run = drive(SLEEPER)
+    first = run.worker()
+    os.kill(first, signal.SIGKILL)
+    (exited,) = wait_for(lambda: run.reports("exited"), what="the report")
+    assert exited["code"] == -9
+    assert exited["reason"] == "worker 0 killed by SIGKILL"
+    assert run.worker() != first
+    lives = [r["life"] for r in run.reports("started")]
+    assert len(set(lives)) == 2
+    assert exited["life"] == lives[0]
+    (line,) = run.err.read_text().splitlines()
+    assert line.startswith("group 1 died: worker 0 killed by SIGKILL after ")
+    assert line.endswith("s; restart 1 of 10 in 0 s")
+
+
+def test_a_typo_stops_after_a_few_quick_exits_with_the_scripts_own_words(drive) -> None:
+    run = drive("print(undefined_name)")
+    assert run.wait() == 1
+    assert len(run.reports("started")) == 3
+    (done,) = run.reports("done")
+    assert done["code"] == 1
+    assert "3 quick exits in a row" in done["sentence"]
+    assert "NameError: name 'undefined_name' is not defined" in done["sentence"]
+    assert done["sentence"] in run.err.read_text()
+
+
+def test_no_restarts_left(drive) -> None:
+    run = drive(SLEEPER, rules={"max_restarts": 0})
+    os.kill(run.worker(), signal.SIGKILL)
+    assert run.wait() == 1
+    assert run.reports("done")[0]["sentence"] == "worker 0 killed by SIGKILL (max_restarts is 0)"
+
+
+def test_a_missing_script_is_one_sentence(drive) -> None:
+    run = drive("", script="nowhere/train.py")
+    assert run.wait() == 2
+    assert "nowhere/train.py does not exist" in run.reports("done")[0]["sentence"]
+    assert len(run.err.read_text().splitlines()) == 1
+    assert run.reports("started") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_group(drive, number: int) -> None:
+    script = "import signal, sys; signal.signal(15, lambda *a: (print('leaving', flush=True), sys.exit(0)))\n" + SLEEPER
+    run = drive(script)
+    worker = run.worker()
+    run.process.send_signal(number)
+    assert run.wait() == 128 + number
+    assert "leaving" in run.out.read_text()
+    assert not tree.is_alive(worker)
+    assert run.reports("done")[0]["code"] == 128 + number
+
+
+def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(drive) -> None:
+    run = drive("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER, grace=0.3)
+    worker = run.worker()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert not tree.is_alive(worker)
+
+
+def test_a_second_signal_ends_the_grace(drive) -> None:
+    run = drive("import signal; signal.signal(15, lambda *a: print('ignored', flush=True))\n" + SLEEPER, grace=1000.0)
+    worker = run.worker()
+    run.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: "ignored" in run.out.read_text(), what="the first signal")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert not tree.is_alive(worker)
+
+
+def test_the_lighthouse_tells_to_stop(drive) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("0 the job is finished")
+    assert run.wait() == 0
+    assert not tree.is_alive(worker)
+    assert run.err.read_text() == "group 1 stops: the job is finished\n"
+    assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": "the job is finished"}
+
+
+def test_kill_9_of_the_supervisor_takes_the_worker_with_it(drive) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    run.process.kill()
+    run.process.wait()
+    wait_for(lambda: not tree.is_alive(worker), what="the worker's end")
+
+
+def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:
+    daemon = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000'], start_new_session=True); print(p.pid)"
+    run = drive(daemon)
+    assert run.wait() == 0
+    assert not tree.is_alive(int(run.out.read_text()))
+
+
+def test_an_unfinished_line_and_the_supervisors_own_stay_apart(drive) -> None:
+    run = drive(
+        "import sys, time; sys.stderr.write('half'); sys.stderr.flush(); sys.exit(3)", rules={"max_restarts": 0}
+    )
+    assert run.wait() == 1
+    lines = run.err.read_text().splitlines()
+    assert lines[0] == "half"
+    assert lines[1].startswith("group 1 died: worker 0 exited with code 3")
+
+
+def test_without_a_lighthouse_it_gives_up_in_time(drive) -> None:
+    run = drive(SLEEPER, served=False, find_timeout=0.2)
+    assert run.wait() == 2
+    (line,) = run.err.read_text().splitlines()
+    assert line.startswith("Gave up after ")
+    assert f"waiting for the lighthouse's address in {run.folder / 'lighthouse'}" in line
+
+
+def test_an_old_address_file_is_read_again(drive) -> None:
+    run = drive("print('trained')", served=False)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        (run.folder / "lighthouse").write_text(f"http://127.0.0.1:{gone.getsockname()[1]}")
+    address = f"http://127.0.0.1:{run.port}"
+    (run.folder / "lighthouse").write_text(address)
+    assert run.wait() == 0
+    assert "trained" in run.out.read_text()
+
+
+def test_stopped_while_it_waits_for_the_lighthouse(drive) -> None:
+    run = drive(SLEEPER, served=False, find_timeout=1000.0)
+    wait_for(lambda: (run.folder / "events").exists(), what="the start")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+
+
+def test_gloos_abort_is_explained(drive) -> None:
+    words = "terminate called after throwing gloo::EnforceNotMet ... op.preamble.length <= op.nbytes. 8 vs 4"
+    run = drive(f"import os, sys; print({words!r}, file=sys.stderr); os.abort()", rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "layout mismatch" in run.reports("exited")[0]["reason"]
+
+
+def test_a_step_committed_is_no_crash_loop(drive) -> None:
+    script = """if True:
+        import os, pathlib, sys
+        events = pathlib.Path(os.environ["TORCHFT_X_RUN_DIR"], "events", f"trainer-1-0-{os.getpid()}.jsonl")
+        events.write_text('{"event":"commit","step":1}\\n')
+        sys.exit(3)
+    """
+    run = drive(script, rules={"max_restarts": 4, "loop": 2})
+    assert run.wait() == 1
+    assert run.reports("done")[0]["sentence"].endswith("(4 restarts within the last hour)")
+
+
+def test_torchrun_that_can_not_start_is_quoted(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libnothing.so is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = drive("", runner="torchrun", rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "torchrun ended with code 1 before a worker started" in run.reports("exited")[0]["reason"]
+    assert "ImportError: libnothing.so is missing" in run.reports("done")[0]["sentence"]
+    assert "    Traceback (most recent call last):" in run.err.read_text()  # it went to torchrun's log only
+
+
+@pytest.mark.slow
+def test_torchrun_was_quicker_than_we(drive) -> None:
+    run = drive(SLEEPER, runner="torchrun", rules={"max_restarts": 0})
+    worker = run.worker()
+    run.process.send_signal(signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), what="torchrun's look")
+    run.process.send_signal(signal.SIGCONT)
+    assert run.wait() == 1
+    assert run.reports("exited")[0]["reason"] == "worker 0 killed by SIGKILL"
+
+
+@pytest.mark.slow
+def test_torchrun_two_workers_one_killed(drive) -> None:
+    script = """if True:
+        import os, time
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
+        print("rank", [os.environ[n] for n in names], "pid", os.getpid(), flush=True)
+        time.sleep(1000 if os.environ["TORCHFT_X_ATTEMPT"] == "0" else 0)
+    """
+    run = drive(script, runner="torchrun", workers=2)
+    lines = wait_for(lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and t, 60, "both workers")
+    assert sorted(line[:9] for line in lines) == ["[rank 0] ", "[rank 1] "]
+    assert all("'2'" in line and "'127.0.0.1'" not in line[:9] for line in lines)
+    pids = [int(line.split()[-1]) for line in lines]
+    began = time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    (exited,) = wait_for(lambda: run.reports("exited"), what="the report")
+    print("reported after", time.monotonic() - began)
+    assert "killed by SIGKILL" in exited["reason"]
+    assert not any(tree.is_alive(p) for p in pids)
+    assert run.wait(60) == 0
+    assert "Traceback" not in run.err.read_text()
+    assert (run.folder / "logs" / "group-1-attempt-0.torchrun.log").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_kill_9_of_the_supervisor(drive) -> None:
+    run = drive(SLEEPER, runner="torchrun", workers=2)
+    pids = wait_for(
+        lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and [int(x.split()[-1]) for x in t], 60
+    )
+    everybody = tree.descendants(run.process.pid)
+    assert set(pids) < set(everybody)
+    run.process.kill()
+    run.process.wait()
+    wait_for(lambda: not any(tree.is_alive(p) for p in everybody), what="everybody's end")

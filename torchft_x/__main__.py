@@ -1,0 +1,44 @@
+"""The command: ``torchft_x lighthouse ...`` and ``torchft_x supervise ...``; also ``python -m torchft_x``.
+
+Each subcommand imports what it needs when it runs; neither imports torch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from torchft_x._version import __version__
+
+_USAGE = f"""torchft_x {__version__}
+
+    torchft_x lighthouse --min_replicas N [...]          the service that decides who trains together
+    torchft_x supervise --group G --groups N [...] -- SCRIPT [ARG...]
+                                                         run one replica group and restart it when it dies
+
+`torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr)."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["lighthouse"]:
+        from torchft_x.launch.cli import lighthouse
+
+        return lighthouse(words[1:])
+    if words[:1] == ["supervise"]:
+        from torchft_x.launch.cli import supervise
+
+        return supervise(words[1:])
+    if words[:1] in (["-V"], ["--version"]):
+        print(f"torchft_x {__version__}")
+        return 0
+    if words[:1] in ([], ["-h"], ["--help"]):
+        print(_USAGE, end="")
+        return 0 if words else 2
+    print(f"torchft_x: there is no command {words[0]!r}; the commands are lighthouse and supervise.", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Command lines of the processes of a job: arguments in, a configuration out, mistakes as one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from torchft_x import env
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
+from torchft_x.launch.restarts import RestartRules
+from torchft_x.launch.supervisor import SupervisorConfig
+from torchft_x.launch.supervisor import supervise as run_supervisor
+
+# Seconds to wait for the lighthouse at the start.
+_FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
+_FIND_LOCAL = 30.0  # a role of the same job on this host: up within one
+_FIND_REMOTE = 300.0  # its container may still be pulled
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="torchft_x supervise", description="Run one replica group and restart it when it dies.")
+    parser.add_argument("--group", required=True, help="id of this group, stable over restarts")
+    parser.add_argument("--groups", type=int, required=True, help="number of groups of the job")
+    parser.add_argument("--workers", type=int, default=1, help="processes of this group")
+    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
+    parser.usage = "%(prog)s --group G --groups N [option ...] -- SCRIPT [ARG ...]"
+    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
+    return parser
+
+
+def supervise(argv: list[str]) -> int:
+    """``torchft_x supervise``: the exit code."""
+    # split by hand: argparse's treatment of a second "--", which belongs to the script, differs between Pythons
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = _parser().parse_args(argv[:cut])
+    local = env.is_local_job()
+    given = env.read(env.LIGHTHOUSE)
+    try:
+        config = SupervisorConfig(
+            group=args.group,
+            groups=args.groups,
+            workers=args.workers,
+            command=tuple(argv[cut + 1 :]),
+            run_dir=args.run_dir,
+            lighthouse=given,
+            rules=RestartRules(max_restarts=args.max_restarts),
+            find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
+            local=local,
+            runner=args.runner,
+        )
+    except TorchftXError as e:
+        print(f"torchft_x supervise: {e}", file=sys.stderr)
+        return 2
+    if given and args.run_dir and args.group == "0":  # else the lighthouse role says it
+        print(f"Run directory: {args.run_dir}", flush=True)
+    return run_supervisor(config)
+
+
+def lighthouse(argv: list[str]) -> int:
+    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` it is a role of a job."""
+    if "--run_dir" in argv[:-1]:
+        run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
+        print(f"Run directory: {run_dir}", flush=True)
+        local = end_with_the_launcher()
+        try:
+            argv = complete(argv, run_dir, local=local)
+        except TorchftXError as e:
+            print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+            return 2
+    from torchft_x.rpc.lighthouse_main import main
+
+    return main(argv)

@@ -1,0 +1,225 @@
+"""One life of a group: torchrun and its workers, from the start until no process of it is left.
+
+torchrun tells "1" for whatever befalls a worker, and only at its next poll. So each worker announces its pid
+(shim.py), the supervisor watches it by pidfd and reads how it ended before torchrun collects it: the cause is known
+within a millisecond, and the rest of the group, which shares its fate, is killed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchft_x.launch import tree
+from torchft_x.launch.output import Relay
+from torchft_x.launch.restarts import LifeEnd
+
+_SHIM = str(Path(__file__).with_name("shim.py"))
+_POLL = "0.05"  # seconds between torchrun's looks at its workers; ours don't wait for it, only a clean end does
+_OWN_FAULTS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+)
+_EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifeSpec:
+    """What to start."""
+
+    command: tuple[str, ...]
+    """Script and arguments."""
+    workers: int
+    """Processes (group world size)."""
+    env: dict[str, str] = field(repr=False)
+    """The whole environment of the trainer."""
+    folder: Path
+    """Private, empty, on a local disk: pipes and torchrun's files."""
+    run_dir: Path | None
+    """For logs, and to see from the event files whether a step was committed."""
+    name: str
+    """Of the log files, e.g. ``group-1-attempt-0``."""
+    local_addr: str
+    """What torchrun gives the workers as MASTER_ADDR."""
+    runner: str = "torchrun"
+    """``torchrun``, or ``plain``: one worker without torchrun (tests of the supervisor without torch)."""
+
+    def argv(self) -> list[str]:
+        rank = "0" if self.runner == "plain" else "${local_rank}"  # torchrun fills it in
+        worker = [_SHIM, "worker", "@agent@", rank, str(self.folder), *self.command]
+        if self.runner == "plain":
+            return [sys.executable, *worker]
+        torchrun = f"""-m torch.distributed.run --nnodes 1 --nproc_per_node {self.workers}
+            --rdzv_backend c10d --rdzv_endpoint localhost:0 --max_restarts 0 --monitor_interval {_POLL}""".split()
+        options = ["--rdzv_id", self.name, "--local_addr", self.local_addr, "--log_dir", str(self.folder / "torchrun")]
+        return [sys.executable, *torchrun, *options, *worker]
+
+
+class _Worker:
+    """One announced worker."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.pidfd = tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
+        self.code: int | None = None  # exit code or -signal, once known
+        self.gone = False  # ended; with code None torchrun was quicker, and tells how in its own log
+
+    def look(self) -> None:
+        if not self.gone and not tree.is_alive(self.pid):
+            self.code = tree.exit_status(self.pid)
+            self.gone = True
+
+
+class Life:
+    """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
+
+    def __init__(self, spec: LifeSpec) -> None:
+        self.spec = spec  # fixed
+        self._started = time.monotonic()
+        self._stopping = False  # workers were asked to end: each may take the grace, their codes mean nothing
+        logs = None if spec.run_dir is None else spec.run_dir / "logs"
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+        self.relay = Relay(spec.folder, spec.workers, logs and logs / f"{spec.name}.log")
+        os.mkfifo(spec.folder / "pids", 0o600)
+        self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._announced = b""  # read from it, the last line may be partial
+        self._workers: dict[int, _Worker] = {}  # by local rank
+        self._agent_log = (logs or spec.folder) / f"{spec.name}.torchrun.log"
+        with open(self._agent_log, "wb") as log:
+            self._agent = subprocess.Popen(
+                [sys.executable, _SHIM, "agent", str(os.getpid()), *spec.argv()],
+                env=spec.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._agent_code: int | None = None
+        self._agent_fd = tree.open_pidfd(self._agent.pid)
+
+    @property
+    def uptime(self) -> float:
+        return time.monotonic() - self._started
+
+    def fds(self) -> list[int]:
+        """Descriptors that become readable when `poll` has something to see."""
+        pidfds = [w.pidfd for w in self._workers.values() if w.pidfd is not None and not w.gone]
+        agent = [self._agent_fd] if self._agent_fd is not None and self._agent_code is None else []
+        return [*self.relay.fds(), self._pids, *pidfds, *agent]
+
+    def poll(self) -> LifeEnd | None:
+        """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
+        self.relay.pump()
+        self._read_announcements()
+        for worker in self._workers.values():
+            worker.look()
+        self._collect(tree.reap())
+        failed = [r for r, w in self._workers.items() if w.code]
+        if self._agent_code is None and (not failed or self._stopping):
+            return None
+        return self._end(failed)
+
+    def terminate(self) -> None:
+        """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""
+        self._stopping = True
+        alive = [w.pid for w in self._workers.values() if not w.gone]
+        tree.send(alive or [self._agent.pid], signal.SIGTERM)
+
+    def kill(self) -> LifeEnd:
+        """End it now."""
+        self._stopping = True
+        return self._end([])
+
+    # --- how it ended --------------------------------------------------------------------------------------------------
+
+    def _read_announcements(self) -> None:
+        try:
+            self._announced += os.read(self._pids, 65536)
+        except BlockingIOError:
+            return
+        *lines, self._announced = self._announced.split(b"\n")
+        for line in lines:
+            rank, pid = line.split()
+            self._workers[int(rank)] = _Worker(int(pid))
+
+    def _collect(self, ended: dict[int, int]) -> None:
+        if self._agent.pid in ended:
+            # Popen must not wait for a pid we have collected
+            self._agent_code = self._agent.returncode = ended[self._agent.pid]
+
+    def _end(self, failed: list[int]) -> LifeEnd:
+        uptime = self.uptime
+        self._collect(tree.kill_descendants())
+        self._read_announcements()
+        self.relay.close()
+        self._learn_from_torchrun()
+        failed = failed or [r for r, w in self._workers.items() if w.code]
+        progress = any(self._committed(w.pid) for w in self._workers.values())
+        for fd in (self._pids, self._agent_fd, *(w.pidfd for w in self._workers.values())):
+            if fd is not None:
+                os.close(fd)
+        if self._agent_code == 0 and not failed and not self._stopping:
+            return LifeEnd(True, 0, "finished", False, progress, uptime)
+        code, reason, words = self._blame(failed)
+        own = code > 0 or -code in _OWN_FAULTS
+        shown = bool(failed) or self.spec.runner == "plain"  # torchrun's own words go to its log only
+        return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
+
+    def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
+        """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""
+        if not failed:
+            return self._blame_torchrun()
+        rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
+        code = self._workers[rank].code or 0
+        words = self.relay.tail(rank)
+        if code > 0:
+            return code, f"worker {rank} exited with code {code}", words
+        if code == -signal.SIGABRT and any("EnforceNotMet" in w and "preamble" in w for w in words):
+            mismatch = "layout mismatch: the groups reduce tensors of different sizes or in different order"
+            return code, f"worker {rank} aborted by gloo, {mismatch}", ()
+        return code, f"worker {rank} killed by {tree.signal_name(-code)}", words
+
+    def _blame_torchrun(self) -> tuple[int, str, tuple[str, ...]]:
+        code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
+        how = f"killed by {tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        if self.spec.runner == "plain":
+            return code, f"worker 0 {how}", self.relay.tail(0)
+        when = "" if self._workers else " before a worker started"
+        return code or 1, f"torchrun {how}{when}", tuple(self._agent_words()) if code > 0 else ()
+
+    def _learn_from_torchrun(self) -> None:
+        """Codes of workers that torchrun collected before we looked, from the report it writes when one failed."""
+        unknown = {w.pid: w for w in self._workers.values() if w.gone and w.code is None}
+        if not unknown or self._agent_code == 0:
+            return
+        text = "\n".join(self._agent_words(1000))
+        for found in re.finditer(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", text):
+            worker = unknown.get(int(found[2]))
+            if worker is not None:
+                worker.code = int(found[1])
+
+    def _agent_words(self, lines: int = 20) -> list[str]:
+        text = self._agent_log.read_text("utf-8", "replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+    def _committed(self, pid: int) -> bool:
+        """Whether that worker wrote a commit into its event file."""
+        if self.spec.run_dir is None:
+            return False
+        for path in self.spec.run_dir.glob(f"events/*-{pid}.jsonl"):
+            with open(path, "rb") as f:
+                if b'"event":"commit"' in f.read(_EVENTS_READ):
+                    return True
+        return False

@@ -1,0 +1,109 @@
+"""What the workers print, on its way through the supervisor: to its own stdout and stderr, and to a log file.
+
+Workers write into named pipes (see shim.py), so their words stay apart from torchrun's own. With several workers
+each line gets its rank. The end of each worker's stderr is kept, to be quoted when the worker fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+_CHUNK = 65536  # the capacity of a pipe: one read empties it
+_READS = 16  # per pipe and call, so that a worker that never stops printing can't keep us from everything else
+_TAIL_LINES = 20  # of stderr, kept per worker; a Python traceback's end fits
+_LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
+
+
+class Relay:
+    """The pipes of one life. Used by one thread."""
+
+    def __init__(self, folder: Path, workers: int, log: Path | None) -> None:
+        self._ranks = workers > 1  # whether lines are prefixed with the rank
+        self._pipes: dict[int, tuple[int, int]] = {}  # our end -> (rank, 1 or 2)
+        self._partial: dict[int, bytes] = {}  # our end -> a line not yet ended, with several workers
+        self._tails: dict[int, deque[bytes]] = {}  # rank -> lines of stderr, the last may be partial
+        self._open_line = {1: False, 2: False}  # whether what we last wrote there ended without a newline
+        self._log: int | None = None
+        if log is not None:
+            self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        for rank in range(workers):
+            self._tails[rank] = deque([b""], maxlen=_TAIL_LINES)
+            for target, name in ((1, "out"), (2, "err")):
+                path = folder / f"{rank}.{name}"
+                os.mkfifo(path, 0o600)
+                # read and write: an end that we hold open ourselves never reports a hang-up between two writers
+                fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._pipes[fd] = (rank, target)
+                self._partial[fd] = b""
+
+    def fds(self) -> list[int]:
+        """To wait on."""
+        return list(self._pipes)
+
+    def pump(self) -> None:
+        """Pass on what is there."""
+        for fd, (rank, target) in self._pipes.items():
+            for _ in range(_READS):
+                try:
+                    data = os.read(fd, _CHUNK)
+                except BlockingIOError:
+                    break
+                self._take(fd, rank, target, data)
+                if len(data) < _CHUNK:
+                    break
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor's own, on stderr and in the log."""
+        self._write(2, (b"\n" if self._open_line[2] else b"") + text.encode() + b"\n")
+
+    def tail(self, rank: int) -> tuple[str, ...]:
+        """The last lines of that worker's stderr, empty ones left out."""
+        lines = (line.decode("utf-8", "replace").rstrip() for line in self._tails.get(rank, ()))
+        return tuple(line for line in lines if line)
+
+    def close(self) -> None:
+        """Pass on what is left. Every writer must be dead."""
+        self.pump()
+        for fd, (rank, target) in self._pipes.items():
+            if self._partial[fd]:
+                self._write(target, self._prefix(rank) + self._partial[fd] + b"\n")
+            os.close(fd)
+        self._pipes.clear()
+        for target in (1, 2):
+            if self._open_line[target]:  # whatever is said next gets a line of its own
+                self._write(target, b"\n")
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    def _prefix(self, rank: int) -> bytes:
+        return b"[rank %d] " % rank
+
+    def _take(self, fd: int, rank: int, target: int, data: bytes) -> None:
+        if target == 2:
+            tail = self._tails[rank]
+            first, *rest = data.split(b"\n")
+            tail[-1] = (tail[-1] + first)[-_LINE_LIMIT:]
+            tail.extend(rest)
+        if not self._ranks:
+            self._write(target, data)  # as it comes: progress bars stay alive
+            return
+        *lines, partial = (self._partial[fd] + data).split(b"\n")
+        if len(partial) > _LINE_LIMIT:
+            lines.append(partial)
+            partial = b""
+        self._partial[fd] = partial
+        if lines:
+            self._write(target, b"".join(self._prefix(rank) + line + b"\n" for line in lines))
+
+    def _write(self, target: int, data: bytes) -> None:
+        self._open_line[target] = not data.endswith(b"\n")
+        for fd in (target, self._log):
+            view = memoryview(data)
+            while fd is not None and view:
+                try:
+                    view = view[os.write(fd, view) :]
+                except OSError:  # nobody reads us any more, or the disk is full: training goes on
+                    break

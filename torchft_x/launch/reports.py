@@ -1,0 +1,40 @@
+"""What a supervisor tells the lighthouse, and the client that carries it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from torchft_x.launch.locate import Found
+
+
+class Reports(Protocol):
+    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these.
+
+    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
+    """
+
+    def started(self, attempt: int, life: str) -> None: ...
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None: ...
+    def done(self, code: int, sentence: str) -> None: ...
+    def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
+    def close(self, flush: float) -> None: ...
+
+
+def connector(group: str) -> Callable[[Found], Reports]:
+    """Makes the real client. grpc is imported when the lighthouse is found, not before."""
+
+    def connect(found: Found) -> Reports:
+        from torchft_x.rpc import wire
+        from torchft_x.rpc.supervisor_client import SupervisorClient
+
+        return SupervisorClient(
+            lighthouse=found.address.url,
+            group=group,
+            host=socket.gethostname(),
+            boot_id=wire.boot_id(),
+            token=found.token,
+        )
+
+    return connect

@@ -1,0 +1,98 @@
+"""When a group is started again, and when not. Pure: how its lives ended goes in, a decision comes out.
+
+* `max_restarts` restarts are allowed within any `window` (an hour), so that a job of weeks survives daily faults
+  and a broken one stops.
+* A *crash loop* is a few quick exits in a row without a committed step, by the program's own doing (an exit code,
+  a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
+* The first restart comes at once; only lives in a row that brought nothing are held back, longer each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torchft_x.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRules:
+    """Raises `ConfigError` naming the field."""
+
+    max_restarts: int = 10
+    """Restarts allowed within `window`."""
+    window: float = 3600.0
+    """Seconds."""
+    quick: float = 30.0
+    """A life shorter than this many seconds, without a committed step, brought nothing."""
+    loop: int = 3
+    """So many such lives in a row that ended by the program's own doing are a crash loop."""
+    longest_pause: float = 30.0
+    """Seconds; the pause before a restart grows 0, 0, 1, 2, 4, ... up to this."""
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts is {self.max_restarts}, it must be 0 or more.")
+
+
+@dataclass(frozen=True)
+class LifeEnd:
+    """How one life of a group ended. `ok`: every worker exited with 0."""
+
+    ok: bool
+    code: int  # of the process that failed first: exit code, or -signal
+    reason: str  # "worker 0 killed by SIGKILL"
+    own_doing: bool  # the program failed by itself, as against a signal from outside
+    progress: bool  # a step was committed
+    uptime: float  # seconds
+    last_words: tuple[str, ...] = ()  # the end of that process's stderr
+    shown: bool = True  # whether those words have been passed on already
+
+
+@dataclass(frozen=True)
+class Restart:
+    number: int  # restarts within the window, this one included
+    pause: float  # seconds
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    sentence: str
+
+
+class Restarts:
+    """Counts the lives of one group."""
+
+    def __init__(self, rules: RestartRules) -> None:
+        self.rules = rules  # fixed
+        self._times: deque[float] = deque()  # of the restarts within the window
+        self._nothing = 0  # lives in a row that brought nothing
+        self._own = 0  # of those, in a row, by the program's own doing
+
+    def ended(self, end: LifeEnd, now: float) -> Restart | GiveUp:
+        """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
+        rules = self.rules
+        if end.progress or end.uptime >= rules.quick:
+            self._nothing = self._own = 0
+        else:
+            self._nothing += 1
+            self._own += end.own_doing  # a kill from outside neither counts nor clears it
+        while self._times and now - self._times[0] >= rules.window:
+            self._times.popleft()
+        words = f": {end.last_words[-1].strip()}" if end.last_words else ""
+        if self._own >= rules.loop:
+            return GiveUp(
+                f"{self._own} quick exits in a row before a step was committed, the last: {end.reason}{words}"
+            )
+        if len(self._times) >= rules.max_restarts:
+            spent = (
+                "max_restarts is 0" if rules.max_restarts == 0 else f"{rules.max_restarts} restarts {self._within()}"
+            )
+            return GiveUp(f"{end.reason}{words} ({spent})")
+        self._times.append(now)
+        pause = 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
+        return Restart(len(self._times), pause)
+
+    def _within(self) -> str:
+        hours = self.rules.window / 3600
+        return "within the last hour" if hours == 1 else f"within the last {self.rules.window:g} s"

@@ -1,0 +1,146 @@
+"""Processes of one host: who descends from whom, how they ended, and making sure that none is left. Linux.
+
+A supervisor is its group's *sub-reaper*: a process whose parent dies becomes the supervisor's own child, whatever
+session it has moved to, so `descendants` always finds the whole group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children from now on."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third (the state) on; None if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            # the second field is the program's name in parentheses and may hold anything, also ") "
+            return f.read().rpartition(b")")[2].decode("ascii").split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] not in ("Z", "X")
+
+
+def exit_status(pid: int) -> int | None:
+    """How a process that is dead but not yet waited for ended: exit code, or -signal. None: it is gone or runs.
+
+    Works for processes that are not our children (torchrun's workers), as long as torchrun has not collected them.
+    """
+    stat = _stat(pid)
+    if stat is None or stat[0] not in ("Z", "X"):
+        return None
+    return os.waitstatus_to_exitcode(int(stat[49]))  # field 52 of proc(5), readable for processes of the same user
+
+
+def descendants(root: int) -> list[int]:
+    """Pids below `root`, zombies included, in no order."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = _stat(int(name))
+            if stat is not None:
+                children.setdefault(int(stat[1]), []).append(int(name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def reap() -> dict[int, int]:
+    """Collect every child that has ended: pid -> exit code or -signal."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def send(pids: list[int], number: int) -> None:
+    """Signal these processes; those that are gone are skipped."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def kill_descendants(timeout: float = 5.0) -> dict[int, int]:
+    """SIGKILL everything below this process until nothing is left, and return what was collected.
+
+    The wait is bounded: a process in uninterruptible sleep (a dead disk or driver) can't be killed by anybody.
+    """
+    ended: dict[int, int] = {}
+    deadline = time.monotonic() + timeout
+    while True:
+        below = descendants(os.getpid())
+        send(below, signal.SIGKILL)
+        ended |= reap()
+        if not below or time.monotonic() > deadline:
+            return ended
+        time.sleep(0.002)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None if it has gone, or the kernel has none (< 5.3)."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def when_parent_dies(parent: int | None, action: Callable[[], None]) -> None:
+    """Call `action` on a thread of its own when our parent process dies; at once if `parent` (a pid) isn't our parent.
+
+    PR_SET_PDEATHSIG is tied to the *thread* that started us and would fire when a launcher's worker thread ends,
+    so the process itself is watched.
+    """
+    now = os.getppid()
+    if parent is not None and now != parent:
+        action()
+        return
+    if now == 0:  # our parent lives in another pid namespace: we are a container's first process
+        return
+    pidfd = open_pidfd(now)
+
+    def watch() -> None:
+        if pidfd is not None:
+            poller = select.poll()
+            poller.register(pidfd, select.POLLIN)
+            poller.poll()
+            os.close(pidfd)
+        while os.getppid() == now:  # only without pidfd: four looks a second
+            time.sleep(0.25)
+        action()
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
