@@ -20,6 +20,14 @@ QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
 REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
 NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
 
+# torchrun's, all about one replica group
+RANK = "RANK"
+WORLD_SIZE = "WORLD_SIZE"
+MASTER_ADDR = "MASTER_ADDR"
+MASTER_PORT = "MASTER_PORT"
+USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself hosts the store at MASTER_ADDR:MASTER_PORT
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun keeps the store over its restarts; keys carry this number
+
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
 TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events

@@ -1,0 +1,243 @@
+"""core/step.py: phases, sticky errors, who may commit, and what the next join says."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.step import Phase, Step, over_error
+from torchft_x.core.types import JoinReason, State
+from torchft_x.errors import CollectiveError, StepError
+
+Q = 7
+BOOM = CollectiveError("boom")
+
+
+def running(step: Step | None = None, *, quorum: int = Q, top: State | None = None, size: int = 2) -> Step:
+    step = step or Step(min_replica_size=1)
+    step.ask()
+    step.begin(quorum, step.state if top is None else top, 0, size)
+    return step
+
+
+def test_a_good_step_moves_the_state() -> None:
+    step = running()
+    vote = step.vote()
+    assert vote.ok
+    assert (vote.step, vote.quorum_id) == (0, Q)
+    assert str(vote) == "enough_replicas=True, errored=None"
+    out = step.settle(True)
+    assert out.committed
+    assert step.state == State(1, Q)
+    assert step.batches_committed == 2
+    assert step.phase is Phase.IDLE
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_the_first_ask_is_new_until_it_is_answered() -> None:
+    step = Step(min_replica_size=1)
+    assert step.ask().reason is JoinReason.NEW
+    step.unanswered()
+    assert step.ask().reason is JoinReason.NEW
+    step.begin(Q, State(), 0, 1)
+    step.vote()
+    step.settle(True)
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
+    step = running()
+    assert step.fail(BOOM, suspects=("b:1",))
+    assert not step.fail(CollectiveError("later"), suspects=("c:1", "b:1"))
+    vote = step.vote()
+    assert not vote.ok
+    assert vote.errored is BOOM
+    out = step.settle(False)
+    assert out.reason == "boom"
+    assert step.state == State()
+    assert step.commit_failures == 1
+    terms = step.ask()
+    assert terms.reason is JoinReason.FAILED
+    assert terms.suspects == ("b:1", "c:1")
+    assert terms.commit_failures == 1
+    step.begin(Q + 1, State(), 0, 1)
+    assert step.vote().ok
+    step.settle(True)
+    assert step.commit_failures == 0
+    assert step.ask().suspects == ()
+
+
+def test_an_error_of_another_quorum_is_ignored() -> None:
+    step = running()
+    assert not step.fail(BOOM, quorum_id=Q - 1)
+    assert step.vote().ok
+
+
+def test_an_error_reported_while_asking_counts_for_the_coming_step() -> None:
+    step = Step(min_replica_size=1)
+    step.ask()
+    step.fail(BOOM)
+    step.begin(Q, State(), 0, 1)
+    assert not step.vote().ok
+
+
+def test_an_error_after_the_commit_makes_the_next_join_failed() -> None:
+    step = running()
+    step.vote()
+    step.settle(True)
+    assert step.fail(BOOM, quorum_id=Q)
+    assert step.state == State(1, Q)
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
+    step = running()
+    assert step.over(Q, over_error(Q, ("b:1",), "its process exited with -9"))
+    assert not step.over(Q, over_error(Q, ("b:1",), "again"))
+    assert "lost b:1 (its process exited with -9)" in str(step.vote().errored)
+
+
+def test_over_may_come_before_the_quorum_itself() -> None:
+    step = Step(min_replica_size=1)
+    step.ask()
+    assert not step.over(Q, BOOM)
+    step.begin(Q, State(), 0, 2)
+    assert step.error is BOOM
+
+
+def test_an_old_over_does_not_touch_the_next_quorum() -> None:
+    step = running()
+    step.over(Q, BOOM)
+    step.vote()
+    step.settle(False)
+    step.ask()
+    assert not step.over(Q, BOOM)
+    step.begin(Q + 1, State(), 0, 2)
+    assert step.vote().ok
+
+
+def test_too_few_participants_do_not_commit() -> None:
+    step = running(Step(min_replica_size=3))
+    vote = step.vote()
+    assert not vote.ok
+    assert not vote.enough_replicas
+    assert "2 participants, but min_replica_size is 3" in step.settle(False).reason
+    # Nothing is broken: the other groups needn't be released.
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
+    step = running(top=State(5, 3))
+    vote = step.vote()
+    assert not vote.ok
+    assert vote.step == 5
+    assert "has to heal first" in str(vote.errored)
+    step.settle(False)
+    step.ask()
+    step.begin(Q + 1, State(6, 4), None, 1)
+    step.healed(State(6, 4), 11)
+    assert step.vote().ok
+    step.settle(True)
+    assert step.state == State(7, Q + 1)
+    assert step.batches_committed == 12
+    assert step.ask().reason is JoinReason.HEALED
+
+
+def test_equal_steps_of_different_quorums_are_different_states() -> None:
+    step = Step(min_replica_size=1)
+    step.restore(State(5, 2), 5)
+    step.ask()
+    step.begin(Q, State(5, 3), None, 1)
+    assert not step.vote().ok
+
+
+def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
+    step = running(top=State(5, 3))
+    step.heal_into_place()
+    assert not step.heal_failed(CollectiveError("source died")) or step.rank is not None
+    step.vote()
+    step.settle(False)
+    terms = step.ask()
+    assert terms.torn
+    step.begin(Q + 1, State(0, 0), 0, 1)
+    vote = step.vote()
+    assert not vote.ok
+    assert "half-applied" in str(vote.errored)
+    step.settle(False)
+    step.ask()
+    step.begin(Q + 2, State(5, 3), None, 1)
+    step.healed(State(5, 3), 5)
+    assert not step.torn
+    assert step.vote().ok
+
+
+def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
+    counted = running(top=State())
+    assert counted.heal_failed(BOOM)
+    assert counted.error is BOOM
+    zeros = Step(min_replica_size=1)
+    zeros.ask()
+    zeros.begin(Q, State(5, 3), None, 1)
+    assert not zeros.heal_failed(BOOM)
+    assert zeros.error is None
+    assert zeros.vote().errored is BOOM
+    zeros.settle(False)
+    assert zeros.ask().reason is not JoinReason.FAILED
+
+
+def test_healing_to_another_state_is_refused() -> None:
+    step = running(top=State(5, 3))
+    with pytest.raises(StepError, match="stands at step 5"):
+        step.healed(State(6, 3), 6)
+    assert step.state == State()
+
+
+def test_a_no_from_elsewhere_in_the_group_breaks_the_quorum() -> None:
+    step = running()
+    assert step.vote().ok
+    assert "rank 1 said no" in step.settle(False, "rank 1 said no").reason
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_an_abandoned_step_releases_the_others() -> None:
+    step = running()
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_max_retries_counts_failures_in_a_row() -> None:
+    step = Step(min_replica_size=1, max_retries=1)
+    running(step).fail(BOOM)
+    step.vote()
+    assert step.settle(False).give_up == ""
+    running(step, quorum=Q + 1).fail(BOOM)
+    step.vote()
+    assert "2 steps in a row did not commit at step 0" in step.settle(False).give_up
+
+
+def test_verbs_out_of_place_change_nothing() -> None:
+    step = Step(min_replica_size=1)
+    with pytest.raises(StepError, match="start_quorum"):
+        step.vote()
+    with pytest.raises(StepError, match="no step is in hand"):
+        step.begin(Q, State(), 0, 1)
+    running(step)
+    with pytest.raises(StepError, match="is running"):
+        step.restore(State(3, 1), 3)
+    step.vote()
+    with pytest.raises(StepError, match="being voted on"):
+        step.ask()
+    assert step.phase is Phase.VOTING
+
+
+def test_a_commit_against_our_vote_is_an_error() -> None:
+    step = running()
+    step.fail(BOOM)
+    step.vote()
+    with pytest.raises(StepError, match="against this rank's vote"):
+        step.settle(True)
+
+
+def test_an_unknown_outcome_leaves_the_rank_torn() -> None:
+    step = running()
+    step.vote()
+    step.unknown()
+    assert step.ask().torn

@@ -1,0 +1,93 @@
+"""A Manager without lighthouse: real gloo between threads, and errors on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.train.reducer import Contribution
+
+T = TypeVar("T")
+
+
+def run_threads(n: int, body: Callable[[int], T], timeout: float = 60.0) -> list[T]:
+    """Run `body(rank)` in n threads; the first exception is raised here."""
+    results: list[Any] = [None] * n
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = body(rank)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(timeout)
+    if errors:
+        raise errors[0]
+    assert not any(t.is_alive() for t in threads), f"threads still run after {timeout} s"
+    return results
+
+
+def gloo_groups(n: int) -> list[Any]:
+    store = dist.HashStore()
+    return run_threads(n, lambda r: dist.ProcessGroupGloo(store, r, n, timedelta(seconds=20)))
+
+
+class FakeManager:
+    """What the reducer needs of a Manager, over one gloo group.
+
+    Args:
+        contributes: False: this rank sends zeros.
+        participants: the divisor.
+        late: the quorum is known only when allreduce waits for it.
+        fail_at: the n-th allreduce (from 0) fails in wait().
+    """
+
+    def __init__(
+        self, pg: Any, participants: int, *, contributes: bool = True, late: bool = False, fail_at: Sequence[int] = ()
+    ) -> None:
+        self.pg = pg
+        self.participants = participants
+        self.contributes = contributes
+        self.late = late
+        self.fail_at = fail_at
+        self.sizes: list[int] = []
+        self.errors: list[Exception] = []
+        self.layouts: list[str] = []
+
+    def register_layout(self, digest: str) -> None:
+        self.layouts.append(digest)
+
+    def report_error(self, e: Exception) -> None:
+        self.errors.append(e)
+
+    def contribution(self) -> Contribution | None:
+        if self.late:
+            return None
+        return Contribution(1.0 / self.participants if self.contributes else 0.0)
+
+    def allreduce(self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = dist.ReduceOp.AVG) -> Any:
+        n = len(self.sizes)
+        self.sizes.append(tensor.numel())
+        if not self.contributes:
+            tensor.zero_()
+        elif reduce_op == dist.ReduceOp.AVG:
+            tensor.mul_(1.0 / self.participants)
+        if n in self.fail_at:
+            tensor.fill_(float("nan"))  # gloo leaves a half-reduced buffer
+            return _Failed()
+        return self.pg.allreduce([tensor])
+
+
+class _Failed:
+    def wait(self) -> bool:
+        return False

@@ -1,0 +1,261 @@
+"""One rank's way through a step: ask for a quorum, reduce, vote, settle.
+
+::
+
+    IDLE --ask--> ASKING --begin--> RUNNING --vote--> VOTING --settle--> IDLE
+                    |                  |
+                    +---unanswered--> IDLE   (an `ask` in RUNNING abandons that step)
+
+The shell (train.manager) calls the verbs under its lock and carries out what they return; nothing here waits.
+Two ways to be unable to commit are kept apart:
+
+* an *error* is sticky for (quorum, step): the reductions of this step are worth nothing, the rest of them return at
+  once, and the next join says ``failed``, which releases the other groups;
+* an *objection* is this rank's own trouble (a heal that failed while it contributed zeros): the others may commit,
+  so its reductions go on; only its own vote is no.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torchft_x.core.types import JoinReason, State
+from torchft_x.errors import CollectiveError, StepError
+
+
+class Phase(Enum):
+    IDLE = "idle"  # between steps; collectives may still run in the last quorum
+    ASKING = "asking"  # joined and frozen: nothing is reduced or committed until the answer (R4)
+    RUNNING = "running"  # a quorum is in hand
+    VOTING = "voting"  # the local vote is out
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What this rank says about itself when it asks for a quorum."""
+
+    state: State
+    torn: bool
+    commit_failures: int  # in a row
+    reason: JoinReason
+    suspects: tuple[str, ...]  # replica ids
+
+
+@dataclass(frozen=True, slots=True)
+class LocalVote:
+    """This rank's vote. `step` is the quorum's top step, equal on all ranks whatever they heal from."""
+
+    step: int
+    quorum_id: int
+    ok: bool
+    enough_replicas: bool
+    errored: Exception | None  # first error of the step, else the objection
+
+    def __str__(self) -> str:
+        return f"enough_replicas={self.enough_replicas}, errored={self.errored}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a step ended. `give_up`: too many failed commits in a row; the sentence for the user."""
+
+    step: int  # the step that was tried
+    quorum_id: int
+    committed: bool
+    participants: int
+    reason: str  # why it was dropped; empty if committed
+    give_up: str = ""
+
+
+class Step:
+    """The machine. Verbs that don't fit the phase raise `StepError` and change nothing.
+
+    Args:
+        min_replica_size: fewest participants a commit needs (I7).
+        max_retries: failed commits in a row that are still forgiven; None: no limit.
+    """
+
+    def __init__(self, *, min_replica_size: int, max_retries: int | None = None) -> None:
+        self.phase = Phase.IDLE  # see the module's picture
+        self.state = State()  # what this rank holds completely (R19: moves by a heal only when the heal is whole)
+        self.batches_committed = 0  # sum of participants over committed steps
+        self.commit_failures = 0  # in a row; the lighthouse makes new process groups while it is not 0
+        self.torn = False  # an in-place heal began and has not ended: no complete state, never commits
+        self.quorum_id = 0  # quorum in hand (RUNNING, VOTING) or last one (IDLE); 0 before the first and while ASKING
+        self.top = State()  # of that quorum
+        self.rank: int | None = None  # among its participants; None: contributes zeros
+        self.size = 0  # number of its participants
+        self.error: Exception | None = None  # first error of (quorum, step); cleared by ask
+        self.objection: Exception | None = None  # why this rank can't vote yes though its reductions are good
+        self._min_replica_size = min_replica_size
+        self._max_retries = max_retries
+        self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
+        self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
+        self._healed = False  # a heal ended in the quorum in hand
+        self._over: tuple[int, Exception] | None = None  # newest quorum known to be over; may be known before `begin`
+        self._vote: LocalVote | None = None  # set in VOTING
+
+    def __repr__(self) -> str:
+        return (
+            f"Step({self.phase.value}, {self.state}, quorum={self.quorum_id}, participant {self.rank}/{self.size}, "
+            f"torn={self.torn}, error={self.error!r})"
+        )
+
+    # --- a quorum ---------------------------------------------------------------------------------------------------
+
+    def ask(self) -> Terms:
+        """Stand still and ask. A step in hand is abandoned: the others, who may wait for it, are told (``failed``)."""
+        if self.phase in (Phase.ASKING, Phase.VOTING):
+            raise StepError(f"start_quorum was called while {self._doing()}; wait for that first.")
+        failed = self.error is not None or self.phase is Phase.RUNNING
+        reason = JoinReason.FAILED if failed and self._reason is not JoinReason.NEW else self._reason
+        self.phase, self.quorum_id = Phase.ASKING, 0
+        self.rank, self.size = None, 0
+        self.error = self.objection = None
+        self._reason = reason
+        return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects)
+
+    def unanswered(self) -> None:
+        """No quorum came. The next ask repeats this one's reason."""
+        self._need(Phase.ASKING)
+        self.phase = Phase.IDLE
+
+    def begin(self, quorum_id: int, top: State, rank: int | None, size: int) -> None:
+        """The quorum is here. `rank` is the place among its `size` participants, None for who contributes zeros."""
+        self._need(Phase.ASKING)
+        self.phase, self.quorum_id, self.top = Phase.RUNNING, quorum_id, top
+        self.rank, self.size = rank, size
+        self._reason, self._suspects, self._healed = JoinReason.BOUNDARY, (), False
+        if self._over is not None and self._over[0] >= quorum_id:
+            self.fail(self._over[1])
+
+    # --- trouble ----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception, quorum_id: int | None = None, suspects: tuple[str, ...] = ()) -> bool:
+        """Note an error of the step in hand; only the first is kept. False: it concerns another quorum, or isn't first.
+
+        After `settle` it still counts against the quorum: the next ask says ``failed``, so that nobody goes on with a
+        broken process group.
+        """
+        if quorum_id is not None and quorum_id != self.quorum_id:
+            return False
+        self._suspects += tuple(s for s in suspects if s not in self._suspects)
+        if self.error is not None:
+            return False
+        self.error = error
+        return True
+
+    def over(self, quorum_id: int, error: Exception) -> bool:
+        """That quorum is over (a member is lost). True: it is the one in hand and this is its first error.
+
+        The word may come before the quorum itself has reached this rank: then `begin` finds it.
+        """
+        if self._over is None or quorum_id > self._over[0]:
+            self._over = (quorum_id, error)
+        return self.quorum_id == quorum_id and self.fail(error, quorum_id)
+
+    # --- healing ----------------------------------------------------------------------------------------------------
+
+    def heal_into_place(self) -> None:
+        """From here to `healed` this rank holds a mixture of two states."""
+        self._need(Phase.RUNNING)
+        self.torn = True
+
+    def healed(self, state: State, batches_committed: int) -> None:
+        """The whole state is loaded. It must be the quorum's (R17)."""
+        self._need(Phase.RUNNING)
+        if state != self.top:
+            raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
+        self.state, self.batches_committed = state, batches_committed
+        self.torn, self._healed = False, True
+
+    def heal_failed(self, error: Exception) -> bool:
+        """The heal did not work. True: the others count on this rank's gradients, so they must be released at once."""
+        self._need(Phase.RUNNING)
+        self.objection = error
+        return self.rank is not None and self.fail(error)
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    def vote(self) -> LocalVote:
+        """Close the step and say what this rank thinks of it (R12)."""
+        if self.phase is not Phase.RUNNING:
+            raise StepError(f"should_commit was called while {self._doing()}; call start_quorum (zero_grad) first.")
+        if self.objection is None and (self.torn or self.state != self.top):
+            held = "a half-applied state" if self.torn else f"{self.state}"
+            self.objection = StepError(
+                f"this rank holds {held} while quorum {self.quorum_id} stands at {self.top}; it has to heal first."
+            )
+        enough = self.size >= self._min_replica_size
+        errored = self.error or self.objection
+        self._vote = LocalVote(self.top.step, self.quorum_id, enough and errored is None, enough, errored)
+        self.phase = Phase.VOTING
+        return self._vote
+
+    def settle(self, commit: bool, reason: str = "") -> Outcome:
+        """The group has decided. On commit the state moves on to (step + 1, quorum)."""
+        self._need(Phase.VOTING)
+        vote = self._vote
+        assert vote is not None
+        if commit and not vote.ok:
+            raise StepError(
+                f"step {vote.step} was committed in quorum {vote.quorum_id} against this rank's vote ({vote}); stopping."
+            )
+        self.phase, self._vote = Phase.IDLE, None
+        if commit:
+            self.state = State(vote.step + 1, vote.quorum_id)
+            self.batches_committed += self.size
+            self.commit_failures = 0
+            self._reason = JoinReason.HEALED if self._healed else JoinReason.BOUNDARY
+            return Outcome(vote.step, vote.quorum_id, True, self.size, "")
+        self.commit_failures += 1
+        # Good on this side, bad elsewhere in the group: its other ranks' process groups are broken.
+        self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
+        why = self._why(vote) or reason or "another rank of the group voted no"
+        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+
+    def unknown(self) -> None:
+        """The group's decision did not arrive. It may have committed without us: nothing can be said but stop."""
+        self._need(Phase.VOTING)
+        self.phase, self._vote, self.torn = Phase.IDLE, None, True
+
+    def restore(self, state: State, batches_committed: int) -> None:
+        """Take over counters from a checkpoint the user loads. Not inside a step."""
+        self._need(Phase.IDLE)
+        self.state, self.batches_committed = state, batches_committed
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _why(self, vote: LocalVote) -> str:
+        if vote.errored is not None:
+            return str(vote.errored)
+        if not vote.enough_replicas:
+            return f"{self.size} participants, but min_replica_size is {self._min_replica_size}"
+        return ""
+
+    def _give_up(self, why: str) -> str:
+        if self._max_retries is None or self.commit_failures <= self._max_retries:
+            return ""
+        return (
+            f"{self.commit_failures} steps in a row did not commit at step {self.state.step} and max_retries is "
+            f"{self._max_retries}; the last reason: {why}"
+        )
+
+    def _doing(self) -> str:
+        return {
+            Phase.IDLE: "no step is in hand",
+            Phase.ASKING: "a quorum is being asked for",
+            Phase.RUNNING: f"step {self.top.step} of quorum {self.quorum_id} is running",
+            Phase.VOTING: f"step {self.top.step} of quorum {self.quorum_id} is being voted on",
+        }[self.phase]
+
+    def _need(self, phase: Phase) -> None:
+        if self.phase is not phase:
+            raise StepError(f"this needs the phase {phase.value!r}, but {self._doing()}.")
+
+
+def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:
+    """The error a rank reports when its quorum is over."""
+    who = ", ".join(lost) or "a member"
+    return CollectiveError(f"quorum {quorum_id} is over: lost {who} ({reason}); the next quorum goes on without it.")

@@ -1,0 +1,130 @@
+"""Where each gradient lies in the flat buffers that are reduced. Decided once from shapes, the same in every group.
+
+The order never changes afterwards: gloo matches collectives by order and aborts the process when sizes differ
+(docs/design.md, layout digest), so a group that joins late must have the very buckets of those that run.
+
+Order and sizes follow torch's DistributedDataParallel: parameters backwards (gradients arrive about in that order), a
+small first bucket so that communication starts early, then larger ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+# Copying a gradient below this size costs less in one _foreach_copy_ per bucket than in a call of its own.
+SMALL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A parameter's place in a flat buffer, in elements."""
+
+    index: int  # of the parameter
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return _product(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One flat buffer: small gradients first, then large ones, then (last bucket only) one presence flag a parameter."""
+
+    dtype: torch.dtype
+    device: torch.device
+    small: tuple[Slot, ...]
+    large: tuple[Slot, ...]
+    num_flags: int = 0
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return self.small + self.large
+
+    @property
+    def num_small(self) -> int:
+        """Elements of the small gradients; they start at 0."""
+        return sum(s.numel for s in self.small)
+
+    @property
+    def num_gradients(self) -> int:
+        return sum(s.numel for s in self.slots)
+
+    @property
+    def numel(self) -> int:
+        return self.num_gradients + self.num_flags
+
+
+def plan_buckets(
+    params: Sequence[torch.Tensor], *, first_bytes: int = FIRST_BUCKET_BYTES, bucket_bytes: int = BUCKET_BYTES
+) -> tuple[Bucket, ...]:
+    """Buckets for `params` (in the order of ``module.parameters()``). A bucket holds one dtype on one device.
+
+    A bucket is closed when it has reached its size, so a single large parameter may exceed it.
+    """
+    open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    closed: list[list[int]] = []
+    for index in reversed(range(len(params))):
+        p = params[index]
+        key = (p.dtype, p.device)
+        members = open_buckets.setdefault(key, [])
+        members.append(index)
+        cap = first_bytes if not closed else bucket_bytes
+        if sum(_nbytes(params[i]) for i in members) >= cap:
+            closed.append(open_buckets.pop(key))
+    closed.extend(open_buckets.values())
+    last = len(closed) - 1
+    return tuple(_bucket(params, members, len(params) if k == last else 0) for k, members in enumerate(closed))
+
+
+def layout_digest(buckets: Sequence[Bucket]) -> str:
+    """Equal if and only if two groups may reduce together. Devices may differ, element order may not."""
+    text = json.dumps(
+        [[str(b.dtype), b.num_flags, [[s.index, s.offset, s.shape, s.stride] for s in b.slots]] for b in buckets]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _bucket(params: Sequence[torch.Tensor], members: Sequence[int], num_flags: int) -> Bucket:
+    small = [i for i in members if _nbytes(params[i]) < SMALL_BYTES]
+    large = [i for i in members if _nbytes(params[i]) >= SMALL_BYTES]
+    slots: list[Slot] = []
+    offset = 0
+    for i in small + large:
+        p = params[i]
+        slots.append(Slot(i, offset, tuple(p.shape), _stride(p)))
+        offset += p.numel()
+    first = params[members[0]]
+    return Bucket(first.dtype, first.device, tuple(slots[: len(small)]), tuple(slots[len(small) :]), num_flags)
+
+
+def _stride(p: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's own strides where they fill a block without gaps, so that optimizers see equal layouts."""
+    dense = p.is_contiguous()
+    if p.dim() == 4:
+        dense = dense or p.is_contiguous(memory_format=torch.channels_last)
+    elif p.dim() == 5:
+        dense = dense or p.is_contiguous(memory_format=torch.channels_last_3d)
+    if dense:
+        return tuple(p.stride())
+    return tuple(_product(p.shape[d + 1 :]) for d in range(p.dim()))
+
+
+def _nbytes(p: torch.Tensor) -> int:
+    return p.numel() * p.element_size()
+
+
+def _product(numbers: Sequence[int]) -> int:
+    n = 1
+    for k in numbers:
+        n *= k
+    return n

@@ -1,0 +1,162 @@
+"""Brings the ranks of one group together: the group's store, its group server, and each rank's client of it.
+
+Rank 0 starts the group server and writes its address into the store; the others read it there. If rank 0 can't start
+it, its sentence is what the others raise.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from torchft_x.comm.store import create_store_client
+from torchft_x.core.types import Life
+from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
+from torchft_x.net import Address, any_host
+from torchft_x.rpc.group_client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group_server import GroupServer
+from torchft_x.train.options import Options
+
+logger = logging.getLogger(__name__)
+
+_POLL = 0.01  # seconds; a blocking get would hold up every user of the client and print C++ stack traces at its end
+_LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that still read their last vote
+
+
+@dataclass(frozen=True)
+class Link:
+    """A rank's connections within its group."""
+
+    replica_id: str
+    client: GroupClient | LocalGroupClient
+    store: dist.Store  # client of the group's store, or the store itself where this process hosts it
+    options: Options
+
+    def close(self, wait: bool = True) -> None:
+        """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers."""
+        o = self.options
+        if o.group_world_size > 1 and wait:
+            try:
+                if o.group_rank != 0:
+                    self.store.set(f"{o.key_prefix}/left/{o.group_rank}", b"1")
+                else:
+                    self._wait_for_ranks()
+            except RuntimeError as e:
+                logger.debug("the group's store is gone: %s", e)
+        self.client.leave()
+        self.client.close()
+
+    def _wait_for_ranks(self) -> None:
+        keys = [f"{self.options.key_prefix}/left/{r}" for r in range(1, self.options.group_world_size)]
+        deadline = time.monotonic() + _LEAVE_WAIT
+        while not self.store.check(keys) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+
+
+def connect(options: Options) -> Link:
+    """Start or find this group's server.
+
+    Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
+    `DeadlineError` about the group's own store and rank 0.
+    """
+    store, address = open_store(options)
+    key = f"{options.key_prefix}/group"
+    if options.group_rank != 0:
+        return _follow(options, store, key)
+    replica_id = f"{options.replica_id}:{uuid.uuid4()}"
+    try:
+        assert options.lighthouse is not None  # Options checks it on rank 0
+        server = GroupServer(
+            replica_id=replica_id,
+            lighthouse=options.lighthouse,
+            host=options.host,
+            bind=Address(any_host(), options.port).target,
+            store_address=address.target,
+            world_size=options.group_world_size,
+            life=Life(options.attempt, time.time(), options.life),
+            token=options.token,
+            connect_timeout=options.connect_timeout,
+            quorum_retries=options.quorum_retries,
+        )
+    except TorchftXError as e:
+        _tell(store, key, {"error": str(e)})
+        raise
+    _tell(store, key, {"address": server.address(), "replica_id": replica_id})
+    return Link(replica_id, LocalGroupClient(server, token=options.token), store, options)
+
+
+def open_store(options: Options) -> tuple[dist.Store, Address]:
+    """The group's store and the address other groups reach it by.
+
+    Rank 0 hosts it unless torchrun does, or somebody (the user's own store) already listens there.
+    """
+    host = options.store_host or options.host
+    shown = options.host if _is_loopback(host) else host
+    if options.group_rank == 0 and not options.agent_store:
+        try:
+            store = dist.TCPStore(
+                host,
+                options.store_port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=options.connect_timeout),
+            )
+            return store, Address(shown, store.port)
+        except RuntimeError as e:
+            if "in use" not in str(e) and "EADDRINUSE" not in str(e):
+                raise UnreachableError(
+                    f"the group's store can't be hosted at {host}:{options.store_port}: {str(e).splitlines()[0]}"
+                ) from None
+    return _store_client(options, Address(host, options.store_port)), Address(shown, options.store_port)
+
+
+def _store_client(options: Options, address: Address) -> dist.Store:
+    """Rank 0 (or torchrun) may still be on its way, so a refused connection is tried again until the deadline."""
+    deadline = time.monotonic() + options.connect_timeout
+    while True:
+        try:
+            return create_store_client(address.target, options.connect_timeout)
+        except UnreachableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL * 10)
+
+
+def _follow(options: Options, store: dist.Store, key: str) -> Link:
+    deadline = time.monotonic() + options.connect_timeout
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"rank {options.group_rank}: rank 0 of group {options.replica_id or '(unnamed)'} has not started its "
+                f"group server within {options.connect_timeout:g} s; look at rank 0's log."
+            )
+        time.sleep(_POLL)
+    said = json.loads(store.get(key))
+    if "error" in said:
+        raise UnreachableError(f"rank 0 could not join: {said['error']}")
+    client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
+    return Link(said["replica_id"], client, store, options)
+
+
+def _tell(store: dist.Store, key: str, said: dict[str, str]) -> None:
+    try:
+        store.set(key, json.dumps(said).encode())
+    except RuntimeError as e:
+        logger.warning("the group's store does not take rank 0's address: %s", e)
+
+
+def _is_loopback(host: str) -> bool:
+    """Other hosts can't use such an address, but the store listens on all of rank 0's, so the advertised one works."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

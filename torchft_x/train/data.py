@@ -1,0 +1,55 @@
+"""Data for replica groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils import data
+from torch.utils.data import Dataset
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+
+
+class DistributedSampler(data.distributed.DistributedSampler[Any]):
+    """Torch's sampler over (replica groups x ranks of a group).
+
+    Lossy under failures, as in the peer: a group that is away does not see its share of the epoch, and what it had
+    drawn but not committed is not drawn again.
+
+    Args:
+        dataset: to sample from.
+        replica_rank: number of this replica group, 0..num_replica_groups-1 (``REPLICA_GROUP_ID``).
+        num_replica_groups: groups of the job, present or not (``NUM_REPLICA_GROUPS``).
+        group_rank: rank in the group; by default torch.distributed's, else RANK, else 0.
+        num_replicas: ranks of the group; by default torch.distributed's, else WORLD_SIZE, else 1.
+        kwargs: torch's: shuffle, seed, drop_last.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        replica_rank: int,
+        num_replica_groups: int,
+        group_rank: int | None = None,
+        num_replicas: int | None = None,
+        **kwargs: object,
+    ) -> None:
+        ready = dist.is_available() and dist.is_initialized()
+        if group_rank is None:
+            group_rank = dist.get_rank() if ready else env.read_int(env.RANK, 0)
+        if num_replicas is None:
+            num_replicas = dist.get_world_size() if ready else env.read_int(env.WORLD_SIZE, 1)
+        assert group_rank is not None  # the defaults above are numbers
+        assert num_replicas is not None
+        if not 0 <= group_rank < num_replicas:
+            raise ConfigError(f"group_rank {group_rank} is not among the group's {num_replicas} ranks.")
+        if not 0 <= replica_rank < num_replica_groups:
+            raise ConfigError(
+                f"replica_rank {replica_rank} is not among the {num_replica_groups} replica groups; "
+                f"set {env.REPLICA_GROUP_ID} to a number below {env.NUM_REPLICA_GROUPS}."
+            )
+        self.global_rank: int = group_rank + num_replicas * replica_rank
+        self.global_world_size: int = num_replicas * num_replica_groups
+        super().__init__(dataset, rank=self.global_rank, num_replicas=self.global_world_size, **kwargs)

@@ -1,0 +1,135 @@
+"""Everything that can go wrong with the step in hand, from any thread, arrives here.
+
+The first error of a (quorum, step) is kept, and the collectives of that quorum are released at once: this rank's, so
+that nothing waits for a lost member, and by the closed connections the other groups', which could only wait for us.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchft_x.core.recovery import Plan
+from torchft_x.core.step import Step, over_error
+from torchft_x.errors import CollectiveError, DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.observe.events import EventLog
+
+_ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
+
+
+class Guard:
+    """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
+
+    def __init__(self, step: Step, pg: Any, log: logging.LoggerAdapter[Any], events: EventLog) -> None:
+        self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
+        self.step = step
+        self.events = events
+        self._pg = pg
+        self._log = log
+        self._plan: Plan | None = None  # of the quorum in hand or the last one
+        self._configuring = False  # between the decision to configure and its end
+        self._broken = True  # the process group must be made anew even if its members stay
+        self._config_id = 0  # of the newest configure that was begun
+        self._end: TorchftXError | None = None  # this group must stop
+
+    # --- from the training and the quorum thread ----------------------------------------------------------------------
+
+    def begin(self, plan: Plan, rank: int | None, size: int) -> None:
+        """A quorum is in hand from here on."""
+        with self.lock:
+            self._plan = plan
+            self.step.begin(plan.quorum_id, plan.top, rank, size)
+
+    def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
+        """Run `make` if the process group must be made anew for `plan`; an error is reported, not raised.
+
+        Returns the seconds it took, None if there was nothing to do or it failed.
+        """
+        with self.lock:
+            if self.step.error is not None:
+                self._broken = True
+                return None
+            if plan.config_id == self._config_id and not self._broken:
+                return None
+            self._configuring, self._config_id, self._broken = True, plan.config_id, True
+        began = time.monotonic()
+        error: Exception | None = None
+        try:
+            make()
+        except Exception as e:
+            error = e
+        finally:
+            self._configuring = False
+        if error is not None:
+            self.fail(error, plan.quorum_id)
+            return None
+        with self.lock:
+            self._broken = self.step.error is not None
+        return time.monotonic() - began
+
+    def fail(self, error: Exception, quorum_id: int | None = None) -> None:
+        """Note an error of the quorum in hand (or of `quorum_id`, if it still is the one) and release its collectives."""
+        with self.lock:
+            suspects = self._suspects(error)
+            first = self.step.fail(error, quorum_id, suspects)
+            step, config = self.step.top.step, self._config_id
+        if first:
+            self._log.warning("step %s fails: %s", step, error)
+            self._abort(config, str(error))
+
+    def heal_failed(self, error: Exception) -> None:
+        with self.lock:
+            release = self.step.heal_failed(error)
+            config = self._config_id
+        self._log.warning("healing failed, it is tried again with the next quorum: %s", error)
+        if release:
+            self._abort(config, str(error))
+
+    def raise_if_ended(self) -> None:
+        if self._end is not None:
+            raise type(self._end)(*self._end.args)
+
+    # --- from the watch thread ----------------------------------------------------------------------------------------
+
+    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str) -> None:
+        error = over_error(quorum_id, lost, reason)
+        with self.lock:
+            first = self.step.over(quorum_id, error)
+            config = self._config_id
+        for replica_id in lost:
+            self.events.emit("member_lost", quorum=quorum_id, lost=replica_id, reason=reason)
+        if first:
+            self._log.warning("%s", error)
+            self._abort(config, str(error))
+
+    def on_end(self, sentence: str, fenced: bool) -> None:
+        error: TorchftXError = (FencedError if fenced else RefusedError)(sentence)
+        with self.lock:
+            self._end = self._end or error
+        self._log.error("this group must stop: %s", sentence)
+        self.events.emit("error", reason=sentence)
+        self.fail(error)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _abort(self, config_id: int, reason: str) -> None:
+        with self.lock:
+            self._broken = True
+        self._pg.abort(config_id)
+        self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
+        # A configure decided on before the error may begin after this abort; then it waits for a dead member.
+        while self._configuring and self._config_id == config_id:
+            time.sleep(_ABORT_AGAIN)
+            self._pg.abort(config_id)
+
+    def _suspects(self, error: Exception) -> tuple[str, ...]:
+        """Members the lighthouse should look at: those the error names, else all others."""
+        if self._plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
+            return ()
+        if named := tuple(getattr(error, "suspects", ())):
+            return named
+        ids = self._plan.replica_ids
+        return ids[: self._plan.replica_rank] + ids[self._plan.replica_rank + 1 :]

@@ -1,0 +1,397 @@
+"""What a training script holds: a rank's part in fault-tolerant training.
+
+The Manager wires the rooms and has no rules: core.step decides about this rank's step, core.recovery about a quorum's
+roles; `Guard` collects errors, `Round` goes through one quorum, `Link` is the connection to the group server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.futures import Future
+
+from torchft_x.core.recovery import WorldSizeMode
+from torchft_x.core.step import Phase, Step
+from torchft_x.core.types import Quorum
+from torchft_x.errors import ConfigError, StepError
+from torchft_x.train import work
+from torchft_x.train.background import Background
+from torchft_x.train.options import Seconds, resolve, seconds
+from torchft_x.train.parts import assemble
+from torchft_x.train.reducer import Contribution
+from torchft_x.train.round import Round, read_state
+from torchft_x.train.states import DEFAULT_KEY, StateDicts
+from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
+from torchft_x.transfer.flatten import check_sendable
+from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.transport import CheckpointTransport
+
+_DEPRECATED_KEY = "set_state_dict_fns"  # the peer's key of the functions given through the deprecated method
+
+
+class Manager:
+    """One rank's part in fault-tolerant training over replica groups.
+
+    Every rank of every group makes one. A step is ``start_quorum()`` (`Optimizer.zero_grad` calls it), reductions
+    (`DistributedDataParallel`, or `allreduce`), ``should_commit()`` (`Optimizer.step`). The peer's class of this name
+    has the same arguments and methods; times may be seconds or timedelta. Unlike the peer's, an argument beats its
+    environment variable, so times are None by default (60 s unless TORCHFT_TIMEOUT_SEC, TORCHFT_QUORUM_TIMEOUT_SEC,
+    TORCHFT_CONNECT_TIMEOUT_SEC say otherwise).
+
+    Args:
+        pg: reconfigurable process group between the replica groups (e.g. `ProcessGroupGloo`). The Manager makes it anew
+            whenever the members change.
+        load_state_dict, state_dict: load and return everything that must be equal in all groups (model, optimizer,
+            scheduler, ...). More pairs: `register_state_dict_fn`.
+        min_replica_size: fewest participating groups for a commit.
+        use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
+            on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
+        timeout: of reductions, healing and the vote.
+        quorum_timeout: of `start_quorum`.
+        connect_timeout: for finding the group's store, its server and the lighthouse.
+        rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
+        world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
+        store_addr, store_port: of the group's store (MASTER_ADDR, MASTER_PORT).
+        lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
+        replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
+        port: of the group server (TORCHFT_MANAGER_PORT; any free one).
+        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
+        heartbeat_interval: without effect; the session to the lighthouse needs no tuning.
+        checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
+        init_sync: at step 0 all groups take one group's weights.
+        max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
+        quorum_retries: without effect; the group server reconnects by itself.
+        token: the run's token (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE).
+        layout: text that must be equal in all groups before they reduce together. `DistributedDataParallel` adds its
+            buckets by itself; give one if you call `allreduce` with sizes that depend on a configuration.
+
+    Raises:
+        ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
+            within seconds where the address can't be right.
+    """
+
+    def __init__(
+        self,
+        pg: Any,
+        load_state_dict: Callable[[Any], None] | None,
+        state_dict: Callable[[], Any] | None,
+        min_replica_size: int,
+        use_async_quorum: bool = True,
+        timeout: Seconds | None = None,
+        quorum_timeout: Seconds | None = None,
+        connect_timeout: Seconds | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        world_size_mode: WorldSizeMode = WorldSizeMode.DYNAMIC,
+        store_addr: str | None = None,
+        store_port: int | None = None,
+        lighthouse_addr: str | None = None,
+        replica_id: str | None = None,
+        port: int | None = None,
+        hostname: str | None = None,
+        heartbeat_interval: Seconds | None = None,
+        checkpoint_transport: CheckpointTransport | None = None,
+        init_sync: bool = True,
+        max_retries: int | None = None,
+        quorum_retries: int | None = None,
+        *,
+        token: str | None = None,
+        layout: str = "",
+    ) -> None:
+        if (load_state_dict is None) != (state_dict is None):
+            raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
+        del heartbeat_interval
+        options = resolve(
+            replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
+            connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
+            hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
+        )  # fmt: skip
+        self._use_async_quorum = use_async_quorum
+        self._pg = pg
+        self._layout = layout  # grows with register_layout; part of every join
+        self._works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
+        self._round: Round | None = None  # the newest quorum; None before the first
+        self._quorum: Quorum | None = None  # the newest that came
+        self._closed = False
+        self._background = Background(f"torchft_x-quorum-{options.replica_id}")
+        states = StateDicts(options.timeout)
+        if load_state_dict is not None and state_dict is not None:
+            states.register(DEFAULT_KEY, load_state_dict, state_dict)
+        step = Step(min_replica_size=min_replica_size, max_retries=max_retries)
+        self._parts = assemble(
+            options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
+            min_replica_size=min_replica_size, init_sync=init_sync, full_state=self._manager_state_dict,
+        )  # fmt: skip
+        self._guard = self._parts.guard
+        self._at_exit = _leave_at_exit(self)
+        self._parts.events.emit("joined", step=0)
+
+    def __repr__(self) -> str:
+        return f"Manager({self._parts.link.replica_id}/{self._parts.options.group_rank}, {self._parts.step})"
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def start_quorum(self, allow_heal: bool = True, shrink_only: bool = False, timeout: Seconds | None = None) -> None:
+        """Begin a step: ask who takes part in it, and heal if this rank is behind.
+
+        Waits for the answer if use_async_quorum is False, at the first quorum, and at step 0; otherwise it goes on
+        beside the training, and what goes wrong is raised by the first call that needs the quorum.
+
+        Args:
+            allow_heal: if False nobody heals in this quorum; a rank that is behind then can't commit.
+            shrink_only: no newcomers.
+            timeout: instead of quorum_timeout.
+
+        Raises `DeadlineError`, `RefusedError`, `FencedError`, `UnreachableError`; `LeafError` (first call) if the state
+        dict holds something that can't be sent.
+        """
+        p = self._parts
+        self._guard.raise_if_ended()
+        self._finish_round()
+        if self._quorum is None and isinstance(p.transport, HTTPTransport):
+            check_sendable(p.full_state())
+        with self._guard.lock:
+            terms = p.step.ask()
+        self._works.clear()
+        waits = not self._use_async_quorum or self._quorum is None or terms.state.step == 0
+        round = Round(
+            p, terms, layout=self._layout, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
+            timeout=p.options.quorum_timeout if timeout is None else seconds(timeout),
+            in_place=waits, counts_after_heal=not self._use_async_quorum and allow_heal,
+        )  # fmt: skip
+        self._round = round
+        if waits:
+            round.run()
+            self.wait_quorum()
+        else:
+            self._background.submit(round.run)
+
+    def wait_quorum(self) -> None:
+        """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
+        round = self._need_round()
+        round.wait_ready()
+        self._quorum = round.quorum
+
+    def allreduce(
+        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
+    ) -> dist.Work:
+        """Reduce `tensor` in place over the participating groups. Never fails: a bad reduction drops the step.
+
+        A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result. AVG divides
+        by `num_participants` before the sum.
+
+        Raises `ConfigError` (a ValueError) for AVG of integers and for should_quantize, and what `wait_quorum` raises.
+        """
+        p = self._parts
+        if should_quantize:
+            raise ConfigError("allreduce(should_quantize=True) is not supported; leave it out to reduce in full.")
+        if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
+        self._guard.raise_if_ended()
+        self.wait_quorum()
+        with self._guard.lock:
+            quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
+        inner = None
+        if not failed:
+            try:
+                inner = work.issue(self._pg, tensor, reduce_op, contributes=rank is not None, participants=size)
+            except Exception as e:
+                self._guard.fail(e, quorum_id)
+        managed = ManagedWork(inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id))
+        self._works.append(managed)
+        return managed
+
+    def should_commit(self, timeout: Seconds | None = None) -> bool:
+        """End a step: True if all ranks of this group hold its good result; then (and only then) step the optimizer.
+
+        Waits for the step's reductions and a heal beside it, and applies the healed state. Every rank must call it.
+
+        Raises `StepError` after max_retries failures in a row, `DeadlineError` if another rank of the group does not
+        vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
+        """
+        p = self._parts
+        self._guard.raise_if_ended()
+        round = self._need_round()
+        self.wait_quorum()
+        self._finish_reductions()
+        round.wait_done()
+        with self._guard.lock:
+            vote = p.step.vote()
+        limit = p.options.timeout if timeout is None else seconds(timeout)
+        try:
+            commit, reason = p.link.client.should_commit(
+                p.options.group_rank, vote.step, vote.quorum_id, vote.ok, limit
+            )
+        except Exception:
+            with self._guard.lock:
+                p.step.unknown()
+            self._guard.raise_if_ended()
+            raise
+        with self._guard.lock:
+            outcome = p.step.settle(commit, reason)
+        round.tell(vote, outcome)
+        if outcome.give_up:
+            raise StepError(outcome.give_up)
+        return commit
+
+    def report_error(self, e: Exception) -> None:
+        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too."""
+        self._guard.fail(e)
+
+    def errored(self) -> ExceptionWithTraceback | None:
+        """The first error of this step."""
+        with self._guard.lock:
+            error = self._parts.step.error
+        return None if error is None else ExceptionWithTraceback(error)
+
+    def wrap_future(self, fut: Future[Any], default: Any, timeout: Seconds | None = None) -> Future[Any]:
+        """`fut`, but it completes with `default` if it fails or takes too long, which drops the step."""
+        limit = self._parts.options.timeout if timeout is None else seconds(timeout)
+        with self._guard.lock:
+            quorum_id = self._parts.step.quorum_id or None
+        return work.wrap_future(fut, default, limit, lambda e: self._guard.fail(e, quorum_id))
+
+    # --- who takes part -----------------------------------------------------------------------------------------------
+
+    def num_participants(self) -> int:
+        """Groups whose gradients count in this step. Waits for the quorum."""
+        self.wait_quorum()
+        with self._guard.lock:
+            return self._parts.step.size
+
+    def participating_rank(self) -> int | None:
+        """This group's place among them, None if it heals or is a spare. Waits for the quorum."""
+        self.wait_quorum()
+        with self._guard.lock:
+            return self._parts.step.rank
+
+    def is_participating(self) -> bool:
+        return self.participating_rank() is not None
+
+    def contribution(self) -> Contribution | None:
+        """The factor for this rank's gradients, None while the quorum is still being asked for. Doesn't wait.
+
+        Raises `StepError` if no quorum was ever started: gradients would silently stay local.
+        """
+        if not self._need_round().ready.is_set():
+            return None
+        with self._guard.lock:
+            step = self._parts.step
+            return Contribution(0.0 if step.rank is None or step.size == 0 else 1.0 / step.size)
+
+    def register_layout(self, digest: str) -> None:
+        """Add to what must be equal in all groups before they reduce together. Before the first `start_quorum`."""
+        self._layout = "+".join(filter(None, [self._layout, digest]))
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def register_state_dict_fn(
+        self, key: str, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]
+    ) -> None:
+        """Add a part of the state that heals copy. The same keys in all groups."""
+        self._parts.states.register(key, load_state_dict, state_dict)
+
+    def set_state_dict_fns(self, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]) -> None:
+        """The peer's deprecated form of `register_state_dict_fn`; a second call replaces the first."""
+        self._parts.states.register(_DEPRECATED_KEY, load_state_dict, state_dict, replace=True)
+
+    def allow_state_dict_read(self) -> None:
+        """Undo `disallow_state_dict_read`."""
+        self._parts.states.allow()
+
+    def disallow_state_dict_read(self) -> None:
+        """Keep snapshots off while the parameters change outside of a commit. Waits for one in progress."""
+        self._parts.states.forbid()
+
+    def state_dict(self) -> dict[str, int]:
+        """The Manager's own part of a checkpoint."""
+        with self._guard.lock:
+            step = self._parts.step
+            return {
+                "step": step.state.step,
+                "batches_committed": step.batches_committed,
+                "committed_in": step.state.committed_in,
+            }
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Take over a checkpoint's counters, ours or the peer's. Between steps."""
+        state, batches = read_state(state_dict)
+        with self._guard.lock:
+            self._parts.step.restore(state, batches)
+
+    def current_step(self) -> int:
+        """Number of committed steps: the index of the step in hand."""
+        with self._guard.lock:
+            return self._parts.step.state.step
+
+    def batches_committed(self) -> int:
+        """Sum of participants over the committed steps."""
+        with self._guard.lock:
+            return self._parts.step.batches_committed
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Leave at a step boundary: nobody loses a step. May be called twice.
+
+        With `wait`, who still fetches this rank's state may finish (at most for the timeout).
+        """
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        p = self._parts
+        self._background.close()
+        p.transport.shutdown(wait=wait)
+        p.link.close(wait)
+        self._pg.shutdown()
+        p.events.emit("leave", step=self.current_step())
+        p.events.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _step(self) -> int:
+        return self.current_step()
+
+    def _manager_state_dict(self) -> dict[str, Any]:
+        return {"user": self._parts.states.save(), "torchft": self.state_dict()}
+
+    def _need_round(self) -> Round:
+        if self._round is None:
+            raise StepError(
+                "no step was started: call manager.start_quorum(), or zero_grad() of torchft_x's Optimizer, first."
+            )
+        return self._round
+
+    def _finish_round(self) -> None:
+        """The last quorum's thread must be idle before the next one asks."""
+        if self._round is not None and not self._round.done.wait(2 * self._parts.options.timeout):
+            raise StepError("the last quorum's snapshot or fetch does not end; this rank is stuck.")
+
+    def _finish_reductions(self) -> None:
+        works, self._works = self._works, []
+        for managed in works:
+            managed.wait()
+        if torch.accelerator.is_available():
+            torch.accelerator.current_stream().synchronize()  # so that asynchronous errors are seen before the vote
+        error = self._pg.errored()
+        if error is not None:
+            self._guard.fail(error)
+
+
+def _leave_at_exit(manager: Manager) -> Callable[[], None]:
+    """A script that just ends leaves gracefully; one that dies in the middle of a step must not seem to."""
+    ref = weakref.ref(manager)
+
+    def leave() -> None:
+        alive = ref()
+        if alive is not None and alive._parts.step.phase is Phase.IDLE:
+            alive.shutdown(wait=False)
+
+    atexit.register(leave)
+    return leave

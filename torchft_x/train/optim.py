@@ -1,0 +1,80 @@
+"""An optimizer whose steps happen on commit only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer as TorchOptimizer
+
+from torchft_x.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torchft_x.train.manager import Manager
+
+
+class OptimizerWrapper(TorchOptimizer):
+    """``zero_grad()`` starts a quorum, ``step()`` applies the gradients if all ranks agree that they are good.
+
+    A dropped step changes nothing. So count and schedule by commits::
+
+        optimizer.step()
+        if optimizer.committed:
+            scheduler.step()
+
+    (a schedule computed from ``manager.current_step()`` is right by itself). A healed group gets the optimizer's state
+    from its source; put the scheduler's state into the Manager's state dict too.
+
+    Args:
+        manager: this rank's Manager.
+        optim: the optimizer to guard. Its parameter groups and state are this wrapper's.
+    """
+
+    def __init__(self, manager: Manager, optim: TorchOptimizer) -> None:
+        # Not torch's __init__: there is one set of parameter groups, the wrapped optimizer's.
+        self.manager = manager
+        self.optim = optim
+        self.committed: bool | None = None  # did the last step() commit? None before the first
+
+    def __repr__(self) -> str:
+        return f"OptimizerWrapper({self.optim!r}, committed={self.committed})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise ConfigError("an OptimizerWrapper can't be pickled or copied; save state_dict() instead.")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.manager.start_quorum()
+        self.optim.zero_grad(set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Vote, then step if committed; `committed` says which. Raises what `Manager.should_commit` raises."""
+        if closure is not None:
+            raise ConfigError("optimizers with a closure are not supported: a step can't be evaluated twice.")
+        self.committed = self.manager.should_commit()
+        if self.committed:
+            self.optim.step()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optim.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optim.load_state_dict(state_dict)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optim.param_groups
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, Any]:
+        return self.optim.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optim.defaults
+
+
+Optimizer = OptimizerWrapper

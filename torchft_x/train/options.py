@@ -1,0 +1,136 @@
+"""What a Manager needs to know: arguments, else variables, else defaults. Checked once, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torchft_x import env, net
+from torchft_x.errors import ConfigError
+
+DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
+
+Seconds = float | timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Times are seconds. An argument beats the variable named with it, the variable beats the default."""
+
+    replica_id: str
+    """Group id, stable over restarts (REPLICA_GROUP_ID). On the wire a nonce is added: one life of the group."""
+    group_rank: int
+    """RANK, 0 if unset."""
+    group_world_size: int
+    """WORLD_SIZE, 1 if unset."""
+    timeout: float
+    """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote."""
+    quorum_timeout: float
+    """TORCHFT_QUORUM_TIMEOUT_SEC."""
+    connect_timeout: float
+    """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
+    quorum_retries: int
+    """TORCHFT_QUORUM_RETRIES."""
+    lighthouse: str | None
+    """TORCHFT_LIGHTHOUSE; needed on group rank 0 only."""
+    port: int
+    """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
+    host: str
+    """TORCHFT_X_ADVERTISE_HOST: by which name or address other hosts reach this one."""
+    store_host: str | None
+    """MASTER_ADDR: host of the group's store; None: this process hosts it."""
+    store_port: int
+    """MASTER_PORT; 0: any free one, for a group of one process."""
+    agent_store: bool
+    """TORCHELASTIC_USE_AGENT_STORE: torchrun hosts the store."""
+    restart_count: int
+    """TORCHELASTIC_RESTART_COUNT: the store outlives torchrun's restarts, its keys must not."""
+    token: str | None
+    """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None: open."""
+    attempt: int
+    """TORCHFT_X_ATTEMPT: how often the supervisor started this group before."""
+    life: str
+    """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
+    run_dir: str | None
+    """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
+
+    def __post_init__(self) -> None:
+        if self.group_world_size < 1:
+            raise ConfigError(f"world_size (WORLD_SIZE) is {self.group_world_size}; a group has at least one rank.")
+        if not 0 <= self.group_rank < self.group_world_size:
+            raise ConfigError(
+                f"rank (RANK) {self.group_rank} is not among the group's {self.group_world_size} ranks; both count "
+                "the processes of one replica group, not of the job."
+            )
+        if self.group_rank == 0 and not self.lighthouse:
+            raise ConfigError(
+                f"no lighthouse address: set {env.LIGHTHOUSE} (http://HOST:PORT) or give lighthouse_addr to Manager."
+            )
+        if self.group_world_size > 1 and (self.store_host is None or self.store_port == 0):
+            raise ConfigError(
+                f"a group of {self.group_world_size} ranks needs the address of its store: start it with torchrun, or "
+                f"set {env.MASTER_ADDR} and {env.MASTER_PORT}, or give store_addr and store_port to Manager."
+            )
+
+    @property
+    def key_prefix(self) -> str:
+        """Of this start's keys in the group's store."""
+        return f"torchft_x/{self.restart_count}"
+
+
+def resolve(
+    *,
+    replica_id: str | None,
+    rank: int | None,
+    world_size: int | None,
+    timeout: Seconds | None,
+    quorum_timeout: Seconds | None,
+    connect_timeout: Seconds | None,
+    quorum_retries: int | None,
+    lighthouse_addr: str | None,
+    port: int | None,
+    hostname: str | None,
+    store_addr: str | None,
+    store_port: int | None,
+    token: str | None,
+    environ: Mapping[str, str] | None = None,
+) -> Options:
+    """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
+
+    def number(argument: int | None, name: str, default: int) -> int:
+        return argument if argument is not None else env.read_int(name, default, environ) or 0
+
+    def span(argument: Seconds | None, name: str) -> float:
+        if argument is not None:
+            return seconds(argument, name)
+        return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
+
+    return Options(
+        replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
+        group_rank=number(rank, env.RANK, 0),
+        group_world_size=number(world_size, env.WORLD_SIZE, 1),
+        timeout=span(timeout, env.TIMEOUT),
+        quorum_timeout=span(quorum_timeout, env.QUORUM_TIMEOUT),
+        connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
+        quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
+        lighthouse=lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ),
+        port=number(port, env.MANAGER_PORT, 0),
+        host=net.advertise_host(hostname, environ),
+        store_host=store_addr if store_addr is not None else env.read(env.MASTER_ADDR, None, environ),
+        store_port=number(store_port, env.MASTER_PORT, 0),
+        agent_store=env.read(env.USE_AGENT_STORE, None, environ) == "True",
+        restart_count=env.read_int(env.RESTART_COUNT, 0, environ) or 0,
+        token=token if token is not None else env.read_token(environ),
+        attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
+        life=env.read(env.LIFE, "", environ) or "",
+        run_dir=env.read(env.RUN_DIR, None, environ),
+    )
+
+
+def seconds(value: Seconds, what: str = "timeout") -> float:
+    """A positive duration as float seconds. Raises `ConfigError` naming `what`."""
+    number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not 0 < number < float("inf"):
+        raise ConfigError(f"{what} is {value!r}; it must be a positive number of seconds.")
+    return number

@@ -1,0 +1,94 @@
+"""What a Manager is made of, and how it is put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core.recovery import WorldSizeMode
+from torchft_x.core.step import Step
+from torchft_x.core.types import group_of
+from torchft_x.observe.events import EventLog
+from torchft_x.train.connect import Link, connect
+from torchft_x.train.guard import Guard
+from torchft_x.train.options import Options
+from torchft_x.train.states import StateDicts
+from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.transport import CheckpointTransport
+
+logger = logging.getLogger("torchft_x.train.manager")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a Manager is made of; fixed for its life."""
+
+    options: Options
+    link: Link
+    pg: Any
+    transport: CheckpointTransport
+    states: StateDicts
+    step: Step  # read and changed under guard.lock
+    guard: Guard
+    events: EventLog
+    log: logging.LoggerAdapter[Any]
+    mode: WorldSizeMode
+    min_replica_size: int
+    init_sync: bool
+    full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
+
+
+class StepLogger(logging.LoggerAdapter[logging.Logger]):
+    """``[replica id/group rank - step N] ...``"""
+
+    def __init__(self, who: str, step: Step) -> None:
+        super().__init__(logger, {})
+        self._who = who
+        self._machine = step
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"[{self._who} - step {self._machine.state.step}] {msg}", kwargs
+
+
+def assemble(
+    options: Options,
+    step: Step,
+    pg: Any,
+    states: StateDicts,
+    *,
+    transport: CheckpointTransport | None,
+    mode: WorldSizeMode,
+    min_replica_size: int,
+    init_sync: bool,
+    full_state: Callable[[], dict[str, Any]],
+) -> Parts:
+    """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
+    link = connect(options)
+    events = EventLog(
+        options.run_dir,
+        "trainer",
+        group=group_of(link.replica_id),
+        rank=options.group_rank,
+        replica_id=link.replica_id,
+        attempt=options.attempt,
+    )
+    log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
+    guard = Guard(step, pg, log, events)
+    link.client.watch(guard.on_over, guard.on_end)
+    return Parts(
+        options=options,
+        link=link,
+        pg=pg,
+        transport=transport or HTTPTransport(options.timeout, host=options.host, token=options.token),
+        states=states,
+        step=step,
+        guard=guard,
+        events=events,
+        log=log,
+        mode=mode,
+        min_replica_size=min_replica_size,
+        init_sync=init_sync,
+        full_state=full_state,
+    )

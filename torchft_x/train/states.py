@@ -1,0 +1,81 @@
+"""The user's state dicts by key, and when they may be read."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchft_x.errors import ConfigError, DeadlineError, TransferError
+
+Load = Callable[[Any], None]
+Save = Callable[[], Any]
+
+DEFAULT_KEY = "default"  # of the functions given to the Manager itself
+
+
+class StateDicts:
+    """What a heal copies. Thread-safe.
+
+    `read` is used by the thread that snapshots; `forbid` and `allow` by the training thread around changes of the
+    parameters outside the Manager's sight (an inner optimizer).
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout  # seconds either side waits for the other
+        self._fns: dict[str, tuple[Load, Save]] = {}  # by key
+        self._changed = threading.Condition()  # guards the two below
+        self._allowed = True  # False: the state is being changed
+        self._readers = 0  # snapshots in progress
+
+    def register(self, key: str, load: Load, save: Save, *, replace: bool = False) -> None:
+        if key in self._fns and not replace:
+            raise ConfigError(f"state dict functions are already registered under {key!r}; choose another key.")
+        self._fns[key] = (load, save)
+
+    def save(self) -> dict[str, Any]:
+        return {key: save() for key, (_, save) in self._fns.items()}
+
+    def check(self, state: Any) -> dict[str, Any]:
+        """Whether `load` can take it. Raises `TransferError` before anything is loaded."""
+        if not isinstance(state, dict) or set(state) != set(self._fns):
+            theirs = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise TransferError(
+                f"the source registered state dicts {theirs}, this rank {sorted(self._fns)}; register the same keys in "
+                "all groups."
+            )
+        return state
+
+    def load(self, state: Any) -> None:
+        for key, value in self.check(state).items():
+            self._fns[key][0](value)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold off `forbid` while a snapshot is taken. Raises `DeadlineError`."""
+        with self._changed:
+            self._wait(lambda: self._allowed, "allow_state_dict_read was not called")
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    def forbid(self) -> None:
+        with self._changed:
+            self._allowed = False
+            self._wait(lambda: self._readers == 0, "a snapshot of the state takes too long")
+
+    def allow(self) -> None:
+        with self._changed:
+            self._allowed = True
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool], why: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        if not self._changed.wait_for(condition, max(0.0, deadline - time.monotonic())):
+            raise DeadlineError(f"the state dict could not be used within {self._timeout:g} s: {why}.")

@@ -1,0 +1,137 @@
+"""Handles of managed reductions, and what a rank without gradients puts into one."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.futures import Future
+
+Report = Callable[[Exception], None]
+
+
+class ExceptionWithTraceback(Exception):
+    """An error with the place it came from, as text: `errored` hands it to another thread."""
+
+    def __init__(self, e: Exception) -> None:
+        super().__init__(e)
+        self.original_exception = e
+        self.stack_trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))
+
+    def __str__(self) -> str:
+        return str(self.original_exception)
+
+
+class ManagedWork(dist.Work):
+    """A reduction that never raises: ``wait()`` says whether it worked; if not, the step is dropped at its commit.
+
+    Args:
+        inner: the process group's handle; None: it failed before it was issued.
+        tensor: what is reduced, in place.
+        timeout: seconds `wait` takes at most unless it is given a shorter time.
+        report: called with the error.
+    """
+
+    def __init__(self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report) -> None:
+        super().__init__()
+        self._inner = inner  # dropped when it is done
+        self._tensor = tensor  # value of the future
+        self._timeout = timeout  # seconds
+        self._report = report
+        self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
+        self._good: bool | None = None if inner is not None else False  # outcome, None while it runs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        with self._lock:
+            if self._good is None:
+                limit = timedelta(seconds=self._timeout)
+                try:
+                    self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
+                except Exception as e:
+                    self._good = False
+                    self._report(e)
+                self._inner = None
+            return self._good
+
+    def is_completed(self) -> bool:
+        return self._good is not None or bool(self._inner.is_completed())
+
+    def get_future(self) -> Future[torch.Tensor]:
+        """Completes with the tensor, also if the reduction failed: `errored` tells."""
+        inner = self._inner
+        if inner is None:
+            future: Future[torch.Tensor] = Future()
+            future.set_result(self._tensor)
+            return future
+
+        def done(result: Future[Any]) -> torch.Tensor:
+            try:
+                result.value()
+            except Exception as e:
+                self._report(e)
+            return self._tensor
+
+        return inner.get_future().then(done)
+
+
+def issue(pg: Any, tensor: torch.Tensor, op: Any, *, contributes: bool, participants: int) -> Any:
+    """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute."""
+    with torch.no_grad():
+        if not contributes:
+            fill_neutral(tensor, op)
+        elif op == ReduceOp.AVG:
+            tensor.mul_(1.0 / participants)
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
+    return pg.allreduce([tensor], opts)
+
+
+def wrap_future(fut: Future[Any], default: Any, timeout: float, report: Report) -> Future[Any]:
+    """A future that completes with `fut`'s value, or with `default` if `fut` fails or takes over `timeout` seconds."""
+    out: Future[Any] = Future()
+    lock = threading.Lock()  # the timer and the future may end together
+
+    def finish(value: Any, error: Exception | None) -> None:
+        with lock:
+            if out.done():
+                return
+            if error is not None:
+                report(error)
+            out.set_result(value)
+
+    def done(result: Future[Any]) -> None:
+        timer.cancel()
+        try:
+            finish(result.value(), None)
+        except Exception as e:
+            finish(default, e)
+
+    timer = threading.Timer(timeout, lambda: finish(default, TimeoutError(f"a future took more than {timeout:g} s")))
+    timer.daemon = True
+    timer.start()
+    fut.add_done_callback(done)
+    return out
+
+
+def fill_neutral(tensor: torch.Tensor, op: Any) -> None:
+    """Overwrite `tensor` with what changes nothing in a reduction with `op`."""
+    if op == ReduceOp.MAX:
+        tensor.fill_(_limits(tensor).min)
+    elif op == ReduceOp.MIN:
+        tensor.fill_(_limits(tensor).max)
+    elif op == ReduceOp.PRODUCT:
+        tensor.fill_(1)
+    elif op == ReduceOp.BAND:
+        tensor.fill_(-1 if tensor.dtype.is_signed else _limits(tensor).max)
+    else:
+        tensor.zero_()
+
+
+def _limits(tensor: torch.Tensor) -> Any:
+    return torch.finfo(tensor.dtype) if tensor.dtype.is_floating_point else torch.iinfo(tensor.dtype)
