@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,33 @@ EVENTS = frozenset(
         "exit",
         "restart",
         "error",
-        "summary",
     ]
 )
 
 
+Listener = Callable[[dict[str, Any]], object]
+
+_listeners: tuple[Listener, ...] = ()  # replaced as a whole, so that emit() needs no lock to read it
+
+
+def subscribe(listener: Listener) -> Callable[[], None]:
+    """Call `listener(event)` for every event any `EventLog` of this process emits; returns what ends that.
+
+    It runs on the emitting thread, between two instructions of the protocol: it must be quick and must not raise
+    (``queue.SimpleQueue().put`` is the usual one). Events reach listeners with or without a run directory.
+    """
+    global _listeners
+    _listeners = (*_listeners, listener)
+
+    def unsubscribe() -> None:
+        global _listeners
+        _listeners = tuple(known for known in _listeners if known is not listener)
+
+    return unsubscribe
+
+
 class EventLog:
-    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory it drops them.
+    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them.
 
     Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
     A full disk must not end training: the first failed write switches the log off and says so once on stderr.
@@ -62,18 +83,26 @@ class EventLog:
         """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
-        if self._fd is None:
+        listeners = _listeners
+        if self._fd is None and not listeners:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
-            data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
-            try:
-                if self._fd is not None:
-                    os.write(self._fd, data)
-            except OSError as e:
-                os.close(self._fd)
-                self._fd = None
-                os.write(2, f"torchft_x: events are no longer written: {e}\n".encode())
+            if self._fd is not None:
+                self._write(line)
+        for listener in listeners:
+            listener(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """Under the lock, with an open file."""
+        assert self._fd is not None
+        data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
+        try:
+            os.write(self._fd, data)
+        except OSError as e:
+            os.close(self._fd)
+            self._fd = None
+            os.write(2, f"torchft_x: events are no longer written: {e}\n".encode())
 
     def close(self) -> None:
         with self._lock:
@@ -82,18 +111,38 @@ class EventLog:
                 self._fd = None
 
 
+class EventTail:
+    """Reads the events of a run that is still going on, each once."""
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self._folder = Path(run_dir, "events")
+        self._read: dict[Path, int] = {}  # file -> bytes of it that were read, up to the end of a line
+
+    def new(self) -> list[dict[str, Any]]:
+        """Events written since the last call, in order of time among themselves."""
+        events = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            begin = self._read.get(path, 0)
+            with path.open("rb") as f:
+                f.seek(begin)
+                data = f.read()
+            end = data.rfind(b"\n") + 1  # a line without its end is still being written, or its writer was killed
+            self._read[path] = begin + end
+            events += [e for line in data[:end].split(b"\n") if (e := _parse(line))]
+        return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+
+
 def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All events of a run in order of time. A torn last line (a process killed while writing) is skipped."""
-    events: list[dict[str, Any]] = []
-    for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                value = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                events.append(value)
-    return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+    return EventTail(run_dir).new()
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:

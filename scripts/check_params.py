@@ -1,0 +1,209 @@
+"""Check from outside that all replica groups held the same parameters at every committed step.
+
+    python scripts/check_params.py DIR [--flip-one-bit] [--consume]
+
+DIR holds what ``train_ddp.py --dump-params DIR`` wrote: one file per group, rank, attempt and committed step, a line of
+JSON (`digest`, `committed_in`, `t`, `healed`, ...) followed by the raw bytes of all parameters. This program
+compares bytes: it knows nothing of tensors, and trusts nothing the trainer says about itself. Checked:
+
+1. each file's bytes have the digest its header names (else the file is damaged);
+2. at every step, all groups and attempts wrote the same bytes for the same rank;
+3. the steps have no gap: over all groups, and within each life unless it copied its state from another group.
+
+Exit code 0 and one sentence if all holds, 1 and one sentence per finding if not, 2 if there is nothing to check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+NAME = re.compile(r"g(?P<group>.+)-r(?P<rank>\d+)-a(?P<attempt>\d+)-s(?P<step>\d+)\.bin")
+LEDGER = "checked.jsonl"  # with --consume: what was read and then deleted
+
+
+@dataclass(frozen=True, order=True)
+class Dump:
+    """One file, reduced to what is compared."""
+
+    group: str
+    rank: int
+    attempt: int
+    step: int
+    digest: str  # of the bytes, as computed here
+    said: str  # as the header has it
+    size: int  # bytes of parameters
+    committed_in: int = 0
+    t: float = 0.0  # unix seconds of the commit
+    healed: bool = False  # was the state copied from another group just before this step?
+
+    @property
+    def life(self) -> str:
+        return f"group {self.group} rank {self.rank} attempt {self.attempt}"
+
+
+def read_dump(path: Path, *, flip: bool = False) -> Dump:
+    """Raises ValueError if the file is not a whole dump."""
+    match = NAME.fullmatch(path.name)
+    if not match:
+        raise ValueError(f"{path.name}: not a name like g0-r0-a0-s000001.bin")
+    line, _, body = path.read_bytes().partition(b"\n")
+    try:
+        header = json.loads(line)
+        said = str(header["digest"])
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path.name}: its first line is not a header with a digest") from None
+    if flip:
+        body = bytes([body[0] ^ 1]) + body[1:]
+        said = hashlib.sha256(body).hexdigest()  # an honest header over different parameters: only comparing finds it
+    return Dump(
+        group=match["group"],
+        rank=int(match["rank"]),
+        attempt=int(match["attempt"]),
+        step=int(match["step"]),
+        digest=hashlib.sha256(body).hexdigest(),
+        said=said,
+        size=len(body),
+        committed_in=int(header.get("committed_in") or 0),
+        t=float(header.get("t") or 0.0),
+        healed=bool(header.get("healed")),
+    )
+
+
+def read_dumps(folder: Path, *, flip_one_bit: bool = False) -> list[Dump]:
+    """All dumps of a folder, and those an earlier `consume` has noted. Raises ValueError naming a file that is none."""
+    ledger = folder / LEDGER
+    dumps = []
+    if ledger.exists():
+        dumps = [Dump(**json.loads(line)) for line in ledger.read_text().splitlines()]
+    paths = sorted(folder.glob("*.bin"))
+    victim = _last_shared(paths) if flip_one_bit else None
+    dumps += [read_dump(path, flip=path == victim) for path in paths]
+    return sorted(dumps)
+
+
+def consume(folder: Path) -> None:
+    """Note in the ledger what each dump holds, and delete the dump, so that a long run fits on the disk."""
+    for path in sorted(folder.glob("*.bin")):
+        dump = read_dump(path)
+        with (folder / LEDGER).open("a") as f:
+            f.write(json.dumps(asdict(dump)) + "\n")
+        path.unlink()
+
+
+def _last_shared(paths: list[Path]) -> Path:
+    """The newest file whose step and rank another group has too; elsewhere an altered bit could not be seen."""
+    by_step: dict[tuple[int, int], dict[str, Path]] = defaultdict(dict)
+    for path in paths:
+        if match := NAME.fullmatch(path.name):
+            by_step[int(match["step"]), int(match["rank"])][match["group"]] = path
+    shared = [key for key, groups in by_step.items() if len(groups) > 1]
+    if not shared:
+        raise ValueError("no step is shared by two groups: an altered bit could not be seen")
+    return next(iter(by_step[max(shared)].values()))
+
+
+def check(dumps: list[Dump]) -> list[str]:
+    """Findings, one sentence each; an empty list is a pass."""
+    return [*_damaged(dumps), *_differing(dumps), *_gaps(dumps)]
+
+
+def _damaged(dumps: list[Dump]) -> list[str]:
+    return [
+        f"{d.life}, step {d.step}: the file is damaged: its bytes don't have the digest of its header"
+        for d in dumps
+        if d.digest != d.said
+    ]
+
+
+def _differing(dumps: list[Dump]) -> list[str]:
+    at: dict[tuple[int, int], list[Dump]] = defaultdict(list)
+    for d in dumps:
+        at[d.step, d.rank].append(d)
+    findings = []
+    for (step, rank), same in sorted(at.items()):
+        if len({d.digest for d in same}) > 1:
+            who = ", ".join(
+                f"group {d.group} attempt {d.attempt} (quorum {d.committed_in}) {d.digest[:8]}" for d in same
+            )
+            findings.append(f"step {step}, rank {rank}: the parameters differ: {who}")
+    return findings
+
+
+def _gaps(dumps: list[Dump]) -> list[str]:
+    findings = []
+    steps = sorted({d.step for d in dumps})
+    for before, after in pairwise(steps):
+        if after != before + 1:
+            findings.append(f"no group has step {before + 1}: the steps jump from {before} to {after}")
+    lives: dict[str, list[Dump]] = defaultdict(list)
+    for d in dumps:
+        lives[d.life].append(d)
+    for life, made in lives.items():
+        made.sort(key=lambda d: d.step)
+        for one, two in pairwise(made):
+            if two.step != one.step + 1 and not two.healed:
+                findings.append(f"{life}: its steps jump from {one.step} to {two.step} without a copied state")
+    return findings
+
+
+def shared_steps(dumps: list[Dump]) -> int:
+    """Steps that at least two groups committed: where a comparison says something."""
+    at: dict[int, set[str]] = defaultdict(set)
+    for d in dumps:
+        at[d.step].add(d.group)
+    return sum(len(groups) > 1 for groups in at.values())
+
+
+def table(dumps: list[Dump]) -> str:
+    lives: dict[tuple[str, int, int], list[Dump]] = defaultdict(list)
+    for d in dumps:
+        lives[d.group, d.rank, d.attempt].append(d)
+    lines = [f"{'group':>6} {'rank':>5} {'attempt':>8} {'first step':>11} {'last step':>10} {'dumps':>6}"]
+    for (group, rank, attempt), made in sorted(lives.items()):
+        steps = [d.step for d in made]
+        lines.append(f"{group:>6} {rank:>5} {attempt:>8} {min(steps):>11} {max(steps):>10} {len(steps):>6}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("folder", metavar="DIR", type=Path)
+    p.add_argument("--consume", action="store_true", help=f"delete what was read, after noting it in DIR/{LEDGER}")
+    p.add_argument("--flip-one-bit", action="store_true", help="alter one bit of one dump as it is read: must fail")
+    args = p.parse_args(argv)
+    if args.consume and args.flip_one_bit:
+        p.error("--flip-one-bit would put a false line into the ledger of --consume")
+    try:
+        if args.consume:
+            consume(args.folder)
+        dumps = read_dumps(args.folder, flip_one_bit=args.flip_one_bit)
+    except (ValueError, OSError) as e:
+        print(f"check_params.py: {e}", file=sys.stderr)
+        return 2
+    if not dumps:
+        print(f"check_params.py: {args.folder} holds no dumps; run train_ddp.py with --dump-params.", file=sys.stderr)
+        return 2
+    print(table(dumps))
+    findings = check(dumps)
+    for finding in findings:
+        print(f"FAILED: {finding}")
+    if findings:
+        return 1
+    megabytes = sum(d.size for d in dumps) / 1e6
+    print(
+        f"ok: {len(dumps)} dumps ({megabytes:,.0f} MB), steps {min(d.step for d in dumps)} to "
+        f"{max(d.step for d in dumps)} without a gap, bit-equal at all {shared_steps(dumps)} steps shared by groups"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

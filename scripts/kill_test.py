@@ -1,0 +1,213 @@
+"""Train with real processes, kill -9 random workers at random times, and check from outside what came of it.
+
+    python scripts/kill_test.py --groups 2 --kills 20
+    python scripts/kill_test.py --groups 3 --kills 20 --out kills.json -- --width 128
+
+The job is started as a user would: ``torchx run ./components.py:ddp``. A kill waits until all groups train together
+again. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
+table says what each kill cost. Arguments after ``--`` go to train_ddp.py. Exit code 0 only if every kill was done,
+the job ended with 0, and the check passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import check_params
+
+from torchft_x.observe.events import EventTail, read_events
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import Death, commits, death, training_together, workers
+
+ROOT = Path(__file__).resolve().parent.parent
+TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
+# Little to write per step and a step of some 40 ms, so that dumping and checking don't slow the job down.
+MODEL = ["--width", "64", "--batch-size", "16"]
+
+
+class Job:
+    """One run of the real command. Use as a context manager: nothing of it is left behind."""
+
+    def __init__(self, folder: Path, groups: int, script_args: list[str], *, keep: bool) -> None:
+        self.run_dir = folder / "run"
+        self.dumps = folder / "dumps"
+        self.output = folder / "output.log"
+        self.keep = keep  # the dumps; else they are read and deleted while the job runs
+        self.events: list[dict[str, Any]] = []  # everything read so far
+        self._tail = EventTail(self.run_dir)
+        torchx = shutil.which("torchx", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+        if torchx is None:
+            raise SystemExit("kill_test.py: there is no torchx command; activate the environment of ./scripts/test.")
+        command = [torchx, "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]
+        command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--script", "scripts/train_ddp.py", "--"]
+        command += ["--dump-params", str(self.dumps), *script_args]
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        for pid in job_processes(self.run_dir):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def watch(self, condition: Callable[[list[dict[str, Any]]], bool], seconds: float) -> bool:
+        """Read events until `condition(events)`; False if the job ends or time is up before. Checks dumps meanwhile."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            self.events += self._tail.new()
+            if condition(self.events):
+                return True
+            if not self.keep:
+                check_params.consume(self.dumps)
+            time.sleep(0.1)
+        return False
+
+
+def kill_one(job: Job, rng: random.Random) -> tuple[str, float]:
+    """SIGKILL a random worker; its group and the unix time. Raises ProcessLookupError if it has just ended."""
+    worker = rng.choice(workers(job.events))
+    t = time.time()
+    os.kill(worker.pid, signal.SIGKILL)
+    return worker.group, t
+
+
+def run(job: Job, args: argparse.Namespace) -> list[tuple[str, float]]:
+    """Do the kills; those that were done."""
+    rng = random.Random(args.seed)
+    kills: list[tuple[str, float]] = []
+    for n in range(args.kills + 1):  # once more at the end: the last victim must be back as well
+        since = kills[-1][1] if kills else 0.0
+        victim = kills[-1][0] if kills else None
+
+        def together(events: list[dict[str, Any]], since: float = since, victim: str | None = victim) -> bool:
+            later = [e for e in events if float(e["t"]) > since + 0.5]
+            back = victim is None or bool(commits(later, group=victim))
+            return back and training_together(later, args.groups)
+
+        if not job.watch(together, TOGETHER):
+            why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
+            print(f"the job {why} after {n} of {args.kills} kills; see {job.output}")
+            return kills
+        if n < args.kills:
+            job.watch(lambda _: False, rng.uniform(0.3, 2.0))
+            try:
+                kills.append(kill_one(job, rng))
+            except ProcessLookupError:  # the job ends: the next turn says so
+                continue
+            print(f"kill {n + 1}: group {kills[-1][0]} at step {commits(job.events)[-1].get('step')}", flush=True)
+    return kills
+
+
+def figures(values: list[float | None]) -> dict[str, float | None]:
+    known = [v for v in values if v is not None]
+    missing = len(values) - len(known)
+    if not known:
+        return {"median": None, "worst": None, "missing": missing}
+    return {"median": round(median(known), 4), "worst": round(max(known), 4), "missing": missing}
+
+
+def report(job: Job, kills: list[tuple[str, float]], args: argparse.Namespace) -> dict[str, Any]:
+    """What is written as JSON."""
+    events = read_events(job.run_dir)
+    ends = [t for _, t in kills[1:]] + [float("inf")]
+    deaths: list[Death] = [death(events, group, t, until=end) for (group, t), end in zip(kills, ends, strict=True)]
+    dumps = check_params.read_dumps(job.dumps)
+    findings = check_params.check(dumps) if dumps else ["no dumps were written"]
+    return {
+        "groups": args.groups,
+        "kills": len(kills),
+        "exit_code": job.process.returncode,
+        "dumps": len(dumps),
+        "shared_steps": check_params.shared_steps(dumps),
+        "findings": findings,
+        "detected": figures([d.detected for d in deaths]),
+        "next_commit": figures([d.next_commit for d in deaths]),
+        "rejoined": figures([d.rejoined for d in deaths]),
+        "dropped_steps": sum(d.dropped for d in deaths),
+        "deaths": [asdict(d) for d in deaths],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"\n{result['groups']} groups, {result['kills']} kills -9, exit code {result['exit_code']}")
+    for key, what in (
+        ("detected", "kill -> a survivor knows"),
+        ("next_commit", "kill -> survivors' next commit"),
+        ("rejoined", "kill -> first commit of the restarted group"),
+    ):
+        f = result[key]
+        if f["median"] is not None:
+            print(f"  {what:<45} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
+    print(f"  {'steps dropped':<45} {result['dropped_steps']}")
+    for finding in result["findings"]:
+        print(f"  FAILED: {finding}")
+    if not result["findings"]:
+        print(f"  parameters bit-equal at all {result['shared_steps']} shared steps ({result['dumps']} dumps), no gap")
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--groups", type=int, default=2)
+    p.add_argument("--kills", type=int, default=20)
+    p.add_argument("--steps-per-kill", type=int, default=300, help="the job runs 100 + kills times this many steps")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
+    p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
+    p.add_argument("--out", type=Path, help="write the figures as JSON here too")
+    p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for train_ddp.py")
+    args = p.parse_args(argv)
+    if args.groups < 2 or args.kills < 0:
+        p.error("--groups must be at least 2 (somebody has to survive), --kills at least 0")
+
+    folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
+    folder.mkdir(parents=True)
+    steps = 100 + args.kills * args.steps_per_kill
+    began = time.monotonic()
+    with Job(
+        folder, args.groups, ["--steps", str(steps), "--log-every", "50", *MODEL, *args.script_args], keep=args.keep
+    ) as job:
+        kills = run(job, args)
+        if len(kills) == args.kills:
+            job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much
+        ended = job.process.poll() is not None
+    result = report(job, kills, args) | {"seconds": round(time.monotonic() - began, 1), "seed": args.seed}
+    show(result)
+    text = json.dumps(result, indent=1)
+    (folder / "result.json").write_text(text + "\n")
+    if args.out:
+        args.out.write_text(text + "\n")
+    good = ended and result["exit_code"] == 0 and not result["findings"] and len(kills) == args.kills
+    if good and not args.keep:
+        shutil.rmtree(folder)
+    else:
+        print(f"  everything is in {folder}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""Train a small byte-level transformer with several replica groups, any of which may die at any time.
+
+    torchx run ./components.py:ddp --replicas 2 --script scripts/train_ddp.py -- --steps 200 --data PATH_OR_URL
+
+or, with no launcher, a lighthouse and one torchrun per group:
+
+    torchft_x lighthouse --min_replicas 1 &
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=0 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=1 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
+
+Read it from top to bottom. What makes it fault tolerant: every quantity that steers training (data, learning rate, log,
+checkpoint) is a function of the number of *committed* steps. docs/write_a_script.md says how to do the same to your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import hashlib
+import io
+import json
+import math
+import os
+import queue
+import random
+import sys
+import sysconfig
+import time
+import warnings
+
+import fsspec
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch says so on machines without NumPy
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, errors, observe  # noqa: E402
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--steps", type=int, default=200, help="committed steps to train")
+    p.add_argument("--data", help="file, directory, glob or any fsspec URL (default: Python's own standard library)")
+    p.add_argument("--data-mb", type=float, default=8.0, help="read at most this many megabytes of text")
+    p.add_argument("--batch-size", type=int, default=8, help="sequences per group and step")
+    p.add_argument("--seq-len", type=int, default=128)
+    p.add_argument("--layers", type=int, default=4)
+    p.add_argument("--width", type=int, default=128)
+    p.add_argument("--heads", type=int, default=4)
+    p.add_argument("--lr", type=float, default=1e-3, help="highest learning rate; warm-up, then cosine to a tenth")
+    p.add_argument("--warmup", type=int, default=20, help="steps of warm-up")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--threads", type=int, default=1, help="compute threads per process")
+    p.add_argument("--min-groups", type=int, default=1, help="commit only with at least this many groups")
+    p.add_argument(
+        "--checkpoint", metavar="URL", help="fsspec URL of one file to save to, and to resume from if it exists"
+    )
+    p.add_argument("--checkpoint-every", type=int, default=100, help="committed steps between two saves")
+    p.add_argument("--dump-params", metavar="DIR", help="write all parameters after every commit, for check_params.py")
+    p.add_argument("--log-every", type=int, default=10)
+    args = p.parse_args(argv)
+    for name in (
+        "steps",
+        "batch_size",
+        "seq_len",
+        "layers",
+        "width",
+        "heads",
+        "threads",
+        "log_every",
+        "checkpoint_every",
+    ):
+        if getattr(args, name) < 1:
+            p.error(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
+    if args.width % args.heads:
+        p.error(f"--width {args.width} can't be divided among --heads {args.heads}")
+    return args
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Data: one long string of bytes
+
+
+def load_bytes(url: str | None, limit: int) -> torch.Tensor:
+    """At most `limit` bytes of text, files in sorted order, as a uint8 tensor. Raises ConfigError naming `url`."""
+    if url is None:
+        url = os.path.join(glob.escape(sysconfig.get_path("stdlib")), "*.py")
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+        names = fs.find(path) if fs.isdir(path) else [name for name in fs.glob(path) if fs.isfile(name)]
+        if not names:
+            raise errors.ConfigError(f"--data {url}: no such file, directory or match.")
+        text = bytearray()
+        for name in sorted(names):
+            if len(text) >= limit:
+                break
+            with fs.open(name, "rb") as f:
+                text += f.read(limit - len(text))
+    except (OSError, ValueError, ImportError) as e:  # ConfigError is a ValueError too: it says enough already
+        if isinstance(e, errors.ConfigError):
+            raise
+        raise errors.ConfigError(f"--data {url}: it can't be read ({e}).") from None
+    return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+
+
+def get_batch(
+    data: torch.Tensor, args: argparse.Namespace, step: int, participant: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, int64 [batch, seq]: a function of (seed, committed step, participant) and of nothing else.
+
+    A step that is dropped is run again under the same number, so its samples are not skipped; participants draw
+    from streams of their own, so no two of them train on the same samples.
+    """
+    rng = random.Random(f"{args.seed}/{step}/{participant}")
+    starts = [rng.randrange(len(data) - args.seq_len) for _ in range(args.batch_size)]
+    rows = torch.stack([data[i : i + args.seq_len + 1] for i in starts]).long()
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Model: a plain pre-norm transformer over bytes
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, seq, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, seq, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.byte = nn.Embedding(256, args.width)
+        self.place = nn.Embedding(args.seq_len, args.width)
+        self.blocks = nn.ModuleList(Block(args.width, args.heads) for _ in range(args.layers))
+        self.norm = nn.LayerNorm(args.width)
+        self.head = nn.Linear(args.width, 256, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy (nats per byte) of targets `y` after inputs `x`, both int64 [batch, seq]."""
+        h = self.byte(x) + self.place.weight[: x.shape[1]]
+        for block in self.blocks:
+            h = block(h)
+        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
+
+
+def learning_rate(args: argparse.Namespace, step: int) -> float:
+    """Of the step with `step` commits before it."""
+    if step < args.warmup:
+        return args.lr * (step + 1) / args.warmup
+    done = (step - args.warmup) / max(1, args.steps - args.warmup)
+    return args.lr * (0.55 + 0.45 * math.cos(math.pi * min(1.0, done)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Files: the checkpoint, and the dumps for the outside checker
+
+
+class Checkpoint:
+    """One file at an fsspec URL, written beside and then moved, so that a reader sees the old or the new one."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.fs, self.path = fsspec.core.url_to_fs(url)
+            if self.fs.isdir(self.path):
+                raise errors.ConfigError(f"--checkpoint {url}: that is a directory; name a file in it.")
+        except (OSError, ValueError, ImportError) as e:
+            if isinstance(e, errors.ConfigError):
+                raise
+            raise errors.ConfigError(f"--checkpoint {url}: it can't be used ({e}).") from None
+        self.url = url
+
+    def load(self) -> dict | None:
+        """The saved dict, or None if there is none yet. Tensors and plain values only: nothing in it can run."""
+        try:
+            if not self.fs.exists(self.path):
+                return None
+            with self.fs.open(self.path, "rb") as f:
+                return torch.load(io.BytesIO(f.read()), weights_only=True)
+        except Exception as e:  # storage libraries raise what they like; to the user it is one thing
+            raise errors.ConfigError(f"--checkpoint {self.url}: it can't be read ({e}).") from None
+
+    def save(self, state: dict, writer: str) -> None:
+        """A failure costs this save, not the training: the file keeps its last content."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        part = f"{self.path}.part-{writer}"
+        try:
+            self.fs.makedirs(self.path.rpartition("/")[0] or ".", exist_ok=True)
+            with self.fs.open(part, "wb") as f:
+                f.write(buffer.getvalue())
+            self.fs.mv(part, self.path)
+        except OSError as e:
+            print(f"the checkpoint {self.url} was not saved ({e}); training goes on", flush=True)
+
+
+class Dumper:
+    """Writes ``g{group}-r{rank}-a{attempt}-s{step}.bin``: one line of JSON, then every parameter's bytes in order."""
+
+    def __init__(self, folder: str, module: nn.Module, group: str, rank: int, attempt: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self.name = os.path.join(folder, f"g{group}-r{rank}-a{attempt}")
+        self.header = {"group": group, "rank": rank, "attempt": attempt}
+        self.params = [p.detach() for p in module.parameters()]
+        self.bytes = bytearray(sum(p.numel() * p.element_size() for p in self.params))
+        self.flat = torch.frombuffer(self.bytes, dtype=torch.uint8)  # the same memory as self.bytes
+
+    def write(self, step: int, **fields: object) -> None:
+        at = 0
+        for p in self.params:
+            raw = p.reshape(-1).view(torch.uint8)
+            self.flat[at : at + raw.numel()].copy_(raw)
+            at += raw.numel()
+        header = {**self.header, "step": step, **fields, "digest": hashlib.sha256(self.bytes).hexdigest()}
+        path = f"{self.name}-s{step:06d}.bin"
+        with open(path + ".part", "wb") as f:
+            f.write(json.dumps(header).encode() + b"\n")
+            f.write(self.bytes)
+        os.rename(path + ".part", path)  # a reader sees the whole file or none
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a person sees
+
+
+class Voice:
+    """Prints the events that matter and the log lines, in one group for all: the lowest that takes part."""
+
+    def __init__(self, args: argparse.Namespace, group: str, rank: int) -> None:
+        self.args, self.rank = args, rank
+        self.story = observe.Story(group)
+        # Everything that happens to this process arrives here as events, from any thread (docs/events.md).
+        self.happened: queue.SimpleQueue[dict] = queue.SimpleQueue()
+        observe.subscribe(self.happened.put)
+        self.tokens, self.since = 0, time.monotonic()  # of the whole job, since the last log line
+
+    @property
+    def speaks(self) -> bool:
+        return self.rank == 0 and self.story.speaks
+
+    def catch_up(self) -> None:
+        while not self.happened.empty():
+            for line in self.story.tell(self.happened.get()):
+                if self.speaks:
+                    print(line, flush=True)
+
+    def log(self, step: int, loss: torch.Tensor, groups: int) -> None:
+        self.tokens += groups * self.args.batch_size * self.args.seq_len
+        if step % self.args.log_every and step != self.args.steps:
+            return
+        rate = self.tokens / (time.monotonic() - self.since)
+        self.tokens, self.since = 0, time.monotonic()
+        if self.speaks:
+            print(f"step {step:>5} | loss {loss.item():.4f} | groups {groups} | {rate:,.0f} tokens/s", flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def train(args: argparse.Namespace) -> None:
+    group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
+    attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    data = load_bytes(args.data, int(args.data_mb * 1e6))
+    if len(data) <= args.seq_len:
+        raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
+    checkpoint = Checkpoint(args.checkpoint) if args.checkpoint else None
+    voice = Voice(args, group, rank)
+    model = Transformer(args)
+    adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    healed = False  # was the state copied from another group since the last commit?
+
+    def state_dict() -> dict:
+        return {"model": model.state_dict(), "optim": adamw.state_dict()}
+
+    def load_state_dict(state: dict) -> None:
+        nonlocal healed
+        model.load_state_dict(state["model"])
+        adamw.load_state_dict(state["optim"])
+        healed = True
+
+    def set_lr(step: int) -> None:
+        # The rate of the coming step is part of the optimizer's state, so a group that heals gets it with the rest.
+        for param_group in adamw.param_groups:
+            param_group["lr"] = learning_rate(args, step)
+
+    manager = Manager(
+        pg=ProcessGroupGloo(),
+        load_state_dict=load_state_dict,
+        state_dict=state_dict,
+        min_replica_size=args.min_groups,
+        replica_id=group,
+    )
+    ddp = DistributedDataParallel(manager, model)
+    optimizer = Optimizer(manager, adamw)
+    dumper = Dumper(args.dump_params, model, group, rank, attempt) if args.dump_params else None
+
+    if checkpoint and (saved := checkpoint.load()):
+        load_state_dict(saved["user"])
+        manager.load_state_dict(saved["manager"])
+        healed = False
+        print(f"group {group}: resumed from {checkpoint.url} at step {manager.current_step()}", flush=True)
+    set_lr(manager.current_step())
+
+    while manager.current_step() < args.steps:
+        optimizer.zero_grad()  # asks who takes part in this step
+        participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
+        step = manager.current_step()  # of all groups: one that heals has jumped to it
+        loss = ddp(*get_batch(data, args, step, participant))
+        loss.backward()  # averages the gradients over the groups while it runs
+        optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
+
+        voice.catch_up()
+        if not optimizer.committed:
+            continue
+        step = manager.current_step()
+        set_lr(step)
+        if dumper:
+            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
+        healed = False
+        voice.log(step, loss, manager.num_participants())
+        if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):
+            checkpoint.save({"manager": manager.state_dict(), "user": state_dict()}, writer=f"{group}-{attempt}")
+
+    if voice.speaks:
+        print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
+    manager.shutdown()
+
+
+def main() -> int:
+    try:
+        train(parse_args())
+    except errors.ConfigError as e:  # a mistake in what we were given: one sentence, no traceback
+        print(f"train_ddp.py: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Real jobs for the tests: commands as a user types them, their output, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.util import scaled, wait_for
+from torchft_x.observe.events import read_events
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import commits, training_together, workers
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2")
+
+
+class Job:
+    """A command that runs, with its output in a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, run_dir: Path) -> None:
+        self.process = process
+        self.log = log
+        self.run_dir = run_dir
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def events(self) -> list[dict]:
+        return read_events(self.run_dir)
+
+    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        """Like tests.util.wait_for, but shows the output if the job ends or time is up."""
+        try:
+            wait_for(lambda: condition() or self.process.poll() is not None, seconds, what)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; the job's output:\n{self.output()[-4000:]}") from None
+        assert condition(), f"the job ended ({self.process.returncode}) before {what}:\n{self.output()[-4000:]}"
+
+    def wait(self, seconds: float) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(scaled(seconds))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job still runs after {seconds} s:\n{self.output()[-4000:]}") from None
+
+    def wait_until_training(self, groups: int, seconds: float = 60.0) -> None:
+        self.wait_for(
+            lambda: training_together(self.events(), groups) and len(commits(self.events())) > 10,
+            seconds,
+            f"{groups} groups train together",
+        )
+
+    def worker(self, group: str) -> int:
+        """Process id of the group's newest worker."""
+        return next(w.pid for w in workers(self.events()) if w.group == group)
+
+
+@contextmanager
+def running(command: list[str], log: Path, run_dir: Path, **variables: str) -> Iterator[Job]:
+    """Start `command` in the repository; whatever of it is alive at the end is killed."""
+    environ = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT), **variables}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Job(process, log, run_dir)
+    finally:
+        for pid in [*([process.pid] if process.poll() is None else []), *job_processes(run_dir)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait(10)
+
+
+def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = "scripts/train_ddp.py") -> list[str]:
+    """The main command."""
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]
+    return [*command, "--run_dir", str(run_dir), "--script", script, "--", *script_args]
+
+
+def gone(run_dir: Path, seconds: float) -> None:
+    """Wait until no process of the run is left."""
+    wait_for(lambda: not job_processes(run_dir), seconds, f"the end of processes {job_processes(run_dir)}")

@@ -1,0 +1,131 @@
+"""Real jobs whose workers, supervisors or launcher are killed. (a) to (e) of issue 2, small."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
+from torchft_x.observe.processes import job_processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    command = [sys.executable, ROOT / "scripts" / name, *args]
+    return subprocess.run(
+        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run of two groups with two kills, with every dump kept."""
+    folder = tmp_path_factory.mktemp("kills") / "run"
+    args = ("--groups", "2", "--kills", "2", "--steps-per-kill", "400", "--keep", "--dir", str(folder), "--", *SMALL)
+    return folder, script("kill_test.py", *args, "--batch-size", "16")
+
+
+def test_two_groups_survive_kills_with_equal_parameters(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = killed
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])
+    assert result["shared_steps"] > 20
+    for figure in ("detected", "next_commit", "rejoined"):
+        assert result[figure]["missing"] == 0, figure
+
+
+def test_one_altered_bit_fails_the_check(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = killed
+    assert script("check_params.py", folder / "dumps").returncode == 0
+    altered = script("check_params.py", folder / "dumps", "--flip-one-bit")
+    assert altered.returncode == 1
+    assert "the parameters differ" in altered.stdout
+
+
+def test_a_killed_supervisor_takes_its_worker_along_and_the_job_names_the_group(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with running(torchx_ddp(run_dir, "--steps", "1500", *SMALL), tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2)
+        worker = job.worker("1")
+        (supervisor,) = {e["pid"] for e in job.events() if e.get("role") == "supervisor" and e.get("group") == "1"}
+        os.kill(supervisor, signal.SIGKILL)
+        job.wait_for(lambda: worker not in job_processes(run_dir), 10, "the end of the worker")
+        assert job.wait(120) == 1
+        assert re.search(r"group 1\b.*(lost|gone|died|supervisor)", job.output()), job.output()[-3000:]
+        assert re.search(r"step +1500 \|", job.output())  # the survivor has finished
+        gone(run_dir, 10)
+
+
+def test_the_peers_two_shell_launch_works_without_supervisor_and_torchx(tmp_path: Path) -> None:
+    """A lighthouse, then torchrun twice; the lighthouse never heard of this job before."""
+    run_dir = tmp_path / "run"  # only so that whatever is left can be found and killed
+    address = tmp_path / "address"
+    mark = {"TORCHFT_X_RUN_DIR": str(run_dir)}
+    lighthouse = [str(BIN / "torchft_x"), "lighthouse", "--min_replicas", "1", "--bind", "[::]:0"]
+    if not (BIN / "torchft_x").exists():
+        lighthouse[:1] = [sys.executable, "-m", "torchft_x"]
+    lighthouse += ["--join_timeout_ms", "10000", "--address_file", str(address)]
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node", "1", "scripts/train_ddp.py"]
+    torchrun += ["--steps", "60", "--dump-params", str(tmp_path / "dumps"), *SMALL]
+    with running(lighthouse, tmp_path / "lighthouse.log", run_dir, **mark) as service:
+        service.wait_for(address.exists, 15, "the lighthouse serves")
+        where = {"TORCHFT_LIGHTHOUSE": address.read_text().strip(), "NUM_REPLICA_GROUPS": "2"}
+        with (
+            running(torchrun, tmp_path / "0.log", run_dir, REPLICA_GROUP_ID="0", **where, **mark) as one,
+            running(torchrun, tmp_path / "1.log", run_dir, REPLICA_GROUP_ID="1", **where, **mark) as two,
+        ):
+            assert one.wait(90) == 0, one.output()[-3000:]
+            assert two.wait(30) == 0, two.output()[-3000:]
+            assert re.search(r"step +60 \| loss .* groups 2", one.output())
+            assert "done: 60 steps committed" in one.output()
+            assert "done:" not in two.output()  # one group talks for both
+    checked = script("check_params.py", tmp_path / "dumps")
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-C twice", "kill -9"])
+def test_no_process_is_left_when_the_launcher_ends(tmp_path: Path, how: str) -> None:
+    run_dir = tmp_path / "run"
+    with running(torchx_ddp(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2)
+        assert len(job_processes(run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
+        os.kill(job.process.pid, signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+        if how == "Ctrl-C twice":
+            job.wait_for(lambda: True, 1, "the first one")
+            os.kill(job.process.pid, signal.SIGINT)
+        gone(run_dir, 10)
+        assert job.wait(10) != 0
+
+
+def test_bad_data_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = torchx_ddp(run_dir, "--data", str(tmp_path / "nowhere"))
+    with running(command, tmp_path / "log", run_dir) as job:
+        assert job.wait(60) != 0
+        assert "nowhere: no such file, directory or match." in job.output()
+        assert "Traceback" not in job.output()
+        gone(run_dir, 10)
+
+
+def test_a_run_is_saved_and_resumed_at_its_step(tmp_path: Path) -> None:
+    saved = tmp_path / "state.pt"
+    for steps in ("30", "50"):
+        run_dir = tmp_path / f"run-{steps}"
+        command = torchx_ddp(run_dir, "--steps", steps, "--checkpoint", str(saved), *SMALL)
+        with running(command, tmp_path / steps, run_dir) as job:
+            assert job.wait(90) == 0, job.output()[-3000:]
+    output = (tmp_path / "50").read_text()
+    assert "resumed from" in output
+    assert "at step 30" in output
+    assert re.search(r"step +50 \|", output)
+    assert not re.search(r"step +30 \|", output)

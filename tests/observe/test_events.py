@@ -1,0 +1,88 @@
+"""observe/events: lines on disk, listeners, and reading a run that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchft_x.observe.events import EVENTS, EventLog, EventTail, read_events, subscribe
+
+
+def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "trainer", group="1", rank=0, attempt=None)
+    log.bind(replica_id="1:abc")
+    log.emit("commit", step=3, reason=None)
+    log.close()
+    (event,) = read_events(tmp_path)
+    assert {k: event[k] for k in ("role", "group", "rank", "replica_id", "event", "step")} == {
+        "role": "trainer",
+        "group": "1",
+        "rank": 0,
+        "replica_id": "1:abc",
+        "event": "commit",
+        "step": 3,
+    }
+    assert event["t"] > 1e9
+    assert "mono" in event
+    assert "attempt" not in event
+    assert "reason" not in event
+
+
+def test_an_unknown_event_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown event 'committed'"):
+        EventLog(tmp_path, "trainer").emit("committed")
+
+
+def test_listeners_hear_events_without_a_run_directory_until_they_unsubscribe() -> None:
+    heard: list[dict] = []
+    stop = subscribe(heard.append)
+    log = EventLog(None, "trainer", group="0")
+    log.emit("commit", step=1)
+    stop()
+    log.emit("commit", step=2)
+    assert [(e["event"], e["step"], e["group"]) for e in heard] == [("commit", 1, "0")]
+
+
+def test_two_listeners_are_independent() -> None:
+    one: list[dict] = []
+    two: list[dict] = []
+    stop_one, stop_two = subscribe(one.append), subscribe(two.append)
+    log = EventLog(None, "trainer")
+    log.emit("leave")
+    stop_one()
+    log.emit("leave")
+    stop_two()
+    assert (len(one), len(two)) == (1, 2)
+
+
+def test_the_tail_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "trainer", group="0")
+    tail = EventTail(tmp_path)
+    assert tail.new() == []
+    log.emit("commit", step=1)
+    assert [e["step"] for e in tail.new()] == [1]
+    (path,) = (tmp_path / "events").iterdir()
+    line = json.dumps({"t": 5.0, "event": "commit", "step": 2})
+    with path.open("a") as f:
+        f.write(line[:10])
+    assert tail.new() == []
+    with path.open("a") as f:
+        f.write(line[10:] + "\n")
+    assert [e["step"] for e in tail.new()] == [2]
+    log.close()
+
+
+def test_read_events_merges_files_by_time_and_skips_what_is_no_event(tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"t": 3, "event": "commit"}\n{"t": 1, "event": "start"}\n{"t": 9, "ev')
+    (folder / "b.jsonl").write_text('{"t": 2, "event": "drop"}\nno json\n[1]\n')
+    assert [e["event"] for e in read_events(tmp_path)] == ["start", "drop", "commit"]
+
+
+def test_every_event_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    missing = [name for name in sorted(EVENTS) if f"| `{name}` |" not in text]
+    assert not missing

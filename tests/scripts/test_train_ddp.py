@@ -1,0 +1,154 @@
+"""scripts/train_ddp.py: its parts that can be tried without a job."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from torchft_x.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ddp.py"
+
+
+@pytest.fixture(scope="module")
+def ddp() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_ddp", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def args(ddp: ModuleType) -> argparse.Namespace:
+    return ddp.parse_args(["--width", "16", "--heads", "2", "--layers", "1", "--seq-len", "8", "--batch-size", "3"])
+
+
+def test_the_default_model_has_about_the_promised_size(ddp: ModuleType) -> None:
+    model = ddp.Transformer(ddp.parse_args([]))
+    assert 0.8e6 < sum(p.numel() for p in model.parameters()) < 1.0e6
+
+
+def test_a_batch_depends_on_seed_step_and_participant_only(ddp: ModuleType, args: argparse.Namespace) -> None:
+    data = torch.arange(256, dtype=torch.uint8)
+    x, y = ddp.get_batch(data, args, 7, 1)
+    assert x.shape == y.shape == (3, 8)
+    assert torch.equal(x[:, 1:], y[:, :-1])  # the target is the next byte
+    again, _ = ddp.get_batch(data, args, 7, 1)
+    assert torch.equal(x, again)
+    for step, participant in ((8, 1), (7, 0)):
+        assert not torch.equal(x, ddp.get_batch(data, args, step, participant)[0])
+
+
+def test_the_last_byte_of_the_text_can_be_a_target(ddp: ModuleType, args: argparse.Namespace) -> None:
+    data = torch.arange(9, dtype=torch.uint8)  # room for exactly one sequence
+    _, y = ddp.get_batch(data, args, 0, 0)
+    assert y[0, -1] == 8
+
+
+def test_default_data_is_python_source_in_a_fixed_order_up_to_the_limit(ddp: ModuleType) -> None:
+    text = ddp.load_bytes(None, 50_000)
+    assert len(text) == 50_000
+    assert b"import" in bytes(text.tolist())
+    assert torch.equal(text, ddp.load_bytes(None, 50_000))
+
+
+def test_data_is_a_file_a_directory_a_glob_or_a_url(ddp: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_bytes(b"second")
+    (tmp_path / "a.txt").write_bytes(b"first ")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "c.md").write_bytes(b" third")
+
+    def read(url: object) -> bytes:
+        return bytes(ddp.load_bytes(str(url), 1000).tolist())
+
+    assert read(tmp_path / "a.txt") == b"first "
+    assert read(tmp_path) == b"first second third"
+    assert read(tmp_path / "*.txt") == b"first second"
+    assert read(f"file://{tmp_path}/b.txt") == b"second"
+
+
+@pytest.mark.parametrize("url", ["/nowhere/at/all", "/nowhere/*.txt", "nosuchscheme://x/y", "memory://nothing"])
+def test_bad_data_is_named(ddp: ModuleType, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--data .*nowhere|nosuchscheme|nothing"):
+        ddp.load_bytes(url, 1000)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_a_tenth(ddp: ModuleType) -> None:
+    args = ddp.parse_args(["--steps", "100", "--warmup", "10", "--lr", "1.0"])
+    rates = [ddp.learning_rate(args, step) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == pytest.approx(1.0)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[100] == pytest.approx(0.1)
+
+
+def test_a_checkpoint_comes_back_and_nothing_is_beside_it(ddp: ModuleType, tmp_path: Path) -> None:
+    checkpoint = ddp.Checkpoint(str(tmp_path / "sub" / "state.pt"))
+    assert checkpoint.load() is None
+    for step in (1, 2):
+        checkpoint.save({"manager": {"step": step}, "user": {"w": torch.full((3,), float(step))}}, writer="0-0")
+    saved = checkpoint.load()
+    assert saved["manager"] == {"step": 2}
+    assert torch.equal(saved["user"]["w"], torch.full((3,), 2.0))
+    assert os.listdir(tmp_path / "sub") == ["state.pt"]
+
+
+def test_a_checkpoint_that_can_not_be_read_is_named(ddp: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(ConfigError, match=r"--checkpoint .*state\.pt: it can't be read"):
+        ddp.Checkpoint(str(path)).load()
+    with pytest.raises(ConfigError, match="that is a directory"):
+        ddp.Checkpoint(str(tmp_path))
+
+
+def test_a_failed_save_is_a_line_and_keeps_the_old_file(
+    ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ddp.Checkpoint(str(tmp_path / "file" / "state.pt")).save({}, writer="0-0")
+    assert "was not saved" in capsys.readouterr().out
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        module.bias.copy_(torch.tensor([3.0]))
+    ddp.Dumper(str(tmp_path), module, "1", 0, 2).write(5, t=1.5, committed_in=9, healed=True)
+    assert os.listdir(tmp_path) == ["g1-r0-a2-s000005.bin"]
+    header, _, body = (tmp_path / "g1-r0-a2-s000005.bin").read_bytes().partition(b"\n")
+    assert torch.frombuffer(bytearray(body), dtype=torch.float32).tolist() == [1.0, 2.0, 3.0]
+    assert json.loads(header)["committed_in"] == 9
+    checker = subprocess.run([sys.executable, SCRIPT.with_name("check_params.py"), tmp_path], stdin=subprocess.DEVNULL)
+    assert checker.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--data", "/nowhere"], "--data /nowhere: no such file, directory or match."),
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--width", "10", "--heads", "3"], "--width 10 can't be divided among --heads 3"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(argv: list[str], words: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *argv], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,146 @@
+"""What a run's events say: who runs where, what each death cost, and how it went. Pure functions over `read_events`.
+
+Times are unix seconds (`t`): the events of several processes of one host are compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from torchft_x.observe.events import read_events
+from torchft_x.observe.story import Story, groups, plural
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A trainer process, by the `joined` event of its Manager."""
+
+    group: str
+    rank: int
+    attempt: int
+    pid: int
+    t: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """One kill, and what it cost. Seconds count from the kill; None: it never happened."""
+
+    group: str
+    t: float  # unix seconds of the kill
+    detected: float | None  # until the first survivor heard of it
+    next_commit: (
+        float | None
+    )  # until the first commit of any survivor without it (a step that was all but done is none)
+    rejoined: float | None  # until the first commit of the group's next life
+    dropped: int  # steps the survivors dropped before that next commit; the same step counts once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A whole run."""
+
+    steps: int
+    restarts: int
+    dropped: int
+    lost: float  # seconds beyond a usual step, around deaths and drops
+
+    def __str__(self) -> str:
+        return (
+            f"done: {plural(self.steps, 'step')} committed, {plural(self.restarts, 'restart')}, "
+            f"{plural(self.dropped, 'step')} dropped, {self.lost:.2f} s lost"
+        )
+
+
+def workers(events: Sequence[Event]) -> list[Worker]:
+    """The newest life of every (group, rank), whether it still runs or not."""
+    newest: dict[tuple[str, int], Worker] = {}
+    for e in events:
+        if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e:
+            worker = Worker(
+                group=str(e["group"]),
+                rank=int(e.get("rank", 0)),
+                attempt=int(e.get("attempt", 0)),
+                pid=int(e["pid"]),
+                t=float(e["t"]),
+            )
+            newest[worker.group, worker.rank] = worker
+    return [newest[key] for key in sorted(newest)]
+
+
+def commits(events: Sequence[Event], *, group: str | None = None) -> list[Event]:
+    """Commit events of trainers, of one group or of all, in order of time."""
+    return [e for e in events if e.get("event") == "commit" and (group is None or str(e.get("group")) == group)]
+
+
+def training_together(events: Sequence[Event], wanted: int) -> bool:
+    """Has the newest commit of the job been made by `wanted` participants?"""
+    newest = commits(events)[-1:]
+    return bool(newest) and int(newest[0].get("participants", 0)) >= wanted
+
+
+def death(events: Sequence[Event], group: str, t: float, *, until: float = float("inf")) -> Death:
+    """What the kill of a process of `group` at unix time `t` cost; later kills begin at `until`."""
+    later = [e for e in events if t < float(e["t"]) < until]
+    ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
+    last_life = int(ours[-1].get("attempt", 0)) if ours else 0
+    survivors = [e for e in later if e.get("role") == "trainer" and str(e.get("group")) != group]
+    heard = [e for e in survivors if e.get("event") == "member_lost" and group in groups(e.get("lost"))]
+    together = max((int(e.get("participants", 0)) for e in ours[-1:]), default=0)
+    without = [e for e in commits(survivors) if int(e.get("participants", 0)) < together]
+    return Death(
+        group=group,
+        t=t,
+        detected=_since(t, heard),
+        next_commit=_since(t, without),
+        rejoined=_since(t, [e for e in commits(later, group=group) if int(e.get("attempt", 0)) > last_life]),
+        dropped=len({e.get("step") for e in survivors if e.get("event") == "drop"}),
+    )
+
+
+def summarize(events: Sequence[Event]) -> Summary:
+    """The run as a whole. A dropped step counts once, however many groups dropped it."""
+    made = commits(events)
+    restarts = {
+        (str(e.get("group")), int(e.get("attempt", 0)))
+        for e in events
+        if e.get("event") == "joined" and e.get("role") == "trainer" and int(e.get("attempt", 0)) > 0
+    }
+    drops = {(e.get("step"), e.get("quorum")) for e in events if e.get("event") == "drop"}
+    return Summary(
+        steps=max((int(e.get("step", 0)) + 1 for e in made), default=0),
+        restarts=len(restarts),
+        dropped=len(drops),
+        lost=_lost(made, [float(e["t"]) for e in events if e.get("event") in ("member_lost", "drop")]),
+    )
+
+
+def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
+    """Of the whole run if its events are at hand, else of what this process has seen."""
+    if run_dir is not None:
+        return summarize(read_events(run_dir))
+    return Summary(steps=story.step, restarts=story.rejoins, dropped=story.dropped, lost=story.lost)
+
+
+def _since(t: float, events: Sequence[Event]) -> float | None:
+    return float(events[0]["t"]) - t if events else None
+
+
+def _lost(made: Sequence[Event], troubles: Sequence[float]) -> float:
+    """Sum over the gaps between steps that contain trouble, each less the usual gap."""
+    first: dict[int, float] = {}  # step -> when the first group committed it
+    for e in made:
+        first.setdefault(int(e.get("step", 0)), float(e["t"]))
+    times = sorted(first.values())
+    gaps = list(pairwise(times))
+    if not gaps:
+        return 0.0
+    usual = median(b - a for a, b in gaps)
+    return sum(max(0.0, b - a - usual) for a, b in gaps if any(a <= t <= b for t in troubles))

@@ -1,0 +1,147 @@
+"""The events of one process, told to a person: who died and why, who is back, what it cost.
+
+`Story` decides and prints nothing; feed it what `observe.subscribe` delivers, from one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from torchft_x.core.types import group_number, group_of
+
+TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
+
+
+class Story:
+    """What this group has lived through, in lines of text and a few counters.
+
+    `group` is the own group id. Times are monotonic seconds of this process.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.members: frozenset[str] = frozenset()  # groups of the newest quorum that are not lost since
+        self.participants: frozenset[str] = frozenset()  # those of them whose gradients count
+        self.step = 0  # committed steps
+        self.committed_in = 0  # quorum id of the last commit
+        self.died: dict[str, float] = {}  # group -> when this process heard of its death; gone once it is back
+        self.deaths = 0
+        self.rejoins = 0
+        self.dropped = 0
+        self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
+        self._last_commit: float | None = None
+        self._interrupted = False  # has anything broken since the last commit?
+        self._gaps: deque[float] = deque(maxlen=TYPICAL)  # between undisturbed commits
+
+    def __repr__(self) -> str:
+        return (
+            f"Story(group={self.group!r}, step={self.step}, members={by_number(self.members)}, "
+            f"participants={by_number(self.participants)}, deaths={self.deaths}, dropped={self.dropped}, "
+            f"lost={self.lost:.2f})"
+        )
+
+    @property
+    def speaks(self) -> bool:
+        """Is the own group the one that talks for all: the lowest by number that takes part and is not lost?"""
+        alive = self.participants & self.members or self.members
+        return not alive or by_number(alive)[0] == self.group
+
+    def tell(self, event: dict[str, Any]) -> list[str]:
+        """Take one event in; lines worth a person's reading come out, usually none."""
+        name = event.get("event")
+        now = float(event.get("mono", 0.0))
+        if name == "quorum":
+            return self._quorum(event, now)
+        if name == "member_lost":
+            return self._member_lost(event, now)
+        if name == "drop":
+            self.dropped += 1
+            self._interrupted = True
+            return [f"step {self.step + 1} dropped ({event.get('reason', 'no reason given')}); it is run again"]
+        if name == "heal_end" and not event.get("failed"):
+            return [f"group {self.group} copied the state of step {event.get('step')}{_took(event)}"]
+        if name == "commit":
+            return self._commit(event, now)
+        return []
+
+    def _quorum(self, event: dict[str, Any], now: float) -> list[str]:
+        members = groups(event.get("members"))
+        participants = members - groups(event.get("healing"))
+        lines = []
+        for group in by_number(self.members - members):
+            if group not in self.died:  # not heard of before: it left, or its death came with the quorum
+                lines += self._gone(group, "is no longer among us", now)
+        for group in by_number(participants - self.participants):
+            if group in self.died:
+                self.rejoins += 1
+                lines.append(
+                    f"group {group} rejoined at step {event.get('step', self.step)} "
+                    f"({now - self.died.pop(group):.1f} s after it was lost)"
+                )
+            elif self.participants and group != self.group:
+                lines.append(f"group {group} joined at step {event.get('step', self.step)}")
+        self.members, self.participants = members, participants
+        self.step = int(event.get("step", self.step))
+        return lines
+
+    def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
+        lines = []
+        for group in by_number(groups(event.get("lost")) & self.members):
+            lines += self._gone(group, f"died ({event.get('reason') or 'connection lost'})", now)
+        return lines
+
+    def _gone(self, group: str, how: str, now: float) -> list[str]:
+        self.members -= {group}
+        self.died[group] = now
+        self.deaths += 1
+        self._interrupted = True
+        return [f"group {group} {how} at step {self.step}"]
+
+    def _commit(self, event: dict[str, Any], now: float) -> list[str]:
+        self.step = int(event.get("step", self.step)) + 1
+        self.committed_in = int(event.get("quorum", self.committed_in))
+        lines = []
+        if self._last_commit is not None:
+            gap = now - self._last_commit
+            if self._interrupted:
+                lost = max(0.0, gap - self.usual_step)
+                self.lost += lost
+                count = len(self.participants & self.members)
+                lines.append(f"training goes on at step {self.step} with {plural(count, 'group')}: {lost:.2f} s lost")
+            else:
+                self._gaps.append(gap)
+        self._last_commit, self._interrupted = now, False
+        return lines
+
+    @property
+    def usual_step(self) -> float:
+        """Seconds from commit to commit when nothing happens; 0.0 as long as none is known."""
+        return sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
+
+
+def groups(replica_ids: Any) -> frozenset[str]:
+    """Group ids of one or several replica ids; of anything else (an old log, a count) the empty set."""
+    if isinstance(replica_ids, str):
+        return frozenset([group_of(replica_ids)])
+    if not isinstance(replica_ids, (list, tuple, set, frozenset)):
+        return frozenset()
+    return frozenset(group_of(str(r)) for r in replica_ids)
+
+
+def by_number(names: frozenset[str] | set[str]) -> list[str]:
+    """Group ids in the order people expect: 2 before 10, and those without a number last."""
+
+    def key(name: str) -> tuple[bool, int, str]:
+        number = group_number(name)
+        return (number is None, number or 0, name)
+
+    return sorted(names, key=key)
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _took(event: dict[str, Any]) -> str:
+    return f" in {float(event['duration']):.2f} s" if "duration" in event else ""
