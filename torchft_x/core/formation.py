@@ -1,110 +1,168 @@
-"""Who forms the next quorum, or why nobody does yet. A pure function of what the lighthouse knows.
+"""May a quorum be formed now, and of whom? A pure function (R6, R9 and the peer's rules).
 
-Rules R5, R6, R8, R9 of the protocol, and for the first quorum the peer's: enough participants, more than half of the
-healthy, and a bounded wait for the healthy that have not asked.
+"Not yet" is an answer: a `Wait` with a reason that an operator can read. What a lighthouse that has just started must
+wait for before this question is asked (R8) is in `core.takeover`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from torchft_x.core.types import Member, Quorum
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A member that waits for a quorum."""
-
-    member: Member
-    since: float  # when it asked
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """All that the decision depends on."""
-
-    candidates: tuple[Candidate, ...]  # live and waiting, in any order
-    cur: Quorum | None = None  # newest quorum issued or adopted
-    lost: frozenset[str] = frozenset()  # members of cur that are not waited for
-    over: frozenset[str] = frozenset()  # members of cur that provably can't commit any more
-    healthy: int = 0  # live members, waiting or not
-    absent: int = 0  # announced groups of which no member waits
-    fresh: str = ""  # why a fresh lighthouse may not form yet (R8); empty: it may
-    min_replicas: int = 1
-    join_timeout: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """These members, sorted by replica id. `new_lineage`: no carrier of the old quorum is in it (R9b)."""
-
-    members: tuple[Member, ...]
-    new_lineage: bool
+from torchft_x.core.types import JoinReason, Member, Quorum
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not yet. The reason is what the operator sees."""
+    """Not yet. `reason` is a sentence that does not change while the situation doesn't."""
 
     reason: str
+    until: float | None = None  # when time alone may end the wait; None: something has to happen
 
 
-def form(view: View, now: float) -> Form | Wait:
-    """Decide. `now` is on the clock of `Candidate.since`."""
-    members = {c.member.replica_id: c.member for c in view.candidates}
-    if not members:
-        return Wait("nobody has asked for a quorum")
-    if view.fresh:
-        return Wait(view.fresh)
-    if any(m.shrink_only for m in members.values()) and view.cur is not None:
-        old = {m.replica_id for m in view.cur.members}
-        members = {r: m for r, m in members.items() if r in old}
-    if len(members) < view.min_replicas:
-        return Wait(f"need {view.min_replicas} groups (min_replicas), only {len(members)} asked: {_names(members)}")
-    if view.cur is None:
-        return _first(view, members, now)
-    return _successor(view, view.cur, members)
+# --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
 
 
-def _first(view: View, members: dict[str, Member], now: float) -> Form | Wait:
-    """The peer's rules 4-6."""
-    if len(members) <= view.healthy // 2:
-        return Wait(
-            f"need more than half of {view.healthy} healthy groups, only {len(members)} asked: {_names(members)}"
-        )
-    stragglers = max(view.healthy - len(members), 0) + view.absent
-    since = min(c.since for c in view.candidates)
-    left = since + view.join_timeout - now
-    if stragglers and left > 0:
-        return Wait(f"waiting up to {view.join_timeout:g} s (join timeout) for {stragglers} healthy groups to ask")
-    return Form(_sorted(members), new_lineage=False)
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member that has asked and is alive."""
+
+    member: Member
+    reason: JoinReason = JoinReason.BOUNDARY
+    since: float = 0.0  # when it asked
 
 
-def _successor(view: View, cur: Quorum, members: dict[str, Member]) -> Form | Wait:
-    """R6: everybody in cur that is not lost has asked. R9: a carrier goes along, or all who stay out are over."""
-    awaited = [m.replica_id for m in cur.members if m.replica_id not in members and m.replica_id not in view.lost]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """Everything the decision depends on."""
+
+    now: float
+    cur: Quorum | None  # newest quorum issued or adopted
+    candidates: tuple[Candidate, ...]
+    lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
+    over: Collection[str] = frozenset()  # of cur's members: those that provably commit nothing more in it (R9b)
+    broken: bool = False  # cur's members were told that it is over, so their process groups are gone
+    silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
+    absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
+    min_replicas: int = 1
+    join_timeout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Issue a quorum of these members."""
+
+    members: tuple[Member, ...]  # sorted by replica id
+    rebuild: bool  # process groups are rebuilt: the config id changes
+    new_lineage: bool = False  # no member carries on cur's state (R9b)
+
+
+def form(s: Situation) -> Form | Wait:
+    """Form a quorum of the candidates, or say what is missing."""
+    chosen = sorted(_cut_to_shrink(s), key=lambda c: c.member.replica_id)
+    members = tuple(c.member for c in chosen)
+    if s.cur is None:
+        wait = _first_quorum(s, chosen)
+        return wait or Form(members, rebuild=True)
+    asked = {m.replica_id for m in members}
+    awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
     if awaited:
-        return Wait(f"waiting for {', '.join(awaited)} of q{cur.number} to reach a step boundary")
-    top, carriers = cur.top, {m.replica_id for m in cur.carriers}
-    heirs = [
-        m.replica_id
-        for m in members.values()
-        if not m.torn and cur.member(m.replica_id) is not None and (m.replica_id in carriers or m.state >= top)
-    ]
-    if heirs:
-        return Form(_sorted(members), new_lineage=False)
-    alive = [m.replica_id for m in cur.members if m.replica_id not in members and m.replica_id not in view.over]
-    if alive:
+        return Wait(f"Waiting for members of q{s.cur.number} to ask: {listed(awaited)}.")
+    too_few = _too_few(s, members)
+    if too_few:
+        return too_few
+    heirs = _heirs(s.cur, members)
+    if not heirs:
+        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.over]
+        if running:
+            return Wait(
+                f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
+                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
+            )
+    return Form(members, rebuild=s.broken or _changed(s.cur, chosen), new_lineage=not heirs)
+
+
+def _cut_to_shrink(s: Situation) -> list[Candidate]:
+    """If anybody asks to shrink only, newcomers stay outside."""
+    if s.cur is None or not any(c.member.shrink_only for c in s.candidates):
+        return list(s.candidates)
+    inside = {m.replica_id for m in s.cur.members}
+    return [c for c in s.candidates if c.member.replica_id in inside]
+
+
+def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
+    if members and len(members) >= s.min_replicas:
+        return None
+    names = f" ({listed([m.replica_id for m in members])})" if members else ""
+    return Wait(
+        f"New quorum not ready, only have {len(members)} participants{names}, need min_replicas {s.min_replicas}."
+    )
+
+
+def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
+    """The peer's rules: enough, more than half of those alive, and a wait for those alive that have not asked."""
+    too_few = _too_few(s, tuple(c.member for c in chosen))
+    if too_few:
+        return too_few
+    healthy = len(chosen) + len(s.silent_healthy)
+    if len(chosen) <= healthy // 2:
         return Wait(
-            f"none of q{cur.number}'s up-to-date members is here, and {', '.join(alive)} may still be training "
-            "(until its lease is over or its death is proven)"
+            f"New quorum not ready, only have {len(chosen)} participants, need more than half of {healthy} healthy "
+            f"groups: {listed(sorted(s.silent_healthy))} have not asked."
         )
-    return Form(_sorted(members), new_lineage=True)
+    until = min(c.since for c in chosen) + s.join_timeout
+    stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]
+    if stragglers and s.now < until:
+        return Wait(
+            f"Valid quorum with {len(chosen)} participants, waiting until the join timeout for those that are alive "
+            f"but have not asked: {listed(stragglers)}.",
+            until,
+        )
+    return None
 
 
-def _sorted(members: dict[str, Member]) -> tuple[Member, ...]:
-    return tuple(members[r] for r in sorted(members))
+def _heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
+    """R9(a): was somebody here a carrier of cur, or stands at its top or above now? Mere membership does not do."""
+    top = cur.top
+    inside = {m.replica_id for m in cur.members}
+    carriers = {m.replica_id for m in cur.carriers}
+    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state >= top) for m in members)
 
 
-def _names(members: dict[str, Member]) -> str:
-    return ", ".join(sorted(members)) or "none"
+def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:
+    if [c.member.replica_id for c in chosen] != [m.replica_id for m in cur.members]:
+        return True
+    return any(c.member.commit_failures > 0 or c.reason in (JoinReason.FAILED, JoinReason.REJOINED) for c in chosen)
+
+
+def misfits(candidates: Collection[Candidate], cur: Quorum | None, lost: Collection[str]) -> dict[str, str]:
+    """Candidates whose layout differs from the one that counts, each with a sentence. An empty layout is unknown.
+
+    What counts is what cur's living carriers reduce: the first of them that has asked says it, else cur itself. Where
+    none of them lives (or in a first quorum) it is the earliest candidate. Buckets of different sizes would abort
+    the processes from within gloo, so whoever differs never gets into a quorum.
+    """
+    carriers = [m for m in cur.carriers if m.replica_id not in lost] if cur else []
+    named = {m.replica_id for m in carriers}
+    by_time = sorted((c for c in candidates if c.member.layout), key=lambda c: (c.since, c.member.replica_id))
+    asked = [c.member for c in by_time if c.member.replica_id in named]
+    settled = [m for m in carriers if m.layout]
+    anchor = next(iter([*asked, *settled, *(c.member for c in by_time)]), None)
+    if anchor is None:
+        return {}
+    return {
+        c.member.replica_id: (
+            f"{c.member.replica_id} reduces buckets of layout {c.member.layout}, but {anchor.replica_id} of the running "
+            f"groups reduces layout {anchor.layout}: their models, dtypes or bucket sizes differ. Start every group "
+            "with the same model and settings."
+        )
+        for c in by_time
+        if c.member.layout != anchor.layout
+    }
+
+
+def listed(names: Collection[str], most: int = 8) -> str:
+    """``a, b, c and 9 more``: a sentence stays a sentence with a thousand groups."""
+    shown = list(names)[:most]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

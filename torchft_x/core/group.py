@@ -1,14 +1,16 @@
-"""The group server's machine: gathers its ranks' asks into one join, spreads the quorum, counts the votes.
+"""The machine of a group server: it speaks for all ranks of one replica group.
 
-A group is one member. It is `asking` from the moment all its ranks have asked until the quorum arrives; in between it
-is frozen (R4). A join belongs to a session (R3), so each new session gets it again.
+It turns one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
+quorum in hand is over. A group is *asking* while a join is unanswered: it stands frozen at a step boundary (R4) and
+asks again on every new session, because a join belongs to its session (R3).
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
-from torchft_x.core.ballot import Ballot, Counted, Rejected
+from torchft_x.core.ballot import Ballot
 from torchft_x.core.messages import (
     AnswerQuorum,
     AnswerVote,
@@ -19,6 +21,7 @@ from torchft_x.core.messages import (
     FencedArrived,
     GroupEffect,
     GroupEvent,
+    Hello,
     Note,
     OverArrived,
     PushEnd,
@@ -29,229 +32,285 @@ from torchft_x.core.messages import (
     SendLeave,
     SessionDown,
     SessionUp,
+    Tick,
     Vote,
 )
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 from torchft_x.errors import ConfigError
 
+# If ranks give different reasons, the one that says most about the state of the group wins.
+_REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
-    """Who this group is. Raises `ConfigError` naming the field."""
+    """What does not change over the life of a group."""
 
     replica_id: str
+    """``<group id>:<nonce>``."""
     address: str
-    """Of the group server, http://host:port."""
+    """Of the group server, ``http://host:port``."""
     store_address: str
-    world_size: int
+    """``host:port`` of the group's TCPStore."""
+    world_size: int = 1
+    """Ranks in the group."""
     library: str = ""
+    """``torchft_x/<version>``; what it says decides who may heal from whom."""
     life: Life = Life()
     data: str = ""
+    """JSON object handed to the other members, or empty."""
+    boot_id: str = ""
+    """Of the own host. With it a refused connect proves this life's death to a lighthouse on the same host."""
 
     def __post_init__(self) -> None:
-        if self.world_size < 1:
-            raise ConfigError(f"world_size is {self.world_size}, a group has at least one rank.")
         if not self.replica_id:
-            raise ConfigError("replica_id is empty.")
+            raise ConfigError("replica_id is empty; a group needs a name like 'train_0:<nonce>'.")
+        if self.world_size < 1:
+            raise ConfigError(f"world_size is {self.world_size}; a group has at least one rank.")
 
 
 class Group:
-    """The machine. Ranks are 0..world_size-1; calls are the shell's numbers for open requests."""
+    """See the module's first lines. One thread at a time; the shell holds the lock."""
 
-    def __init__(self, config: GroupConfig) -> None:
-        self.config = config  # fixed
-        self.state = State()  # as last told by the ranks
-        self.torn = False  # as last told by the ranks
-        self.quorum: Quorum | None = None  # newest that arrived
-        self.lease_until = 0.0  # counted from the sending of the join that the quorum answered
-        self._asks: dict[int, Ask] = {}  # by rank; complete and unanswered: the group is frozen
-        self._asked_at: float | None = None  # when the join was sent on the present session; None: not sent
-        self._connected = False  # a session stands
-        self._metadata: dict[int, str] = {}  # checkpoint metadata by rank, as last told
-        self._over: OverArrived | None = None  # set when the quorum in hand has lost a member
-        self._missed = False  # a quorum came that not all ranks took: the others may be waiting in a collective
-        self._ended: PushEnd | None = None  # fenced or refused; final
-        self._ballot = Ballot(config.world_size)  # in hand
+    def __init__(self, config: GroupConfig, now: float) -> None:
+        self._config = config
+        self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
+        self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
+        self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
+        self._quorum: Quorum | None = None  # quorum in hand: newest received
+        self._lease_until = now  # of the quorum in hand, own monotonic clock
+        self._over = ""  # why the quorum in hand can't be used any more; '' while it can
+        self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
+        self._state = State()  # newest the group server knows: last asked with, or committed since
+        self._ballot = Ballot(config.world_size)
+        self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last told
+        self._session = False  # whether a session to the lighthouse stands
+        self._no_session = "no session to the lighthouse yet"  # why not, for people
+        self._end = ""  # why the group must stop; every later call gets it
 
     def __repr__(self) -> str:
-        q = f"q{self.quorum.number}" if self.quorum else "none"
-        return f"Group({self.config.replica_id}, {self.state}, quorum {q}, {len(self._asks)} asks, {self._ballot})"
+        quorum = f"q{self._quorum.number}" if self._quorum else "none"
+        return f"<Group {self._config.replica_id} {self._state} quorum={quorum} {self.waiting or 'idle'}>"
+
+    # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
-    def asking(self) -> bool:
-        """All ranks have asked and wait (R4)."""
-        return len(self._asks) == self.config.world_size
+    def quorum(self) -> Quorum | None:
+        """Quorum in hand."""
+        return self._quorum
 
-    def checkpoint_metadata(self, rank: int) -> str | None:
-        """Where this rank's state is served, or None if it has never asked."""
+    @property
+    def lease_until(self) -> float:
+        """End of the lease of the quorum in hand, on the group's monotonic clock."""
+        return self._lease_until
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def waiting(self) -> str:
+        """What the asking ranks wait for, as a sentence for deadlines and status; '' if nobody waits."""
+        if self._join is not None:
+            if not self._session:
+                return f"the lighthouse has not answered the join: {self._no_session}."
+            return "the lighthouse has not answered the join; its status says what it waits for."
+        if self._asks:
+            missing = [str(r) for r in range(self._config.world_size) if r not in self._asks]
+            return f"group rank {', '.join(missing)} has not asked for a quorum yet."
+        return ""
+
+    def metadata(self, rank: int) -> str | None:
+        """Where a healer's rank finds this rank's checkpoint; None: not told yet."""
         return self._metadata.get(rank)
 
+    def hello(self, now: float) -> Hello:
+        """Values for the hello of a new session. The shell on the other side puts its session number in."""
+        return Hello(
+            session=0,
+            replica_id=self._config.replica_id,
+            life=self._config.life,
+            address=self._config.address,
+            state=self._state,
+            quorum=self._quorum,
+            granted_through=self._quorum.granted_through if self._quorum else 0,
+            lease_left=max(0.0, self._lease_until - now) if self._quorum else 0.0,
+            boot_id=self._config.boot_id,
+            library=self._config.library,
+        )
+
+    # --- events --------------------------------------------------------------------------------------------------
+
     def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
-        """Take one event at `now` (monotonic seconds) and return what is to be done."""
-        if isinstance(event, Ask):
-            return self._ask(event, now)
-        if isinstance(event, Vote):
-            return self._vote(event, now)
-        if isinstance(event, CallGone):
-            return self._call_gone(event.call)
-        if isinstance(event, QuorumArrived):
-            return self._quorum_arrived(event.quorum, now)
-        if isinstance(event, OverArrived):
-            return self._over_arrived(event)
-        if isinstance(event, SessionUp):
-            self._connected, self._asked_at = True, None
-            return self._maybe_join(now)
-        if isinstance(event, SessionDown):
-            self._connected, self._asked_at = False, None
-            return []
-        if isinstance(event, FencedArrived):
-            return self._end(f"{self.config.replica_id} is fenced: {event.by}, a newer life of the group, runs.", True)
-        if isinstance(event, RefusedArrived):
-            return self._end(event.sentence, False)
-        if isinstance(event, Depart):
-            return [SendLeave(self.state)] if self._connected and self._ended is None else []
+        """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        match event:
+            case Ask():
+                return self._on_ask(event, now)
+            case Vote():
+                return self._on_vote(event, now)
+            case CallGone(call):
+                self._on_call_gone(call)
+            case SessionUp():
+                self._session = True
+                return self._send_join(now, new_session=True)
+            case SessionDown(reason):
+                self._session = False
+                self._no_session = reason
+            case QuorumArrived(quorum):
+                return self._on_quorum(quorum)
+            case OverArrived():
+                return self._on_over(event)
+            case FencedArrived(by):
+                text = f"{self._config.replica_id} must stop: {by}, a newer life of its group, is running."
+                return self._finish(text, fenced=True)
+            case RefusedArrived(sentence):
+                return self._finish(sentence, fenced=False)
+            case Depart():
+                return self._on_depart()
+            case Tick():
+                pass  # nothing here ends by itself: ranks bring their own deadlines, the lease is checked at the vote
         return []
 
-    # --- asking ----------------------------------------------------------------------------------------------------------
-
-    def _ask(self, ask: Ask, now: float) -> list[GroupEffect]:
-        if self._ended is not None:
-            return [FailCalls((ask.call,), self._ended.sentence, retry=False)]
-        if not 0 <= ask.rank < self.config.world_size:
-            sentence = f"group rank {ask.rank} asked in a group of {self.config.world_size}; check RANK and WORLD_SIZE."
-            return [FailCalls((ask.call,), sentence, retry=False)]
-        effects: list[GroupEffect] = []
-        replaced = self._asks.get(ask.rank)
-        if replaced is not None and replaced.call != ask.call:
-            effects.append(FailCalls((replaced.call,), f"group rank {ask.rank} asked again.", retry=True))
-        self._asks[ask.rank] = ask
+    def _on_ask(self, ask: Ask, now: float) -> list[GroupEffect]:
+        if self._end:
+            return [FailCalls((ask.call,), self._end, retry=False)]
+        if not 0 <= ask.rank < self._config.world_size:
+            text = f"group rank {ask.rank} is outside this group of {self._config.world_size} ranks."
+            return [FailCalls((ask.call,), text, retry=False)]
         self._metadata[ask.rank] = ask.checkpoint_metadata
-        return effects + self._maybe_join(now)
+        owed = self._owed.pop(ask.rank, None)
+        usable = self._join is None and not self._over and now <= self._lease_until
+        if owed is not None and owed.state == ask.state and usable and self._quorum is not None:
+            return [AnswerQuorum((ask.call,), self._quorum, self._lease_until)]
+        effects: list[GroupEffect] = []
+        older = self._asks.get(ask.rank)
+        if older is not None and older.call != ask.call:
+            text = f"group rank {ask.rank} has asked for a quorum again, from another call."
+            effects.append(FailCalls((older.call,), text, retry=False))
+        self._asks[ask.rank] = ask
+        effects += self._release_voters()
+        if len(self._asks) == self._config.world_size:
+            self._state = min(a.state for a in self._asks.values())
+            join = self._make_join(now)
+            if join != self._join:
+                self._join = join
+                effects += self._send_join(now)
+        return effects
 
-    def _maybe_join(self, now: float) -> list[GroupEffect]:
-        """Send the join once per session, when all ranks stand at the boundary."""
-        if not (self._connected and self.asking) or self._asked_at is not None or self._ended is not None:
+    def _on_call_gone(self, call: int) -> None:
+        self._ballot.gone(call)
+        for rank, ask in list(self._asks.items()):
+            if ask.call == call:
+                del self._asks[rank]
+                if self._join is not None:
+                    self._owed[rank] = ask  # the join stands at the lighthouse and can't be taken back
+
+    def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
+        """Only the answer to the join in hand counts. Anything else belongs to an earlier session (R3)."""
+        stale = self._quorum is not None and quorum.id <= self._quorum.id
+        if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
+            text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
+            return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
+        self._quorum = quorum
+        self._lease_until = self._sent_at + quorum.lease
+        self._over = ""
+        self._join = None
+        self._sent_at = None
+        calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
+        self._asks.clear()
+        effects = self._ballot.open(quorum.id)
+        if calls:
+            effects.append(AnswerQuorum(calls, quorum, self._lease_until))
+        return effects
+
+    def _on_over(self, event: OverArrived) -> list[GroupEffect]:
+        if self._quorum is None or event.quorum_id != self._quorum.id or self._over:
             return []
-        asks = [self._asks[r] for r in sorted(self._asks)]
-        # Ranks that differ (one healed, another failed to) hold no complete state together (R19).
-        self.state = min(a.state for a in asks)
-        self.torn = any(a.torn or a.state != self.state for a in asks)
-        self._asked_at = now
-        missed, self._missed = self._missed, False
-        suspects = tuple(dict.fromkeys(s for a in asks for s in a.suspects))
-        return [SendJoin(self._member(asks), _reason(asks, missed), suspects)]
+        self._over = f"quorum {event.quorum_id} is over: {event.reason}"
+        push = PushOver(event.quorum_id, event.lost, event.reason)
+        return [push, *self._ballot.cancel(self._over)]
 
-    def _member(self, asks: list[Ask]) -> Member:
-        c = self.config
-        return Member(
+    def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
+        if self._end or self._over:
+            return [AnswerVote((vote.call,), False, self._end or self._over)]
+        lease_until = (
+            self._lease_until if self._quorum is not None else now
+        )  # a peer's client may vote without a quorum
+        effects = self._ballot.vote(vote, now=now, lease_until=lease_until)
+        if self._quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
+            self._state = State(self._quorum.top.step + 1, self._quorum.id)
+        return effects + self._release_voters()
+
+    def _release_voters(self) -> list[GroupEffect]:
+        """A rank that asks for the next quorum will not vote any more: those that did would wait for ever."""
+        gone = sorted(set(self._asks) - self._ballot.voted)
+        if not gone or not self._ballot.waiting:
+            return []
+        ranks = ", ".join(str(rank) for rank in gone)
+        return self._ballot.cancel(f"group rank {ranks} asked for a new quorum instead of voting.")
+
+    def _on_depart(self) -> list[GroupEffect]:
+        if self._end:
+            return []
+        effects: list[GroupEffect] = [SendLeave(self._state)] if self._session else []
+        return effects + self._stop_calls(f"{self._config.replica_id} is leaving the job.")
+
+    def _finish(self, sentence: str, *, fenced: bool) -> list[GroupEffect]:
+        if self._end:
+            return []
+        return [*self._stop_calls(sentence), PushEnd(sentence, fenced)]
+
+    def _stop_calls(self, sentence: str) -> list[GroupEffect]:
+        """Nothing will be answered any more: every waiting rank hears why, at once."""
+        self._end = sentence
+        self._join = None
+        calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
+        self._asks.clear()
+        self._owed.clear()
+        effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
+        return effects + self._ballot.cancel(sentence)
+
+    # --- the join ------------------------------------------------------------------------------------------------
+
+    def _send_join(self, now: float, *, new_session: bool = False) -> list[GroupEffect]:
+        if self._join is None or not self._session:
+            return []
+        if new_session or self._sent_at is None:
+            self._sent_at = now
+        return [self._join]
+
+    def _make_join(self, now: float) -> SendJoin:
+        """One join out of all ranks' asks. The weakest rank speaks for the group (I2)."""
+        asks = [self._asks[rank] for rank in range(self._config.world_size)]
+        c = self._config
+        uneven = len({a.state for a in asks}) > 1  # one rank missed a commit: no complete state, the group heals
+        handles = tuple(a.handle for a in asks)
+        member = Member(
             replica_id=c.replica_id,
             address=c.address,
             store_address=c.store_address,
-            state=self.state,
-            torn=self.torn,
+            state=self._state,
+            torn=uneven or any(a.torn for a in asks),
             world_size=c.world_size,
             shrink_only=any(a.shrink_only for a in asks),
             commit_failures=max(a.commit_failures for a in asks),
             data=c.data,
-            handles=tuple(a.handle for a in asks) if any(a.handle for a in asks) else (),
+            handles=handles if any(handles) else (),
             library=c.library,
-            layout=_layout(asks),
+            layout=_group_layout([a.layout for a in asks]),
         )
-
-    def _call_gone(self, call: int) -> list[GroupEffect]:
-        # The join stays with the lighthouse: the member is still at its boundary, and its next ask is answered by it.
-        self._asks = {r: a for r, a in self._asks.items() if a.call != call}
-        self._ballot.withdraw(call)
-        return []
-
-    # --- the lighthouse's words ------------------------------------------------------------------------------------------
-
-    def _quorum_arrived(self, quorum: Quorum, now: float) -> list[GroupEffect]:
-        if self._asked_at is None or (self.quorum is not None and quorum.id <= self.quorum.id):
-            return []  # answers a join of an older session, or is a repetition
-        self.quorum, self._over = quorum, None
-        self.lease_until = self._asked_at + quorum.lease
-        self._asked_at = None
-        stale = self._ballot.cancel()
-        effects: list[GroupEffect] = []
-        if stale:
-            effects.append(AnswerVote(stale, False, "a newer quorum arrived before every rank had voted"))
-        if not self.asking:
-            # A rank gave up waiting. The next join says so, and the lighthouse releases the other groups.
-            self._missed = True
-            calls = tuple(a.call for a in self._asks.values())
-            self._asks = {}
-            missed = "a rank of this group stopped waiting before the quorum came; ask again"
-            return [*effects, FailCalls(calls, missed, retry=True)] if calls else effects
-        calls = tuple(a.call for a in self._asks.values())
-        self._asks = {}
-        return [*effects, AnswerQuorum(calls, quorum, self.lease_until)]
-
-    def _over_arrived(self, event: OverArrived) -> list[GroupEffect]:
-        if self.quorum is None or event.quorum_id != self.quorum.id or self._over is not None:
-            return []
-        self._over = event
-        effects: list[GroupEffect] = [PushOver(event.quorum_id, event.lost, event.reason)]
-        calls = self._ballot.cancel()
-        if calls:
-            effects.append(AnswerVote(calls, False, f"quorum q{self.quorum.number} is over: {event.reason}"))
-        return effects
-
-    def _end(self, sentence: str, fenced: bool) -> list[GroupEffect]:
-        if self._ended is not None:
-            return []
-        self._ended = PushEnd(sentence, fenced)
-        votes = self._ballot.cancel()
-        effects: list[GroupEffect] = [Note("error", sentence, self.config.replica_id), self._ended]
-        if votes:
-            effects.append(AnswerVote(votes, False, sentence))
-        return effects + self._fail_asks((), sentence)
-
-    def _fail_asks(self, also: tuple[int, ...], sentence: str) -> list[GroupEffect]:
-        """Tell every waiting rank at once (the peer leaves them to their deadline, D5)."""
-        calls = tuple(a.call for a in self._asks.values()) + also
-        self._asks = {}
-        return [FailCalls(calls, sentence, retry=False)] if calls else []
-
-    # --- voting ----------------------------------------------------------------------------------------------------------
-
-    def _vote(self, vote: Vote, now: float) -> list[GroupEffect]:
-        if self._ended is not None:
-            return [AnswerVote((vote.call,), False, self._ended.sentence)]
-        known = self.quorum
-        if known is not None and vote.quorum_id and vote.quorum_id != known.id:
-            sentence = (
-                f"the vote names quorum {vote.quorum_id}, but the group is in quorum {known.id} (q{known.number})"
-            )
-            return [AnswerVote((vote.call,), False, sentence)]
-        outcome = self._ballot.vote(vote)
-        if isinstance(outcome, Rejected):
-            calls = (*self._ballot.cancel(), vote.call)
-            return [FailCalls(calls, outcome.sentence, retry=False)]
-        if not isinstance(outcome, Counted):
-            return []
-        if not outcome.passed:
-            return [AnswerVote(outcome.calls, False, f"group rank {', '.join(map(str, outcome.against))} said no")]
-        if self._over is not None:
-            return [AnswerVote(outcome.calls, False, f"the quorum is over: {self._over.reason}")]
-        if known is not None and known.lease > 0 and now >= self.lease_until:  # R13: checked last, at the commit itself
-            return [AnswerVote(outcome.calls, False, f"the lease of quorum q{known.number} has run out; asking again")]
-        if known is not None:
-            self.state = State(vote.step + 1, known.id)
-        return [AnswerVote(outcome.calls, True)]
+        reason = min((a.reason for a in asks), key=_REASON_ORDER.index)
+        lapsed = self._quorum is not None and (self._over or now > self._lease_until)
+        if lapsed and reason is JoinReason.BOUNDARY:
+            reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
+        suspects = sorted({s for a in asks for s in a.suspects})
+        return SendJoin(member, reason, tuple(suspects))
 
 
-def _reason(asks: list[Ask], missed: bool) -> JoinReason:
-    reasons = {a.reason for a in asks}
-    if missed:
-        reasons.add(JoinReason.REJOINED)
-    for reason in (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED):
-        if reason in reasons:
-            return reason
-    return JoinReason.BOUNDARY
-
-
-def _layout(asks: list[Ask]) -> str:
-    """One text for the group: ranks of a sharded model have different layouts, so all of them are named."""
-    layouts = [a.layout for a in asks]
-    return ",".join(layouts) if all(layouts) else ""
+def _group_layout(layouts: list[str]) -> str:
+    """One digest for all ranks; unknown ('') if any rank's is. A rank meets only its own rank in other groups."""
+    if not all(layouts):
+        return ""
+    if len(layouts) == 1:
+        return layouts[0]
+    return hashlib.sha256("\0".join(layouts).encode()).hexdigest()[:32]

@@ -1,8 +1,9 @@
-"""From a quorum to what one rank has to do: its place, the top state, who heals from whom.
+"""Who heals from whom in a quorum, and who contributes gradients: pure functions of the quorum message.
 
-A pure function of the quorum message, so every rank of every group computes the same picture. The rules are the
-peer's (its manager's quorum result), with two repairs: states are compared by (step, committed_in), and roles follow
-R10, R17 (only carriers are sources, only carriers contribute).
+Every rank of every group computes its own answer from the same bytes, so nothing has to be agreed on twice. The
+arithmetic (who is primary, which source a healer takes) is torchft's ``compute_quorum_results``, so that its ranks and
+ours, in the same quorum, come to matching answers. Ours on top: members are compared by ``(step, committed_in)`` and
+not by the step alone, a torn member always heals, and healing stays within one library.
 """
 
 from __future__ import annotations
@@ -11,135 +12,123 @@ from dataclasses import dataclass
 from enum import Enum
 
 from torchft_x.core.types import Member, Quorum, State
-from torchft_x.errors import StepError, TransferError
-
-OURS = "torchft_x/"  # how our library tags begin
-_PEER = "torchft"  # a member without a tag
+from torchft_x.errors import ConfigError, StepError
 
 
 class WorldSizeMode(Enum):
-    """How the number of contributing groups follows the quorum (the peer's names and meaning)."""
+    """What happens to the number of contributing groups when the quorum grows."""
 
-    DYNAMIC = 0
-    FIXED_WITH_SPARES = 1
+    DYNAMIC = 0  # every group at the top contributes
+    FIXED_WITH_SPARES = 1  # at most `min_replica_size` contribute; the rest are spares and contribute zeros
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What a quorum means for one rank (one group rank of one member)."""
+    """What one group rank does in a quorum. "Rank" without more is a replica rank: a place among the members."""
 
     quorum_id: int
-    config_id: int
-    number: int
+    config_id: int  # the process group is rebuilt when it differs from the one last built
+    number: int  # the quorum's small number, for people
     replica_rank: int  # own place among all members
-    replica_world_size: int
-    top: State  # what everybody trains from
-    heal: bool  # this rank must fetch the top before it can commit
-    sources: tuple[Member, ...] = ()  # where it may fetch from, the peer's choice first; empty unless `heal`
-    source_rank: int | None = None  # replica rank of sources[0]
-    dst_ranks: tuple[int, ...] = ()  # replica ranks that fetch from this rank first
-    store_address: str = ""  # of the member whose store the process group meets in
-    max_replica_rank: int | None = None  # own place among the members at the top; None: not one of them
-    max_world_size: int = 0  # how many members are at the top
-    replica_ids: tuple[str, ...] = ()
-    handles: tuple[str, ...] = ()  # reconfigure handles of this group rank, over all members
-    commit_failures: int = 0  # most in a row over the members
+    replica_world_size: int  # number of all members
+    top: State  # newest complete state; what healers end up at (R17)
+    heal: bool  # this member fetches `top` before its next commit
+    sources: tuple[Member, ...]  # members it may fetch from, the peer's choice first; empty if it does not heal
+    source_rank: int | None  # replica rank of sources[0]
+    dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member by the peer's choice
+    store_address: str  # where this group rank's process group meets: the primary's store
+    max_replica_rank: int | None  # own place among the members at the top; None: not at the top
+    max_world_size: int  # number of members at the top
+    replica_ids: tuple[str, ...]  # of all members, in replica rank order
+    handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
+    commit_failures: int  # the most failed commits in a row of any member
 
 
 def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True) -> Plan:
-    """What `quorum` means for `group_rank` of member `replica_id`.
+    """The part of `replica_id`'s group rank `group_rank` in this quorum.
 
-    Raises `StepError` if no member holds a complete state, `TransferError` if a heal would cross libraries.
+    With `init_sync`, members that all stand at step 0 start from one member's weights: everybody but the primary
+    heals from it.
+
+    Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
+    no member holds a complete state.
     """
-    ids = tuple(m.replica_id for m in quorum.members)
-    if replica_id not in ids:
-        raise StepError(f"{replica_id} is not in quorum q{quorum.number} ({', '.join(ids)}); ask for another quorum.")
-    carriers = quorum.carriers
-    if not carriers:
-        raise StepError(
-            "no group holds a complete state: every member was lost or cut off in the middle of a heal; "
-            "start the job again from its last checkpoint."
-        )
-    me = ids.index(replica_id)
+    members = tuple(sorted(quorum.members, key=lambda m: m.replica_id))
+    replica_ids = tuple(m.replica_id for m in members)
+    if replica_id not in replica_ids:
+        raise ConfigError(f"{replica_id} is not a member of quorum {quorum.id} ({', '.join(replica_ids)}).")
     top = quorum.top
-    primary = carriers[group_rank % len(carriers)]
-    at_top = [m.replica_id for m in carriers]
-    healers = _healers(quorum, primary, init_sync)
-    sources: tuple[Member, ...] = ()
-    if me in healers:
-        pool = (primary,) if replica_id in at_top else carriers
-        first = (me + group_rank) % len(pool)
-        sources = _same_library(quorum.members[me], pool[first:] + pool[:first])
+    at_top = [i for i, m in enumerate(members) if not m.torn and m.state == top]
+    if not at_top:
+        raise StepError(
+            f"no member of quorum {quorum.id} holds a complete state ({', '.join(replica_ids)}): every one broke off "
+            "in the middle of a heal. Restart the groups, from a checkpoint if there is one."
+        )
+    own = replica_ids.index(replica_id)
+    primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
+    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != primary)]
+    ready = [i for i in range(len(members)) if i not in healers]
+    sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in enumerate(healers)}
+    if own in sources_of and not sources_of[own]:
+        raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
+    sources = sources_of.get(own, [])
     return Plan(
         quorum_id=quorum.id,
         config_id=quorum.config_id,
         number=quorum.number,
-        replica_rank=me,
-        replica_world_size=len(ids),
+        replica_rank=own,
+        replica_world_size=len(members),
         top=top,
         heal=bool(sources),
-        sources=sources,
-        source_rank=ids.index(sources[0].replica_id) if sources else None,
-        dst_ranks=tuple(h for h in healers if _first_source(quorum, h, group_rank, primary) == replica_id),
-        store_address=primary.store_address,
-        max_replica_rank=at_top.index(replica_id) if replica_id in at_top else None,
-        max_world_size=len(carriers),
-        replica_ids=ids,
-        handles=tuple(m.handles[group_rank] for m in quorum.members if group_rank < len(m.handles)),
-        commit_failures=max(m.commit_failures for m in quorum.members),
+        sources=tuple(members[i] for i in sources),
+        source_rank=sources[0] if sources else None,
+        dst_ranks=tuple(r for r, choice in sources_of.items() if choice[:1] == [own]),
+        store_address=members[primary].store_address,
+        max_replica_rank=at_top.index(own) if own in at_top else None,
+        max_world_size=len(at_top),
+        replica_ids=replica_ids,
+        handles=tuple(m.handles[group_rank] if group_rank < len(m.handles) else "" for m in members),
+        commit_failures=max(m.commit_failures for m in members),
     )
-
-
-def _healers(quorum: Quorum, primary: Member, init_sync: bool) -> tuple[int, ...]:
-    """Replica ranks that need the top. At step 0 everybody takes the primary's weights, unless told not to."""
-    top = quorum.top
-    first_step = init_sync and top.step == 0
-    return tuple(
-        i
-        for i, m in enumerate(quorum.members)
-        if m.torn or m.state != top or (first_step and m.replica_id != primary.replica_id)
-    )
-
-
-def _first_source(quorum: Quorum, healer: int, group_rank: int, primary: Member) -> str:
-    carriers = quorum.carriers
-    if quorum.members[healer] in carriers:
-        return primary.replica_id
-    return carriers[(healer + group_rank) % len(carriers)].replica_id
-
-
-def _same_library(healer: Member, pool: tuple[Member, ...]) -> tuple[Member, ...]:
-    """State moves only within one library: the peer's is pickle, which we neither send nor read (design 8)."""
-    ours = healer.library.startswith(OURS)
-    usable = tuple(m for m in pool if m.library.startswith(OURS) == ours)
-    if not usable:
-        raise TransferError(
-            f"{healer.replica_id} ({healer.library or _PEER}) can't heal from "
-            f"{', '.join(f'{m.replica_id} ({m.library or _PEER})' for m in pool)}: state is not moved "
-            "between the two libraries; run all groups of a job on one of them."
-        )
-    return usable
 
 
 def participation(
-    plan: Plan,
-    *,
-    contributes_after_heal: bool,
-    mode: WorldSizeMode = WorldSizeMode.DYNAMIC,
-    min_replica_size: int = 1,
+    plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int
 ) -> tuple[int | None, int]:
-    """(rank among those whose gradients count or None, their number).
+    """(own rank among those whose gradients count, or None; how many count): R10, by the peer's rule.
 
-    `contributes_after_heal`: the state is loaded before the forward pass of this very step (synchronous quorum), so
-    everybody counts. Otherwise healers send zeros until the next quorum (R10).
+    `contributes_after_heal`: healers apply the state before their forward (synchronous quorum with healing allowed),
+    so every member counts at once. Otherwise only members at the top do, and at step 0 that is everybody.
     """
-    rank, size = (
-        (plan.replica_rank, plan.replica_world_size)
-        if contributes_after_heal
-        else (plan.max_replica_rank, plan.max_world_size)
-    )
+    rank, size = plan.max_replica_rank, plan.max_world_size
+    if contributes_after_heal:
+        rank, size = plan.replica_rank, plan.replica_world_size
     if mode is WorldSizeMode.FIXED_WITH_SPARES:
         size = min(size, min_replica_size)
-        if rank is not None and rank >= size:
+        if rank is not None and rank >= min_replica_size:
             rank = None
     return rank, size
+
+
+def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
+    """Replica ranks the `nth` healer may fetch from, the peer's choice first. Only from its own library (I5)."""
+    usable = [i for i in ready if _is_ours(members[i]) == _is_ours(members[healer])]
+    if not usable:
+        return []
+    first = (nth + group_rank) % len(usable)
+    return usable[first:] + usable[:first]
+
+
+def _is_ours(member: Member) -> bool:
+    return member.library.startswith("torchft_x/")
+
+
+def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
+    """The two libraries send state in different formats, and theirs is pickle, which we don't read."""
+    names = ", ".join(m.replica_id for m in ready)
+    theirs, ours = ("torchft", "torchft_x") if _is_ours(healer) else ("torchft_x", "torchft")
+    return (
+        f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
+        "between the two libraries. Start its group from the same checkpoint, and at step 0 from the same weights "
+        "with init_sync=False, or run all groups on one library."
+    )

@@ -1,0 +1,54 @@
+"""The formation rules once more, written to be read and not to be fast or helpful: no reasons, one rule a line.
+
+`test_formation` compares it with `torchft_x.core.formation.form` on thousands of situations.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.formation import Situation
+from torchft_x.core.types import JoinReason
+
+
+def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
+    """(members, rebuild, new lineage), or None for "not yet"."""
+    old = [] if s.cur is None else [m.replica_id for m in s.cur.members]
+    asked = {c.member.replica_id: c for c in s.candidates}
+    if old and [c for c in s.candidates if c.member.shrink_only]:
+        asked = {r: c for r, c in asked.items() if r in old}
+    names = sorted(asked)
+    if not names or len(names) < s.min_replicas:
+        return None
+
+    if s.cur is None:
+        alive = len(names) + len(s.silent_healthy)
+        if 2 * len(names) <= alive:
+            return None
+        everybody = not s.silent_healthy and not s.absent_groups
+        first = min(asked[r].since for r in names)
+        if not everybody and s.now < first + s.join_timeout:
+            return None
+        return names, True, False
+
+    for r in old:
+        if r not in names and r not in s.lost:
+            return None
+    complete = [m.state for m in s.cur.members if not m.torn]
+    top = max(complete) if complete else None
+    heir = False
+    for r in names:
+        before = s.cur.member(r)
+        now = asked[r].member
+        if before is None or now.torn:
+            continue
+        was_carrier = not before.torn and before.state == top
+        stands_at_top = top is None or now.state >= top
+        heir = heir or was_carrier or stands_at_top
+    all_over = all(r in names or r in s.over for r in old)
+    if not heir and not all_over:
+        return None
+    failed = any(
+        c.member.commit_failures or c.reason in (JoinReason.FAILED, JoinReason.REJOINED)
+        for r, c in asked.items()
+        if r in names
+    )
+    return names, s.broken or failed or names != old, not heir

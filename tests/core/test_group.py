@@ -1,0 +1,455 @@
+"""The group's machine: asks become one join, the quorum goes to every rank, the vote knows when it is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.scene import OURS, member, of, quorum
+from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.messages import (
+    AnswerQuorum,
+    AnswerVote,
+    Ask,
+    CallGone,
+    Depart,
+    FailCalls,
+    FencedArrived,
+    GroupEffect,
+    GroupEvent,
+    Note,
+    OverArrived,
+    PushEnd,
+    PushOver,
+    QuorumArrived,
+    RefusedArrived,
+    SendJoin,
+    SendLeave,
+    SessionDown,
+    SessionUp,
+    Tick,
+    Vote,
+)
+from torchft_x.core.types import JoinReason, Life, Quorum, State
+from torchft_x.errors import ConfigError
+
+NAME = "g:1"
+
+
+class Stage:
+    """A group with calls numbered 1, 2, ..."""
+
+    def __init__(self, world_size: int = 1, *, connected: bool = True) -> None:
+        config = GroupConfig(
+            replica_id=NAME,
+            address="http://g",
+            store_address="g-store",
+            world_size=world_size,
+            library=OURS,
+            life=Life(2, 5.0, "t"),
+            boot_id="boot",
+        )
+        self.now = 0.0
+        self.group = Group(config, self.now)
+        self.calls = 0
+        if connected:
+            assert self.feed(SessionUp()) == []
+
+    def feed(self, event: GroupEvent) -> list[GroupEffect]:
+        return self.group.handle(event, self.now)
+
+    def ask(self, rank: int = 0, step: int = 0, **fields: Any) -> list[GroupEffect]:
+        self.calls += 1
+        state = fields.pop("state", State(step, 3 if step else 0))
+        return self.feed(Ask(self.calls, rank, state, **fields))
+
+    def vote(self, rank: int = 0, ok: bool = True, *, step: int = 0, quorum_id: int | None = None) -> list[GroupEffect]:
+        self.calls += 1
+        held = self.group.quorum
+        in_hand = held.id if held else 0
+        return self.feed(Vote(self.calls, rank, step, in_hand if quorum_id is None else quorum_id, ok))
+
+    def arrive(self, id: int = 7, step: int = 0, **fields: Any) -> list[GroupEffect]:
+        return self.feed(QuorumArrived(self.quorum(id, step, **fields)))
+
+    def quorum(self, id: int = 7, step: int = 0, **fields: Any) -> Quorum:
+        return quorum(member(NAME, State(step, 3 if step else 0)), member("h:1"), id=id, **fields)
+
+    def training(self) -> Stage:
+        """Stands in quorum 7, all ranks answered at time 0."""
+        for rank in range(self.group._config.world_size):
+            self.ask(rank)
+        assert of(AnswerQuorum, self.arrive())
+        return self
+
+
+def joins(effects: list[GroupEffect]) -> list[SendJoin]:
+    return of(SendJoin, effects)
+
+
+class TestAsking:
+    def test_the_join_leaves_when_every_rank_has_asked(self) -> None:
+        s = Stage(2)
+        assert s.ask(1) == []
+        assert s.group.waiting == "group rank 0 has not asked for a quorum yet."
+        (join,) = joins(s.ask(0))
+        assert join.member == member(NAME, address="http://g", store_address="g-store", world_size=2)
+        assert join.reason is JoinReason.BOUNDARY
+        assert "the lighthouse has not answered" in s.group.waiting
+
+    def test_the_quorum_goes_to_every_rank(self) -> None:
+        s = Stage(2)
+        s.ask(1)
+        s.ask(0)
+        assert s.arrive() == [AnswerQuorum((2, 1), s.quorum(), 120.0)]
+        assert s.group.waiting == ""
+
+    def test_one_join_says_what_all_ranks_said(self) -> None:
+        s = Stage(2)
+        s.ask(0, handle="h0", layout="L0", suspects=("x", "b"), reason=JoinReason.NEW)
+        (join,) = joins(
+            s.ask(1, commit_failures=2, shrink_only=True, layout="L1", suspects=("b",), reason=JoinReason.FAILED)
+        )
+        m = join.member
+        assert (m.commit_failures, m.shrink_only, m.handles) == (2, True, ("h0", ""))
+        assert join.suspects == ("b", "x")
+        assert join.reason is JoinReason.FAILED
+        assert len(m.layout) == 32
+
+    def test_an_unknown_layout_of_one_rank_leaves_the_groups_unknown(self) -> None:
+        s = Stage(2)
+        s.ask(0, layout="L0")
+        assert joins(s.ask(1))[0].member.layout == ""
+
+    def test_the_layout_of_a_single_rank_is_the_groups(self) -> None:
+        assert joins(Stage().ask(layout="L0"))[0].member.layout == "L0"
+
+    def test_I2_ranks_at_different_states_hold_none(self) -> None:
+        s = Stage(2)
+        s.ask(0, step=5)
+        m = joins(s.ask(1, step=4))[0].member
+        assert m.state == State(4, 3)
+        assert m.torn
+
+    def test_R19_one_torn_rank_tears_the_group(self) -> None:
+        s = Stage(2)
+        s.ask(0)
+        assert joins(s.ask(1, torn=True))[0].member.torn
+
+    def test_a_rank_that_asks_again_replaces_its_call(self) -> None:
+        s = Stage(2)
+        s.ask(0)
+        (told,) = s.ask(0)
+        assert told == FailCalls((1,), "group rank 0 has asked for a quorum again, from another call.", False)
+        s.ask(1)
+        assert of(AnswerQuorum, s.arrive())[0].calls == (2, 3)
+
+    def test_an_ask_that_says_the_same_again_sends_no_second_join(self) -> None:
+        s = Stage()
+        assert joins(s.ask())
+        s.feed(CallGone(1))
+        assert s.ask() == []
+        assert of(AnswerQuorum, s.arrive())[0].calls == (2,)
+
+    def test_a_rank_outside_the_group_is_refused(self) -> None:
+        (told,) = Stage(2).ask(2)
+        assert told == FailCalls((1,), "group rank 2 is outside this group of 2 ranks.", False)
+
+    def test_checkpoint_metadata_is_kept_per_rank(self) -> None:
+        s = Stage(2)
+        assert s.group.metadata(1) is None
+        s.ask(1, checkpoint_metadata="http://here")
+        assert s.group.metadata(1) == "http://here"
+        assert s.group.metadata(0) is None
+
+
+class TestSessions:
+    def test_R3_a_join_waits_for_a_session(self) -> None:
+        s = Stage(connected=False)
+        assert s.ask() == []
+        assert "no session to the lighthouse yet" in s.group.waiting
+        assert joins(s.feed(SessionUp()))
+
+    def test_R4_an_unanswered_join_is_sent_again_on_every_new_session(self) -> None:
+        s = Stage()
+        first = joins(s.ask())
+        assert s.feed(SessionDown("connection reset")) == []
+        assert "connection reset" in s.group.waiting
+        assert joins(s.feed(SessionUp())) == first
+        s.arrive()
+        s.feed(SessionDown("again"))
+        assert s.feed(SessionUp()) == []  # it was answered
+
+    def test_R3_a_quorum_that_answers_no_join_is_dropped(self) -> None:
+        s = Stage()
+        (note,) = s.arrive()
+        assert isinstance(note, Note)
+        assert s.group.quorum is None
+
+    def test_R3_a_quorum_for_a_join_that_was_not_sent_yet_is_dropped(self) -> None:
+        s = Stage(connected=False)
+        s.ask()
+        assert of(Note, s.arrive())
+        assert s.group.quorum is None
+
+    @pytest.mark.parametrize("stale", [6, 7])
+    def test_I3_older_ids_are_dropped(self, stale: int) -> None:
+        s = Stage().training()
+        s.ask()
+        assert of(Note, s.arrive(stale))
+        assert s.group.quorum == s.quorum(7)
+        assert of(AnswerQuorum, s.arrive(8))
+
+    def test_a_quorum_without_us_is_dropped(self) -> None:
+        s = Stage()
+        s.ask()
+        assert of(Note, s.feed(QuorumArrived(quorum(member("h:1")))))
+        assert s.group.quorum is None
+
+    def test_the_lease_counts_from_the_sending_of_the_join(self) -> None:
+        s = Stage()
+        s.now = 3.0
+        s.ask()
+        s.now = 50.0
+        assert s.arrive()[0] == AnswerQuorum((1,), s.quorum(), 123.0)
+
+    def test_the_lease_counts_from_the_sending_on_the_session_that_answered(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(SessionDown("x"))
+        s.now = 30.0
+        s.feed(SessionUp())
+        s.now = 31.0
+        s.arrive()
+        assert s.group.lease_until == 150.0
+
+    def test_hello_tells_the_quorum_in_hand_and_the_rest_of_its_lease(self) -> None:
+        s = Stage().training()
+        s.vote()
+        s.now = 20.0
+        hello = s.group.hello(s.now)
+        assert (hello.replica_id, hello.life, hello.boot_id) == (NAME, Life(2, 5.0, "t"), "boot")
+        assert hello.quorum == s.quorum()
+        assert hello.lease_left == 100.0
+        assert hello.state == State(1, 7)
+        s.now = 500.0
+        assert s.group.hello(s.now).lease_left == 0.0
+
+    def test_the_first_hello_reports_nothing(self) -> None:
+        hello = Stage().group.hello(0.0)
+        assert (hello.quorum, hello.lease_left, hello.state) == (None, 0.0, State())
+
+
+class TestGivingUp:
+    """A rank's call may end before the quorum comes. The join can't be taken back."""
+
+    def test_the_quorum_waits_for_the_rank_to_ask_again(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(CallGone(1))
+        assert s.arrive() == []
+        assert s.ask() == [AnswerQuorum((2,), s.quorum(), 120.0)]
+
+    def test_the_other_ranks_get_it_at_once(self) -> None:
+        s = Stage(2)
+        s.ask(0)
+        s.ask(1)
+        s.feed(CallGone(1))
+        assert of(AnswerQuorum, s.arrive())[0].calls == (2,)
+        assert of(AnswerQuorum, s.ask(0))[0].calls == (3,)
+
+    def test_the_quorum_of_before_is_no_answer(self) -> None:
+        s = Stage().training()
+        s.vote()
+        s.ask(state=State(1, 7))
+        s.feed(CallGone(3))
+        assert s.ask(state=State(1, 7)) == []  # still waits for the next
+        assert of(AnswerQuorum, s.arrive(8))[0].calls == (4,)
+
+    @pytest.mark.parametrize("why", ["over", "lease"])
+    def test_a_quorum_that_ended_meanwhile_is_no_answer(self, why: str) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(CallGone(1))
+        s.arrive()
+        if why == "over":
+            s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        else:
+            s.now = 121.0
+        (join,) = joins(s.ask())
+        assert join.reason is JoinReason.REJOINED
+
+
+class TestVoting:
+    def test_all_ranks_say_yes(self) -> None:
+        s = Stage(2).training()
+        assert s.vote(0) == []
+        assert s.vote(1) == [AnswerVote((3, 4), True, "")]
+        assert s.group.state == State(1, 7)
+
+    def test_one_says_no(self) -> None:
+        s = Stage(2).training()
+        s.vote(0, ok=False)
+        assert s.vote(1) == [AnswerVote((3, 4), False, "group rank 0 voted against step 0.")]
+        assert s.group.state == State()
+
+    def test_I2_a_healer_that_commits_stands_one_above_the_top(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(QuorumArrived(quorum(member(NAME), member("h:1", State(8, 4)))))
+        s.vote(step=8)
+        assert s.group.state == State(9, 7)
+
+    def test_R13_no_commit_after_the_lease(self) -> None:
+        s = Stage().training()
+        s.now = 120.5
+        assert s.vote() == [AnswerVote((2,), False, "the lease of quorum 7 ended 0.5 s before the commit.")]
+
+    def test_R13_the_lease_ends_while_ranks_vote(self) -> None:
+        s = Stage(2).training()
+        s.now = 119.0
+        s.vote(0)
+        s.now = 121.0
+        assert of(AnswerVote, s.vote(1))[0].commit is False
+
+    def test_no_commit_after_an_over(self) -> None:
+        s = Stage().training()
+        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        assert s.vote() == [AnswerVote((2,), False, "quorum 7 is over: h:1 is lost")]
+
+    def test_an_over_answers_those_who_wait(self) -> None:
+        s = Stage(2).training()
+        s.vote(0)
+        push, answer = s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        assert push == PushOver(7, ("h:1",), "h:1 is lost")
+        assert answer == AnswerVote((3,), False, "quorum 7 is over: h:1 is lost")
+        assert of(AnswerVote, s.vote(1))[0].commit is False
+
+    def test_an_over_after_the_commit_changes_nothing(self) -> None:
+        s = Stage().training()
+        s.vote()
+        s.feed(OverArrived(7, (), "a step of h:1 failed"))
+        assert s.group.state == State(1, 7)
+
+    def test_a_vote_for_another_quorum_is_refused(self) -> None:
+        s = Stage().training()
+        (answer,) = s.vote(quorum_id=6)
+        assert answer == AnswerVote((2,), False, "group rank 0 votes in quorum 6, but the group holds quorum 7.")
+        assert of(AnswerVote, s.vote())[0].commit
+
+    def test_a_peers_client_may_vote_without_a_quorum(self) -> None:
+        assert Stage().vote() == [AnswerVote((1,), True, "")]
+
+    def test_a_rank_that_asks_instead_of_voting_releases_the_others(self) -> None:
+        s = Stage(2).training()
+        s.vote(0)
+        answer = AnswerVote((3,), False, "group rank 1 asked for a new quorum instead of voting.")
+        assert answer in s.ask(1, reason=JoinReason.FAILED)
+
+    def test_also_if_it_asked_first(self) -> None:
+        s = Stage(2).training()
+        s.ask(1, reason=JoinReason.FAILED)
+        assert s.vote(0) == [AnswerVote((4,), False, "group rank 1 asked for a new quorum instead of voting.")]
+
+    def test_asking_after_the_vote_is_the_way_of_the_world(self) -> None:
+        s = Stage(2).training()
+        s.vote(0)
+        s.vote(1)
+        assert s.ask(0, state=State(1, 7)) == []
+        assert joins(s.ask(1, state=State(1, 7)))
+
+
+class TestOver:
+    def test_every_rank_hears_it_once(self) -> None:
+        s = Stage().training()
+        over = OverArrived(7, ("h:1",), "h:1 is lost")
+        assert s.feed(over) == [PushOver(7, ("h:1",), "h:1 is lost")]
+        assert s.feed(over) == []
+
+    @pytest.mark.parametrize("other", [6, 8])
+    def test_of_another_quorum_it_is_stale(self, other: int) -> None:
+        s = Stage().training()
+        assert s.feed(OverArrived(other, (), "x")) == []
+        assert of(AnswerVote, s.vote())[0].commit
+
+    def test_without_a_quorum_it_is_stale(self) -> None:
+        assert Stage().feed(OverArrived(7, (), "x")) == []
+
+    def test_the_next_quorum_is_a_new_start(self) -> None:
+        s = Stage().training()
+        s.feed(OverArrived(7, (), "x"))
+        s.ask(reason=JoinReason.FAILED)
+        s.arrive(8)
+        assert of(AnswerVote, s.vote())[0].commit
+
+    def test_a_boundary_ask_after_an_over_says_that_its_collectives_are_gone(self) -> None:
+        s = Stage().training()
+        s.vote()
+        s.feed(OverArrived(7, (), "x"))
+        assert joins(s.ask(state=State(1, 7)))[0].reason is JoinReason.REJOINED
+
+    def test_an_expired_member_rejoins(self) -> None:
+        """Section 8, "expired member does not rejoin"."""
+        s = Stage().training()
+        s.now = 200.0
+        assert joins(s.ask())[0].reason is JoinReason.REJOINED
+
+
+class TestEnds:
+    def test_R2_fenced(self) -> None:
+        s = Stage(2).training()
+        s.vote(0)
+        s.ask(1)
+        effects = s.feed(FencedArrived("g:2"))
+        sentence = "g:1 must stop: g:2, a newer life of its group, is running."
+        assert PushEnd(sentence, True) in effects
+        assert FailCalls((4,), sentence, False) in effects
+
+    def test_refused_while_asking_every_rank_is_told_at_once(self) -> None:
+        s = Stage(2)
+        s.ask(0)
+        s.ask(1)
+        effects = s.feed(RefusedArrived("your layout differs."))
+        assert effects == [FailCalls((1, 2), "your layout differs.", False), PushEnd("your layout differs.", False)]
+        assert s.ask(0) == [FailCalls((3,), "your layout differs.", False)]
+        assert s.vote(0) == [AnswerVote((4,), False, "your layout differs.")]
+        assert s.feed(RefusedArrived("again")) == []
+
+    def test_refused_while_voting_those_who_wait_are_told(self) -> None:
+        s = Stage(2).training()
+        s.vote(0)
+        assert AnswerVote((3,), False, "no.") in s.feed(RefusedArrived("no."))
+
+    def test_leaving(self) -> None:
+        s = Stage().training()
+        s.vote()
+        assert s.feed(Depart()) == [SendLeave(State(1, 7))]
+        assert s.ask() == [FailCalls((3,), "g:1 is leaving the job.", False)]
+        assert s.feed(Depart()) == []
+
+    def test_leaving_while_asking(self) -> None:
+        s = Stage().training()
+        s.vote()
+        s.ask(state=State(1, 7))
+        assert s.feed(Depart()) == [SendLeave(State(1, 7)), FailCalls((3,), "g:1 is leaving the job.", False)]
+        s.feed(SessionDown("x"))
+        assert s.feed(SessionUp()) == []  # no join any more
+
+    def test_leaving_without_a_session_is_silent(self) -> None:
+        assert Stage(connected=False).feed(Depart()) == []
+
+    def test_a_tick_does_nothing(self) -> None:
+        assert Stage().feed(Tick()) == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("world_size", 0), ("replica_id", "")])
+def test_a_bad_setting_is_named(field: str, value: Any) -> None:
+    values = {"replica_id": NAME, "address": "x", "store_address": "y", field: value}
+    with pytest.raises(ConfigError, match=field):
+        GroupConfig(**values)
+
+
+def test_repr_says_where_it_stands() -> None:
+    s = Stage().training()
+    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) quorum=q1 idle>"

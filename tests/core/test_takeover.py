@@ -1,0 +1,78 @@
+"""R8: what a lighthouse that has just started must wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.scene import member, quorum
+from torchft_x.core.formation import Wait
+from torchft_x.core.takeover import Adopt, Fresh, Report, Start, start
+
+OLD = quorum(member("a"), member("b"), id=10)
+NEW = quorum(member("b"), member("c"), id=11)
+
+
+def fresh(now: float = 0.0, **fields: Any) -> Fresh:
+    values = {
+        "now": 100.0 + now,
+        "started_at": 100.0,
+        "reports": {},
+        "new_job": True,
+        "restarted": False,
+        "hello_grace": 1.0,
+        "old_lease": 121.0,
+    }
+    return Fresh(**{**values, **fields})
+
+
+def report(quorum_: Any, valid: bool = True) -> Report:
+    return Report(quorum_, valid)
+
+
+def test_R8_a_new_job_starts_at_once() -> None:
+    assert start(fresh()) == Start()
+
+
+def test_R8_of_unknown_age_it_listens_for_a_moment() -> None:
+    decision = start(fresh(0.9, new_job=False))
+    assert isinstance(decision, Wait)
+    assert decision.until == 101.0
+    assert start(fresh(1.0, new_job=False)) == Start()
+
+
+def test_R8_after_a_restart_without_reports_it_waits_for_the_lease() -> None:
+    decision = start(fresh(120.9, restarted=True))
+    assert isinstance(decision, Wait)
+    assert decision.until == 221.0
+    assert start(fresh(121.0, restarted=True)) == Start()
+    assert start(fresh(121.0, restarted=True, new_job=False)) == Start()
+
+
+def test_R8a_all_members_report_in_person() -> None:
+    assert start(fresh(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
+
+
+def test_R8a_the_first_caller_is_not_enough() -> None:
+    decision = start(fresh(reports={"a": report(OLD)}))
+    assert isinstance(decision, Wait)
+    assert "takes over quorum 10: waiting until b report it with a valid lease" in decision.reason
+
+
+def test_R8a_an_ended_lease_vouches_for_nothing() -> None:
+    assert isinstance(start(fresh(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
+
+
+def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
+    decision = start(fresh(reports={"a": report(OLD), "b": report(NEW)}))
+    assert isinstance(decision, Wait)
+    assert "quorum 11: waiting until c" in decision.reason
+    assert start(fresh(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
+
+
+def test_R8a_a_peers_client_need_not_report() -> None:
+    mixed = quorum(member("a"), member("theirs", library=""), id=10)
+    assert start(fresh(reports={"a": report(mixed)})) == Adopt(mixed)
+
+
+def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
+    assert start(fresh(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)

@@ -1,0 +1,96 @@
+"""What has to be said when a member is gone, and to whom.
+
+A loss is told to every member that may stand in a collective with the lost one, so that nobody waits for a time-out
+of the backend. Every method returns effects; what is remembered is in the records and in the tenure.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.messages import LighthouseEffect, Note, Probe, Refuse, SendOver
+from torchft_x.core.tenure import Tenure
+
+
+class Alarm:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, config: LighthouseConfig, roll: Roll, tenure: Tenure) -> None:
+        self._config = config
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # the present quorum
+
+    def lose(self, record: Record, reason: str, *, proof: str = "", quietly: bool = False) -> list[LighthouseEffect]:
+        """Nobody waits for this member from now on.
+
+        `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks.
+        """
+        record.proof = record.proof or proof
+        newly = not record.lost
+        record.lost = record.lost or reason
+        self._tenure.recount(record)
+        if not newly:
+            return []
+        record.told = False
+        cur = self._tenure.current
+        if cur is None or record.replica_id not in self._tenure.inside or quietly:
+            return []
+        text = f"{record.replica_id} is lost: {reason}."
+        note = Note("member_lost", text, record.replica_id, cur.id)
+        return [note, *self.end_quorum((record.replica_id,), text, spare=record)]
+
+    def end_quorum(self, lost: tuple[str, ...], reason: str, *, spare: Record) -> list[LighthouseEffect]:
+        """Tell the present quorum's members but `spare` to leave its collectives now (R5).
+
+        Those that have asked are out of them already, and those away are told when they come back.
+        """
+        cur = self._tenure.current
+        if cur is None:
+            return []
+        self._tenure.broken = reason
+        others = [r for r in (self._roll.get(m.replica_id) for m in cur.members) if r is not None and r is not spare]
+        sessions = tuple(r.session for r in others if r.session is not None and self._may_run(r))
+        return [SendOver(sessions, cur.id, lost, reason)] if sessions else []
+
+    def _may_run(self, record: Record) -> bool:
+        """Whether it may be in a collective of the present quorum, as far as we know."""
+        return record.join is None and not record.lost and self._tenure.holds_current(record)
+
+    def tell(self, record: Record, reason: str) -> list[LighthouseEffect]:
+        """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
+        if record.told or record.session is None:
+            return []
+        record.told = True
+        lost = (record.replica_id,) if record.lost else ()
+        return [SendOver((record.session,), record.quorum_id, lost, reason)]
+
+    def refuse(self, record: Record, sentence: str) -> list[LighthouseEffect]:
+        """Turn a member away for good."""
+        session, calls = record.session, record.calls
+        self._roll.close(record)
+        record.calls = ()
+        effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
+        if session is not None:
+            effects.append(Refuse(sentence, session=session))
+        return effects + self.lose(record, "it was refused")
+
+    def probe(self, record: Record, now: float) -> list[LighthouseEffect]:
+        """Ask whether the member's address still accepts connections, if it has told one."""
+        if not record.address:
+            return []
+        record.probed_at = now
+        return [Probe(record.replica_id, record.address)]
+
+    def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
+        """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
+        if not refused or record.probed_at is None or record.heard > record.probed_at:
+            return []
+        same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
+        reason = f"its address {record.address} refuses connections"
+        return self.lose(record, reason, proof=reason if same_host else "")
+
+    def is_over(self, record: Record, now: float) -> bool:
+        """R9(b), with the longer of the leases that the present quorum may have been sent with."""
+        c, cur = self._config, self._tenure.current
+        lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
+        return record.is_over(now, lease=lease, heartbeat_timeout=c.heartbeat_timeout)

@@ -1,0 +1,43 @@
+"""Settings of a lighthouse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LighthouseConfig:
+    """Settings of a lighthouse. Times in seconds."""
+
+    min_replicas: int = 1
+    """Fewest members of a quorum."""
+    join_timeout: float = 0.1
+    """How long a first quorum waits for groups that are alive but have not asked."""
+    tick: float = 0.1
+    """The shell sends a `Tick` at least this often."""
+    heartbeat_timeout: float = 5.0
+    """Silence after which a member is lost."""
+    lease: float = 120.0
+    """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
+    lease_margin: float = 1.0
+    """Added where the lighthouse waits for a lease to end: clocks do not run alike."""
+    hello_grace: float = 1.0
+    """How long a fresh lighthouse waits for groups that are running already (R8), unless `new_job`."""
+    new_job: bool = True
+    """Nothing can have come before, so a fresh lighthouse without a report starts at once (R8)."""
+    restarted: bool = False
+    """A lighthouse of this job has run before: without a report a fresh one waits for the old lease to end (R8)."""
+    boot_id: str = ""
+    """Of the own host: a refused connect proves death only there (R9)."""
+
+    def __post_init__(self) -> None:
+        if self.min_replicas < 1:
+            raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
+        for name in ("tick", "heartbeat_timeout", "lease"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number of seconds.")
+        for name in ("join_timeout", "lease_margin", "hello_grace"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")

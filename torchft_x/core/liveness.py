@@ -1,0 +1,173 @@
+"""Who is here, who is lost, who is provably over: what the lighthouse knows about each member.
+
+Three different things, and mixing them up is how split brains are made:
+
+* *lost*: nobody waits for it any more. A suspicion is enough, and it may be wrong.
+* *fenced*: a newer life of its group is here (R2). Not waited for either, but its lease still runs.
+* *over*: it provably commits nothing more in the quorum it holds (R9b): its exit was reported, it left, a connect
+  to it was refused on the lighthouse's own host and boot, or its lease has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchft_x.core.formation import Candidate
+from torchft_x.core.messages import Hello
+from torchft_x.core.types import Life, group_of
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One member, as the lighthouse sees it."""
+
+    replica_id: str
+    heard: float  # last sign of life
+    unary: bool = False  # a peer's client without a session: no lease, no push, the peer's rules
+    life: Life = Life()
+    address: str = ""
+    boot_id: str = ""
+    library: str = ""
+    session: int | None = None  # newest open session
+    calls: tuple[int, ...] = ()  # open unary requests
+    join: Candidate | None = None  # unanswered join of the present session or calls (R3)
+    quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
+    lease_sent: float | None = None  # when a lease was last sent to it
+    lost: str = ""  # why nobody waits for it
+    proof: str = ""  # why it provably commits nothing more
+    told: bool = False  # has been told to ask again since it was lost
+    probed_at: float | None = None  # when the newest probe was sent; None: none in this session
+
+    def __repr__(self) -> str:
+        where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
+        return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
+
+    def is_over(self, now: float, *, lease: float, heartbeat_timeout: float) -> bool:
+        """R9(b). `lease`: seconds from sending a lease until it has ended for sure, margin included."""
+        if self.proof:
+            return True
+        if self.unary:
+            return now - self.heard > heartbeat_timeout
+        return self.lease_sent is not None and now >= self.lease_sent + lease
+
+
+class Roll:
+    """All records, the sessions they speak on, and the order of each group's lives."""
+
+    def __init__(self, now: float) -> None:
+        self._records: dict[str, Record] = {}  # replica id -> record
+        self._sessions: dict[int, Record] = {}  # open session -> who speaks on it; replaced sessions are not in here
+        self._newest: dict[
+            str, tuple[tuple[int, float], str]
+        ] = {}  # group id -> (order of its newest life, replica id)
+        self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
+        self._ended: set[str] = set()  # life tokens whose process has exited
+        self._last_tick = now  # to notice when the lighthouse itself was not scheduled
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, replica_id: str) -> Record | None:
+        return self._records.get(replica_id)
+
+    def on(self, session: int) -> Record | None:
+        """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
+        return self._sessions.get(session)
+
+    def ensure(self, replica_id: str, heard: float, *, unary: bool) -> Record:
+        record = self._records.get(replica_id)
+        if record is None:
+            record = self._records[replica_id] = Record(replica_id, heard, unary=unary)
+        return record
+
+    # --- sessions and lives --------------------------------------------------------------------------------------
+
+    def open(self, hello: Hello, now: float) -> Record:
+        """A new session of a member replaces its older one, and the older one's join with it (R3)."""
+        record = self.ensure(hello.replica_id, now, unary=False)
+        self.close(record)
+        record.heard = now
+        record.unary = False
+        record.life = hello.life
+        record.address = hello.address
+        record.boot_id = hello.boot_id
+        record.library = hello.library
+        record.quorum_id = hello.quorum.id if hello.quorum else 0
+        record.probed_at = None  # its answer would be about the time before
+        record.session = hello.session
+        self._sessions[hello.session] = record
+        return record
+
+    def close(self, record: Record) -> None:
+        """Forget the member's session, and its join with it (R3)."""
+        if record.session is not None:
+            self._sessions.pop(record.session, None)
+            record.session = None
+        record.join = None
+
+    def superseded_by(self, hello: Hello) -> str:
+        """The newer life of this group that has been heard, or '' (R2)."""
+        if hello.replica_id in self._fenced:
+            return self._fenced[hello.replica_id]
+        newest = self._newest.get(group_of(hello.replica_id))
+        if newest is not None and newest[1] != hello.replica_id and _order(hello.life) < newest[0]:
+            return newest[1]
+        return ""
+
+    def supersede(self, hello: Hello) -> Record | None:
+        """Make this the newest life of its group. Returns the record of the life it fences, if there is one (R2)."""
+        group = group_of(hello.replica_id)
+        older = self._newest.get(group)
+        self._newest[group] = (_order(hello.life), hello.replica_id)
+        if older is None or older[1] == hello.replica_id:
+            return None
+        self._fenced[older[1]] = hello.replica_id
+        return self._records.get(older[1])
+
+    def end(self, token: str) -> list[Record]:
+        """The process that carried this life token has exited. Returns the records of that life."""
+        if not token:
+            return []
+        self._ended.add(token)
+        return [r for r in self if r.life.token == token]
+
+    def has_ended(self, life: Life) -> bool:
+        return life.token in self._ended
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def forgive(self, now: float, tick: float) -> float:
+        """If ticks came late the lighthouse was starved, and the silence was its own: shift every last sign of life.
+
+        Returns the seconds forgiven.
+        """
+        gap = now - self._last_tick
+        self._last_tick = now
+        if gap <= 2 * tick:
+            return 0.0
+        for record in self:
+            record.heard = min(now, record.heard + gap - tick)
+        return gap - tick
+
+    def silent(self, now: float, heartbeat_timeout: float) -> list[Record]:
+        """Members that have just run out of time."""
+        return [r for r in self if not r.lost and now - r.heard > heartbeat_timeout]
+
+    def away(self, inside: frozenset[str]) -> list[Record]:
+        """Members of the present quorum that have no session, and may or may not be dead."""
+        return [r for r in self if r.session is None and r.replica_id in inside and not r.unary and not r.proof]
+
+    def prune(self, keep: frozenset[str]) -> None:
+        """Forget the lost that nobody will ask about again."""
+        gone = [r.replica_id for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]
+        for replica_id in gone:
+            del self._records[replica_id]
+
+
+def _order(life: Life) -> tuple[int, float]:
+    """Lives are ordered by attempt and start; the random token decides nothing, being heard later does (R2)."""
+    return (life.attempt, life.started)

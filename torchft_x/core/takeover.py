@@ -1,0 +1,76 @@
+"""What a lighthouse that has just started must wait for (R8). A pure function.
+
+All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
+newest of these, but only when no newer one can exist that nobody has told it about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchft_x.core.formation import Wait, listed
+from torchft_x.core.types import Member, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a member said in its hello about the quorum it is in."""
+
+    quorum: Quorum
+    lease_valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """There is nothing to take over: begin with a first quorum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Take this quorum over as the current one."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fresh:
+    """What a lighthouse knows before its first quorum. Times in monotonic seconds."""
+
+    now: float
+    started_at: float
+    reports: Mapping[str, Report]  # replica id -> what it reported in person
+    new_job: bool  # told that nothing can have come before
+    restarted: bool  # told that a lighthouse has run before
+    hello_grace: float
+    old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
+
+
+def start(fresh: Fresh) -> Start | Adopt | Wait:
+    """R8. The first caller is not enough, and neither are all but the dead: the newest quorum may be unknown to them."""
+    lease_end = fresh.started_at + fresh.old_lease
+    lease_over = fresh.now >= lease_end
+    if not fresh.reports:
+        if fresh.restarted and not lease_over:
+            text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
+            return Wait(text, lease_end)
+        grace_end = fresh.started_at + fresh.hello_grace
+        if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
+            return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
+        return Start()
+    newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
+    absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
+    if not absent or lease_over:
+        return Adopt(newest)
+    return Wait(
+        f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
+        "report it with a valid lease, or until every lease from before the start is over.",
+        lease_end,
+    )
+
+
+def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:
+    """Whether this member says that `newest` is its latest. A peer's client can't say and holds no lease."""
+    if not member.library:
+        return True
+    return report is not None and report.quorum.id == newest.id and report.lease_valid

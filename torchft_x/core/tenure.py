@@ -1,0 +1,116 @@
+"""The present quorum, who has asked for the next one, and the ids: the lighthouse's state but for who is alive."""
+
+from __future__ import annotations
+
+from torchft_x.core.formation import Candidate, Form, Situation
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.types import Quorum, State, group_number, group_of
+
+
+class Tenure:
+    """Between two quorums. `recount` must follow every change to a record."""
+
+    def __init__(self, first_id: int) -> None:
+        self.current: Quorum | None = None  # newest quorum issued or adopted
+        self.inside: frozenset[str] = frozenset()  # replica ids of current
+        self.broken = ""  # why current's members were told that it is over; '' while they were not
+        self.asking: set[str] = set()  # candidates: joined and not lost
+        self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
+        self.next_id = first_id  # R1: every quorum takes a new one
+        self._number = 0  # of the latest quorum, for people
+
+    def __repr__(self) -> str:
+        quorum = f"q{self.current.number} {sorted(self.inside)}" if self.current else "no quorum"
+        return f"<Tenure {quorum} asking={sorted(self.asking)} missing={sorted(self.missing)} {self.broken}>"
+
+    def raise_ids(self, heard: int) -> None:
+        """R1: every new id is above every id ever heard."""
+        self.next_id = max(self.next_id, heard + 1)
+
+    def holds_current(self, record: Record) -> bool:
+        """Whether this member is in the present quorum and has received it."""
+        return self.current is not None and record.replica_id in self.inside and record.quorum_id == self.current.id
+
+    def recount(self, record: Record) -> None:
+        """Keep the two sets that make 'not yet' cheap to see in step with the record."""
+        replica_id = record.replica_id
+        asks = record.join is not None and not record.lost
+        (self.asking.add if asks else self.asking.discard)(replica_id)
+        awaited = replica_id in self.inside and not asks and not record.lost
+        (self.missing.add if awaited else self.missing.discard)(replica_id)
+
+    def situation(
+        self,
+        roll: Roll,
+        over: frozenset[str],
+        announced: set[str],
+        *,
+        now: float,
+        min_replicas: int,
+        join_timeout: float,
+    ) -> Situation:
+        """Everything that `formation.form` decides by. `announced`: groups whose supervisor is here."""
+        silent = frozenset(
+            r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)
+        )
+        here = {*self.asking, *silent}
+        groups = {group_of(r) for r in here} | {str(group_number(r)) for r in here}
+        return Situation(
+            now=now,
+            cur=self.current,
+            candidates=candidates(roll),
+            lost=frozenset(r.replica_id for r in roll if r.lost and r.replica_id in self.inside),
+            over=over,
+            broken=bool(self.broken),
+            silent_healthy=silent,
+            absent_groups=frozenset(g for g in announced if g not in groups),
+            min_replicas=min_replicas,
+            join_timeout=join_timeout,
+        )
+
+    def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
+        """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
+        cur = self.current
+        top = max((m.state for m in decision.members if not m.torn), default=State())
+        quorum = Quorum(
+            id=self.next_id,
+            config_id=self.next_id if decision.rebuild or cur is None else cur.config_id,
+            number=self._number + 1,
+            members=decision.members,
+            created=unix,
+            granted_through=top.step + 1,  # one step at a time, until part 3 sizes grants (R7)
+            lease=lease,
+        )
+        self.next_id += 1
+        self._begin(quorum)
+        for member in quorum.members:
+            record = roll.get(member.replica_id)
+            if record is not None:
+                record.join = None
+                record.calls = ()
+                record.quorum_id = quorum.id
+                record.lease_sent = now
+                self.recount(record)
+        return quorum
+
+    def adopt(self, quorum: Quorum, roll: Roll, *, started_at: float) -> None:
+        """R8: take over the newest quorum that was reported. Its members' leases began before this life did."""
+        self.raise_ids(quorum.id)
+        self._begin(quorum)
+        for member in quorum.members:
+            record = roll.ensure(member.replica_id, started_at, unary=not member.library)
+            record.address = record.address or member.address
+            record.lease_sent = started_at
+            self.recount(record)
+
+    def _begin(self, quorum: Quorum) -> None:
+        self.current = quorum
+        self.inside = frozenset(m.replica_id for m in quorum.members)
+        self.missing = set(self.inside)
+        self.broken = ""
+        self._number = max(self._number, quorum.number)
+
+
+def candidates(roll: Roll) -> tuple[Candidate, ...]:
+    """Members that have asked and are alive."""
+    return tuple(r.join for r in roll if r.join is not None and not r.lost)
