@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torchft_x.comm.device import Device
 from torchft_x.comm.store import StoreClient, split_store_address, under
 from torchft_x.errors import CollectiveError, TorchftXError
+from torchft_x.net import Address
 
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
@@ -39,8 +40,10 @@ class Generation:
         self.rank = rank  # our place among the members
         self.size = size  # number of members
         self.config_id = config_id  # the quorum's id for this set; None if the caller has none
-        # Where they meet; a group of one needs no store.
-        self.store_address, self._prefix = split_store_address(store_addr) if size > 1 else (None, "")
+        self.store_address: Address | None = None  # where they meet; a group of one needs no store
+        self._prefix = ""  # of their keys in the store
+        if size > 1:
+            self.store_address, self._prefix = split_store_address(store_addr)
         self.client: StoreClient | None = None  # in use for connecting, by one thread; shut to end it
         self.torch_group: Any = None  # torch's gloo group once connected, until it is let go
         self.error: TorchftXError | None = None  # the first failure; never unset
@@ -135,7 +138,9 @@ class Generation:
         if self.error is not None:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
-            return CollectiveError(f"{op} on {self} did not end within the limit given to wait(); the group was aborted.")
+            return CollectiveError(
+                f"{op} on {self} did not end within the limit given to wait(); the group was aborted."
+            )
         text, suspects = self._name_peers(_plain(cause))
         return CollectiveError(f"{op} on {self} failed: {text}.", suspects)
 

@@ -51,7 +51,9 @@ class ProcessGroupGloo(ProcessGroup):
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
         super().__init__()
         self._timeout = seconds(timeout)  # for configure and for each collective
-        self._generations = _Generations(net.advertise_host(host))  # all state; outlives this object in works and threads
+        self._generations = _Generations(
+            net.advertise_host(host)
+        )  # all state; outlives this object in works and threads
         weakref.finalize(self, self._generations.close).atexit = False  # a forgotten group must not keep its threads
 
     def __repr__(self) -> str:

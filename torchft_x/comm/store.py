@@ -90,7 +90,7 @@ class StoreClient:
 
         `timeout` (s) holds for the connect, and from then on for each call.
         """
-        if self._store is None or not self._answers():
+        if self._store is None or not _answers(self._store):
             self._store = self._found = None
             if self._is_shut:
                 raise UnreachableError(f"The client of the store at {self.address.target} was shut.")
@@ -106,19 +106,14 @@ class StoreClient:
             if found is not None:
                 sockets.shut_one(*found)
 
-    def _answers(self) -> bool:
-        try:
-            self._store.check(["torchft_x"])  # a round trip, about 50 us; which key doesn't matter
-        except RuntimeError:
-            return False
-        return True
-
     def _connect_in_turn(self, timeout: float) -> dist.TCPStore:
         deadline = time.monotonic() + timeout
         with _turns_lock:
             turn = _turns.setdefault(self.address, _Turn())
         if not turn.lock.acquire(timeout=timeout):
-            raise UnreachableError(f"The store at {self.address.target} did not answer another client for {timeout:g} s.")
+            raise UnreachableError(
+                f"The store at {self.address.target} did not answer another client for {timeout:g} s."
+            )
         try:
             self._probe(max(deadline - time.monotonic(), 0.001))
             return self._connect(max(deadline - time.monotonic(), 0.001))
@@ -130,7 +125,9 @@ class StoreClient:
         try:
             socket.create_connection((self.address.host, self.address.port), timeout).close()
         except socket.gaierror as e:
-            raise AddressError(f"store address {where}: {self.address.host!r} can't be resolved ({e.strerror}).") from None
+            raise AddressError(
+                f"store address {where}: {self.address.host!r} can't be resolved ({e.strerror})."
+            ) from None
         except ConnectionRefusedError:
             raise UnreachableError(
                 f"Nothing listens at the store's address {where}: the process that hosts it is gone. The next quorum names another."
@@ -148,3 +145,11 @@ class StoreClient:
             raise UnreachableError(f"The store at {self.address.target} did not answer: {first}") from None
         self._found = sockets.find_new(self._before, port)
         return tcp
+
+
+def _answers(store: dist.Store) -> bool:
+    try:
+        store.check(["torchft_x"])  # a round trip, about 50 us; which key doesn't matter
+    except RuntimeError:
+        return False
+    return True

@@ -127,7 +127,7 @@ class AllWork(Work):
         for work in self._works:
             try:
                 good = bool(work.wait(timeout) if timeout else work.wait()) and good
-            except RuntimeError as e:
+            except Exception as e:
                 first = first or e
         if first is not None:
             raise first

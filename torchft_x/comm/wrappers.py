@@ -24,7 +24,9 @@ class ProcessGroupDummy(ProcessGroup):
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
         if (rank, world) != (0, 1):
-            raise ConfigError(f"ProcessGroupDummy has one member, so rank {rank} of {world} can't be; use ProcessGroupGloo.")
+            raise ConfigError(
+                f"ProcessGroupDummy has one member, so rank {rank} of {world} can't be; use ProcessGroupGloo."
+            )
         super().__init__()
         self.configure_count = 0  # calls of configure
         self._config_id: int | None = None  # of the last one
@@ -42,7 +44,9 @@ class ProcessGroupDummy(ProcessGroup):
         global_ranks: list[int] | None = None,
     ) -> None:
         if (rank, world_size) != (0, 1):
-            raise ConfigError(f"ProcessGroupDummy has one member, not rank {rank} of {world_size}; use ProcessGroupGloo.")
+            raise ConfigError(
+                f"ProcessGroupDummy has one member, not rank {rank} of {world_size}; use ProcessGroupGloo."
+            )
         self.configure_count += 1
         self._config_id, self._error = quorum_id, None
 
@@ -276,4 +280,3 @@ def reconfigure_with_store(
         raise ConfigError(f"{type(pg).__name__} can't be configured; use a process group of torchft_x.")
     pg.set_timeout(timeout)
     pg.configure(store_addr, "", rank, world_size)
-

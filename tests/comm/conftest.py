@@ -1,0 +1,33 @@
+"""One store for the whole room: connecting to a TCPStore looks up host names, which some machines do slowly."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+# Each connect to a TCPStore looks up the other side's name by its address, 5 s where the name server drops a question.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def store() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, timeout=timedelta(seconds=20))
+
+
+@pytest.fixture
+def meeting(store: dist.TCPStore) -> Callable[[], str]:
+    """Store addresses with a new prefix at each call."""
+    return lambda: f"127.0.0.1:{store.port}/test/{next(_numbers)}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The conformance suite runs at every number of members that a kind of group can have."""
+    if "members" in metafunc.fixturenames and metafunc.cls is not None:
+        metafunc.parametrize("members", metafunc.cls.sizes, indirect=True, ids=lambda n: f"{n}ranks")

@@ -1,0 +1,394 @@
+"""Failures of the gloo group: what releases a wait, how fast, and what is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.comm.conformance import Conformance, ramp
+from tests.comm.members import configure, each, together
+from tests.util import scaled, wait_for
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
+
+Meeting = Callable[[], str]
+LONG = 60.0  # a timeout that no test may reach
+SOON = 5.0  # what "at once" may take on a busy machine
+
+
+class TestGloo(Conformance):
+    def make(self) -> ProcessGroup:
+        return ProcessGroupGloo(timedelta(seconds=10), host="127.0.0.1")
+
+
+@pytest.fixture
+def trio() -> Iterator[list[ProcessGroupGloo]]:
+    groups = [ProcessGroupGloo(LONG, host="127.0.0.1") for _ in range(3)]
+    yield groups
+    for group in groups:
+        group.shutdown()
+
+
+def wait_error(work: dist.Work, within: float = SOON) -> CollectiveError:
+    """The error that wait() raises, which must be soon."""
+    start = time.monotonic()
+    with pytest.raises(CollectiveError) as raised:
+        work.wait()
+    assert time.monotonic() - start < scaled(within)
+    return raised.value
+
+
+# -- abort ---------------------------------------------------------------------------------------------------------------
+
+
+def test_abort_releases_every_running_collective(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio, meeting(), 3)
+    works = [trio[0].allreduce([ramp(0)]), trio[0].allreduce([torch.ones(1_000_000)]), trio[0].barrier()]
+    future = trio[0].allreduce([ramp(0)]).get_future()
+    threading.Timer(0.05, trio[0].abort, [3]).start()
+    for work in works:
+        assert "aborted" in str(wait_error(work))
+    with pytest.raises(RuntimeError):
+        future.wait()
+    assert "aborted" in str(trio[0].errored())
+
+
+def test_abort_of_one_member_frees_the_whole_ring(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio, meeting(), 3)
+    waits = [lambda group=group: wait_error(group.allreduce([ramp(0)])) for group in trio[:2]]
+    threading.Timer(0.05, trio[2].abort).start()
+    for error in together(waits):
+        assert "allreduce on rank" in str(error)
+
+
+def test_failure_names_the_member(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 4)
+    wait_for(lambda: trio[0]._generations.present._members, what="the members' names")  # type: ignore[union-attr]
+    work = trio[0].allreduce([ramp(0)])
+    trio[1].abort()
+    error = wait_error(work)
+    assert "allreduce on rank 0 of 2 of configuration 4 failed" in str(error)
+    assert "rank 1 (replica1)" in str(error)
+    assert error.suspects == ("replica1",)
+    again = wait_error(trio[0].broadcast([ramp(0)]))
+    assert str(again).startswith("broadcast was not started")
+
+
+def test_late_abort_does_not_touch_the_next_configuration(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio, meeting(), 5)
+    configure(trio, meeting(), 6)
+    works = [group.allreduce([ramp(rank)]) for rank, group in enumerate(trio[:2])]
+    for group in trio:
+        group.abort(5)
+    works.append(trio[2].allreduce([ramp(2)]))
+    each(trio, lambda rank, group: works[rank].wait())
+    assert all(group.errored() is None for group in trio)
+
+
+def test_abort_leaves_other_groups_of_the_process_alone(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    others = [ProcessGroupGloo(LONG, host="127.0.0.1") for _ in range(3)]
+    configure(trio, meeting(), 1)
+    configure(others, meeting(), 1)
+    running = [others[rank].allreduce([ramp(rank)]) for rank in range(2)]
+    for group in trio:
+        group.abort()
+    running.append(others[2].allreduce([ramp(2)]))
+    for work in running:
+        assert work.wait()
+    for group in others:
+        group.shutdown()
+
+
+def test_configure_mends_an_aborted_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    for number in range(3):
+        configure(trio, meeting(), number)
+        tensors = each(trio, lambda rank, group: group.allreduce([torch.ones(4)]).wait())
+        assert all(tensors)
+        work = trio[0].allreduce([ramp(0)])
+        trio[number].abort(number)
+        wait_error(work, within=10)
+
+
+def test_configure_releases_what_still_runs(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    work = trio[0].allreduce([ramp(0)])
+    trio[0].configure("", "a", 0, 1, 2)
+    assert "configured anew" in str(wait_error(work))
+    assert trio[0].errored() is None
+    assert trio[0].allreduce([ramp(0)]).wait()
+
+
+def test_wait_limit_aborts_and_nothing_writes_afterwards(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    t = ramp(0)
+    work = trio[0].allreduce([t])
+    with pytest.raises(CollectiveError, match=r"within the limit given to wait\(\)"):
+        work.wait(timedelta(seconds=0.05))
+    assert work.is_completed()
+    before = t.clone()
+    wait_error(trio[1].allreduce([ramp(1)]))
+    assert torch.equal(t, before)
+    with pytest.raises(CollectiveError):
+        work.wait()
+
+
+def test_collective_ends_at_the_groups_timeout(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    trio[0].set_timeout(0.2)
+    error = wait_error(trio[0].allreduce([ramp(0)]))
+    assert "Timed out" in str(error) or "imeout" in str(error)
+
+
+def test_a_collective_torch_refuses_ends_the_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    wait_error(trio[0].allreduce([ramp(0)], dist.ReduceOp.BAND))
+    assert trio[0].errored() is not None
+    wait_error(trio[0].barrier())
+
+
+def test_before_configure_nothing_is_started() -> None:
+    group = ProcessGroupGloo(host="127.0.0.1")
+    assert "call configure()" in str(wait_error(group.barrier()))
+    group.abort()
+    group.shutdown()
+
+
+# -- configure -------------------------------------------------------------------------------------------------------------
+
+
+def test_configure_names_the_missing_ranks_at_its_timeout(meeting: Meeting, store: dist.TCPStore) -> None:
+    group = ProcessGroupGloo(0.3, host="127.0.0.1")
+    start = time.monotonic()
+    with pytest.raises(DeadlineError) as raised:
+        group.configure(meeting(), "a", 1, 3, 9)
+    assert time.monotonic() - start < scaled(SOON)
+    assert f"ranks 0, 2 did not come to the store at 127.0.0.1:{store.port}" in str(raised.value)
+    assert str(group.errored()) == str(raised.value)
+    assert "not started" in str(wait_error(group.barrier()))
+    group.shutdown()
+
+
+def test_configure_without_a_store_fails_at_once() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    group = ProcessGroupGloo(LONG, host="127.0.0.1")
+    start = time.monotonic()
+    with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}"):
+        group.configure(f"127.0.0.1:{port}/x", "a", 0, 2)
+    assert time.monotonic() - start < scaled(SOON)
+    group.shutdown()
+
+
+def test_abort_ends_a_running_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    threading.Timer(0.1, trio[0].abort, [1]).start()
+    start = time.monotonic()
+    with pytest.raises(CollectiveError, match="aborted"):
+        trio[0].configure(meeting(), "a", 0, 2, 1)
+    assert time.monotonic() - start < scaled(SOON)
+    wait_for(lambda: not gloo_threads(), what="the end of the connecting thread")
+    configure(trio, meeting(), 2)
+    each(trio, lambda rank, group: group.barrier().wait())
+
+
+def test_late_abort_does_not_end_a_running_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    address = meeting()
+
+    def second() -> None:
+        wait_for(lambda: trio[0]._generations.present.config_id == 2, what="rank 0's configure")  # type: ignore[union-attr]
+        trio[0].abort(1)
+        trio[1].configure(address, "b", 1, 2, 2)
+
+    together([lambda: trio[0].configure(address, "a", 0, 2, 2), second])
+    each(trio[:2], lambda rank, group: group.barrier().wait())
+
+
+def test_a_newer_configure_ends_an_older_one(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    def newer() -> None:
+        wait_for(lambda: trio[0]._generations.present is not None, what="the older configure")
+        trio[0].configure("", "a", 0, 1, 2)
+
+    def older() -> None:
+        with pytest.raises(CollectiveError, match="configured anew"):
+            trio[0].configure(meeting(), "a", 0, 2, 1)
+
+    together([older, newer])
+    assert trio[0].errored() is None
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(AddressError, match=r"203\.0\.113\.7.*TORCHFT_X_ADVERTISE_HOST"):
+        ProcessGroupGloo(host="203.0.113.7")
+    with pytest.raises(ConfigError, match="positive"):
+        ProcessGroupGloo(0)
+    group = ProcessGroupGloo(host="127.0.0.1")
+    with pytest.raises(ConfigError, match=r"Rank 2 is not in 0\.\.1"):
+        group.configure("h:1/x", "a", 2, 2)
+    with pytest.raises(AddressError):
+        group.configure("nonsense", "a", 0, 2)
+    group.shutdown()
+
+
+def test_shutdown_can_be_followed_by_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio, meeting(), 1)
+    work = trio[0].barrier()
+    trio[0].shutdown()
+    trio[0].shutdown()
+    assert "shut down" in str(wait_error(work))
+    configure(trio, meeting(), 2)
+    each(trio, lambda rank, group: group.barrier().wait())
+
+
+# -- what is left behind -----------------------------------------------------------------------------------------------
+
+
+def gloo_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "torchft_x gloo"]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def native_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_many_configurations_leave_nothing(
+    trio: list[ProcessGroupGloo], meeting: Meeting, store: dist.TCPStore
+) -> None:
+    pair = trio[:2]
+
+    def once(number: int) -> None:
+        configure(pair, meeting(), number)
+        if number % 3 == 0:
+            work = pair[0].allreduce([ramp(0)])
+            pair[0].abort(number)
+            wait_error(work)
+        else:
+            each(pair, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+
+    def settled() -> tuple[int, int, int]:
+        wait_for(lambda: not gloo_threads(), what="the end of the background threads")
+        gc.collect()
+        return descriptors(), native_threads(), len(store.list_keys())
+
+    for number in range(20):
+        once(number)
+    before = settled()
+    for number in range(100):
+        once(20 + number)
+    # A few connections, threads and keys may be on their way in or out; a hundred configurations would leave hundreds.
+    wait_for(
+        lambda: all(now <= then + 12 for now, then in zip(settled(), before, strict=True)), what=f"at most {before}"
+    )
+
+
+def test_forgotten_group_releases_its_members(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    pair = [trio[0], ProcessGroupGloo(LONG, host="127.0.0.1")]
+    configure(pair, meeting(), 1)
+    work = trio[0].allreduce([ramp(0)])
+    del pair
+    gc.collect()
+    wait_error(work)
+
+
+# -- real processes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(meeting: Meeting) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    address = meeting()
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.comm.member", address, "1", "2", "7"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield address, process
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
+
+
+def joined(group: ProcessGroupGloo, other: tuple[str, subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    address, process = other
+    group.configure(address, "replica0", 0, 2, 7)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.slow
+def test_killed_member_releases_the_others(
+    trio: list[ProcessGroupGloo],
+    other: tuple[str, subprocess.Popen[str]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    process = joined(trio[0], other)
+    work = trio[0].allreduce([ramp(0)])
+    start = time.monotonic()
+    process.send_signal(signal.SIGKILL)
+    error = wait_error(work)
+    record_property("kill_to_error_ms", 1000 * (time.monotonic() - start))
+    assert "allreduce on rank 0 of 2 of configuration 7 failed" in str(error)
+    trio[0].configure("", "replica0", 0, 1, 8)
+    assert trio[0].allreduce([ramp(0)]).wait()
+
+
+@pytest.mark.slow
+def test_stopped_member_does_not_hold_up_an_abort(
+    trio: list[ProcessGroupGloo],
+    other: tuple[str, subprocess.Popen[str]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    process = joined(trio[0], other)
+    process.send_signal(signal.SIGSTOP)
+    work = trio[0].allreduce([torch.ones(5_000_000)])
+    aborted: list[float] = []
+
+    def abort() -> None:
+        aborted.append(time.monotonic())
+        trio[0].abort(7)
+
+    threading.Timer(0.2, abort).start()
+    assert "aborted" in str(wait_error(work))
+    record_property("abort_to_error_ms", 1000 * (time.monotonic() - aborted[0]))
+    trio[0].configure("", "replica0", 0, 1, 8)
+    assert trio[0].allreduce([ramp(0)]).wait()
+
+
+@pytest.mark.slow
+def test_process_may_end_in_the_middle_of_everything(meeting: Meeting) -> None:
+    script = (
+        "import sys, threading, torch\n"
+        "from torchft_x.comm.gloo import ProcessGroupGloo\n"
+        "a, b, c = [ProcessGroupGloo(60, host='127.0.0.1') for _ in range(3)]\n"
+        f"t = threading.Thread(target=a.configure, args=({meeting()!r}, 'a', 0, 2))\n"
+        "t.start(); b.configure(t._args[0], 'b', 1, 2); t.join()\n"
+        "work = a.allreduce([torch.ones(3)])\n"
+        f"threading.Thread(target=c.configure, args=({meeting()!r}, 'c', 0, 2), daemon=True).start()\n"
+        "print('end', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], timeout=scaled(30), capture_output=True, text=True
+    )
+    assert done.stdout == "end\n", done.stderr
+    assert done.returncode == 0, done.stderr

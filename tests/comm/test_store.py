@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from tests.util import scaled, wait_for
+from torchft_x.comm.store import StoreClient, create_store_client, seconds, split_store_address
+from torchft_x.errors import AddressError, ConfigError, UnreachableError
+from torchft_x.net import Address
+
+
+def test_addresses() -> None:
+    assert split_store_address("host:1234/a/b/0") == (Address("host", 1234), "a/b/0")
+    assert split_store_address("[::1]:1234/a") == (Address("::1", 1234), "a")
+    assert split_store_address("host:1234") == (Address("host", 1234), "")
+    for text in ("host", "host/a", ":1/a", "host:0/a", "::1:1234/a"):
+        with pytest.raises(AddressError):
+            split_store_address(text)
+
+
+def test_seconds() -> None:
+    assert seconds(timedelta(milliseconds=1500)) == 1.5
+    assert seconds(2) == 2.0
+    for bad in (0, -1.0, timedelta(0), float("nan")):
+        with pytest.raises(ConfigError):
+            seconds(bad)
+
+
+def test_keys_are_under_the_prefix(store: dist.TCPStore) -> None:
+    client = create_store_client(f"127.0.0.1:{store.port}/some/where", timedelta(seconds=5))
+    client.set("key", "value")
+    assert store.get("some/where/key") == b"value"
+
+
+def test_nobody_there_is_told_at_once() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}"):
+        create_store_client(f"127.0.0.1:{port}/x", 60.0)
+    assert time.monotonic() - start < scaled(3)
+
+
+def test_shut_ends_a_blocking_call_and_no_other_clients(store: dist.TCPStore) -> None:
+    address = Address("127.0.0.1", store.port)
+    client, bystander = StoreClient(address), StoreClient(address)
+    mine, others = client.open(60.0), bystander.open(60.0)
+    entered = threading.Event()
+    errors: list[Exception] = []
+
+    def block() -> None:
+        entered.set()
+        try:
+            mine.get("never set")
+        except RuntimeError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=block, daemon=True)
+    thread.start()
+    entered.wait()
+    client.shut()
+    wait_for(lambda: errors, 5, "the blocked get to fail")
+    assert not client.usable
+    assert bystander.usable
+    others.set("shut", "no")
+    assert others.get("shut") == b"no"
+    with pytest.raises(UnreachableError, match="was shut"):
+        client.open(1.0)
+
+
+def test_open_client_is_used_again_and_a_lost_one_reconnects(store: dist.TCPStore) -> None:
+    client = StoreClient(Address("127.0.0.1", store.port))
+    first = client.open(5.0)
+    assert client.open(5.0) is first
+    client.shut()
+    client._is_shut = False  # as if the connection had been lost otherwise
+    again = client.open(5.0)
+    assert again is not first
+    again.set("again", "1")
+    assert again.get("again") == b"1"
