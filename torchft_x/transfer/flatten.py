@@ -16,15 +16,13 @@ from torchft_x.transfer.layout import Layout, TensorSpec
 from torchft_x.transfer.leaves import Node
 from torchft_x.transfer.limits import ALIGNMENT, MAX_DEPTH, MAX_NODES, MAX_STATE_BYTES
 from torchft_x.transfer.memory import (
+    as_words,
     contiguous_stride,
     extent,
     is_dense,
     storage_offset_bytes,
     view_bytes,
-    view_storage,
 )
-
-_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 def check_sendable(state_dict: Any) -> None:
@@ -125,7 +123,12 @@ class _Flattener:
 
 
 def join_path(path: str, key: Any) -> str:
-    return f"{path}/{key}" if path else str(key)
+    """For people: not parsed by anybody, and never a reason to fail."""
+    try:
+        name = str(key)[:200]
+    except ValueError:  # an int of more digits than Python turns into text
+        name = f"({type(key).__name__})"
+    return f"{path}/{name}" if path else name
 
 
 def is_dtensor(value: Any) -> bool:
@@ -186,10 +189,9 @@ def _describe_region(region: _Region, tensors: list[Tensor], blob: int, specs: d
     """Fill in the specs of a region's tensors and return its source."""
     t = tensors[region.members[0]]
     if len(region.members) == 1 and not is_dense(t.shape, t.stride()):
-        # Packed: the holes may be most of the storage. The same-width integer makes exotic dtypes copyable.
+        # Packed: the holes may be most of the storage.
         specs[region.members[0]] = TensorSpec(t.dtype, tuple(t.shape), contiguous_stride(t.shape), blob, 0)
-        width = _SAME_WIDTH[t.dtype.itemsize]
-        return view_storage(t.untyped_storage(), width, storage_offset_bytes(t), t.shape, t.stride())
+        return as_words(t)
     start = region.start - region.start % ALIGNMENT if len(region.members) > 1 else region.start
     for i in region.members:
         t = tensors[i]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.layout import Layout, TensorSpec
-from torchft_x.transfer.memory import allocate, is_dense, storage_offset_bytes, view_bytes, view_storage
+from torchft_x.transfer.memory import allocate, as_words, is_dense, storage_offset_bytes, view_bytes, view_storage
 from torchft_x.transfer.rebuild import Target
 
 
@@ -48,7 +48,7 @@ class Landing:
                 result.append(arrived)
                 continue
             if local.data_ptr() != arrived.data_ptr() or not _same_stride(spec, local):
-                local.detach().copy_(arrived)
+                as_words(local.detach()).copy_(as_words(arrived))
             result.append(local)
         return result
 

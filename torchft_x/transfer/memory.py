@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _HUGE_FROM = 8 << 20  # below it a few page faults cost less than the system call
 
 
@@ -25,9 +26,18 @@ def view_bytes(storage: torch.UntypedStorage, offset: int, nbytes: int) -> Tenso
     return view_storage(storage, torch.uint8, offset, (nbytes,), (1,))
 
 
+def as_words(tensor: Tensor) -> Tensor:
+    """The same memory as integers (16 bytes: complex128): torch can't copy some of its own dtypes."""
+    width = _SAME_WIDTH[tensor.dtype.itemsize]
+    storage = tensor.untyped_storage()
+    return view_storage(storage, width, storage_offset_bytes(tensor), tensor.shape, tensor.stride())
+
+
 def memory_of(data: Tensor) -> memoryview:
-    """Writable memoryview of a contiguous uint8 CPU tensor. The caller keeps `data` alive as long as the view."""
-    return memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())).cast("B")
+    """Writable memoryview of a contiguous, non-empty uint8 CPU tensor, which lives as long as the view."""
+    array = (ctypes.c_char * data.numel()).from_address(data.data_ptr())
+    array.owner = data  # type: ignore[attr-defined]  # the view refers to `array`, nothing else to the tensor
+    return memoryview(array).cast("B")
 
 
 def allocate(nbytes: int, *, pinned: bool = False) -> Tensor:
