@@ -48,6 +48,21 @@ def client(address: str, **kwargs: Any) -> Iterator[GroupClient]:
         made.close()
 
 
+def asking(server: LighthouseServer) -> list[str]:
+    """Replica ids that wait for a quorum."""
+    return [x["replica_id"] for x in server.status()["members"] if x["waits"]]
+
+
+def known(server: LighthouseServer) -> list[str]:
+    """Replica ids the lighthouse has heard of."""
+    return [x["replica_id"] for x in server.status()["members"]]
+
+
+def is_marked(server: LighthouseServer, replica_id: str, mark: str) -> bool:
+    """Whether the lighthouse counts it as ``lost`` or ``over``."""
+    return any(x["replica_id"] == replica_id and x[mark] for x in server.status()["members"])
+
+
 def life(attempt: int = 0, token: str = "") -> Life:
     return Life(attempt, 1.0 + attempt, token)
 

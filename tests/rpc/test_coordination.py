@@ -56,14 +56,19 @@ def quorums(clients: list[ManagerClient], **kwargs: Any) -> list[QuorumResult]:
 
 def test_quorum_result_is_mutable_with_the_peers_defaults() -> None:
     result = QuorumResult()
-    assert (result.quorum_id, result.replica_world_size, result.recover_src_replica_rank, result.heal) == (0, 1, None, False)
+    assert (result.quorum_id, result.replica_world_size, result.recover_src_replica_rank, result.heal) == (
+        0,
+        1,
+        None,
+        False,
+    )
     result.max_step = 7
     assert result.max_step == 7
 
 
 def test_two_managers_get_the_peers_answer() -> None:
-    with lighthouse(2) as l:
-        servers = [manager(f"g{i}:x", l.address()) for i in range(2)]
+    with lighthouse(2) as lh:
+        servers = [manager(f"g{i}:x", lh.address()) for i in range(2)]
         clients = [ManagerClient(s.address(), 10 * SECOND) for s in servers]
         a, b = quorums(clients)
         assert (a.replica_rank, b.replica_rank, a.replica_world_size) == (0, 1, 2)
@@ -86,8 +91,8 @@ def test_two_managers_get_the_peers_answer() -> None:
 
 
 def test_a_behind_member_heals_from_the_one_at_the_top() -> None:
-    with lighthouse(2) as l:
-        servers = [manager(f"g{i}:x", l.address()) for i in range(2)]
+    with lighthouse(2) as lh:
+        servers = [manager(f"g{i}:x", lh.address()) for i in range(2)]
         clients = [ManagerClient(s.address(), 10 * SECOND) for s in servers]
         a, b = quorums(clients, steps=[0, 5])
         assert (a.heal, b.heal) == (True, False)
@@ -99,8 +104,8 @@ def test_a_behind_member_heals_from_the_one_at_the_top() -> None:
 
 
 def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
-    with lighthouse(2) as l:
-        server = manager("g0:x", l.address())
+    with lighthouse(2) as lh:
+        server = manager("g0:x", lh.address())
         client = ManagerClient(server.address(), SECOND)
         with pytest.raises(TimeoutError, match="No quorum in time"):
             quorum(client, timeout=timedelta(milliseconds=200))
@@ -111,9 +116,9 @@ def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
         server.shutdown()
         with pytest.raises(RuntimeError):
             quorum(client, timeout=SECOND)
-    with pytest.raises(RuntimeError, match="127.0.0.1:9"):
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
         ManagerClient("http://127.0.0.1:9", timedelta(milliseconds=200))
-    with pytest.raises(RuntimeError, match="127.0.0.1:9"):
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
         LighthouseClient("http://127.0.0.1:9", timedelta(milliseconds=200))
 
 
@@ -150,10 +155,10 @@ def test_bad_arguments_are_named(kwargs: dict[str, int], names: str) -> None:
 
 def test_the_token_of_the_run_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.TOKEN, "secret")
-    with lighthouse() as l:
-        LighthouseClient(l.address(), SECOND).heartbeat("g0:x")
-        server = manager("g0:x", l.address())
+    with lighthouse() as lh:
+        LighthouseClient(lh.address(), SECOND).heartbeat("g0:x")
+        server = manager("g0:x", lh.address())
         assert len(quorums([ManagerClient(server.address(), SECOND)])) == 1
         with pytest.raises(TokenError):
-            LighthouseClient(l.address(), SECOND, token="other").heartbeat("a")
+            LighthouseClient(lh.address(), SECOND, token="other").heartbeat("a")
         server.shutdown()

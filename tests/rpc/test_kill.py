@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rpc.support import Asking, Watched, group, lighthouse, members
+from tests.rpc.support import Asking, Watched, asking, group, is_marked, known, lighthouse, members
 from tests.util import scaled, wait_for
 from torchft_x.core.types import JoinReason, State
-from torchft_x.rpc.coordination import LighthouseServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +41,10 @@ def member(*args: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_killed_member_is_over_at_once() -> None:
     timeout = 60.0  # of the heartbeat: nothing here may come from it
-    with lighthouse(2, heartbeat_timeout_ms=int(timeout * 1000)) as l, group("a:1", l.address()) as a:
+    with lighthouse(2, heartbeat_timeout_ms=int(timeout * 1000)) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
         a.watch(watched.on_over, watched.on_end)
-        with member("b:1", l.address()) as b:
+        with member("b:1", lh.address()) as b:
             quorum = Asking(a, timeout=30.0).result().quorum
             assert [x.replica_id for x in quorum.members] == ["a:1", "b:1"]
             b.kill()
@@ -59,10 +58,10 @@ def test_a_killed_member_is_over_at_once() -> None:
 
 
 def test_the_survivor_trains_on_with_the_next_life() -> None:
-    with lighthouse(1, heartbeat_timeout_ms=60_000) as l, group("a:1", l.address()) as a:
-        with member("b:1", l.address()) as b:
+    with lighthouse(1, heartbeat_timeout_ms=60_000) as lh, group("a:1", lh.address()) as a:
+        with member("b:1", lh.address()) as b:
             assert members(Asking(a, timeout=30.0).result())
-            wait_for(lambda: len(l.status()["members"]) == 2, 20.0, "the other to come")
+            wait_for(lambda: "b:1" in known(lh), 20.0, "the other to come")
             reply = Asking(a, reason=JoinReason.BOUNDARY, timeout=30.0).result()
             b.kill()
             state = State(reply.quorum.top.step + 1, reply.quorum.id)
@@ -70,32 +69,28 @@ def test_the_survivor_trains_on_with_the_next_life() -> None:
                 alone = Asking(a, state=state, reason=JoinReason.FAILED, timeout=30.0).result()
                 if members(alone) == ["a:1"]:
                     break
-                wait_for(lambda: _is_lost(l, "b:1"), 20.0, "the loss to be noticed")
+                wait_for(lambda: is_marked(lh, "b:1", "lost"), 20.0, "the loss to be noticed")
             assert members(alone) == ["a:1"]
-        with member("b:2", l.address()) as again:
-            wait_for(lambda: l.status()["members"][-1]["waits"], 20.0, "the next life to ask")
+        with member("b:2", lh.address()) as again:
+            wait_for(lambda: "b:2" in asking(lh), 20.0, "the next life to ask")
             state = State(state.step + 1, alone.quorum.id)
             assert members(Asking(a, state=state, timeout=30.0).result()) == ["a:1", "b:2"]
             assert again.poll() is None
 
 
-def _is_lost(server: LighthouseServer, replica_id: str) -> bool:
-    return any(x["replica_id"] == replica_id and x["lost"] for x in server.status()["members"])
-
-
 @pytest.mark.slow
 def test_a_stopped_member_is_over_after_the_heartbeat_timeout_and_may_return() -> None:
-    with lighthouse(1, heartbeat_timeout_ms=int(scaled(1.0) * 1000)) as l, group("a:1", l.address()) as a:
+    with lighthouse(1, heartbeat_timeout_ms=int(scaled(1.0) * 1000)) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
         a.watch(watched.on_over, watched.on_end)
-        with member("b:1", l.address()) as b:
-            wait_for(lambda: len(l.status()["members"]) == 2, 20.0, "the other to come")
+        with member("b:1", lh.address()) as b:
+            wait_for(lambda: "b:1" in known(lh), 20.0, "the other to come")
             quorum = Asking(a, timeout=30.0).result().quorum
             assert len(quorum.members) == 2
             os.kill(b.pid, signal.SIGSTOP)
             wait_for(lambda: watched.overs, 20.0, "the silence to be noticed")
-            assert "silent" in watched.overs[0][2]
+            assert "refuse" not in watched.overs[0][2]
             state = State(1, quorum.id)
             assert members(Asking(a, state=state, reason=JoinReason.FAILED, timeout=30.0).result()) == ["a:1"]
             os.kill(b.pid, signal.SIGCONT)
-            wait_for(lambda: any(x["replica_id"] == "b:1" and x["waits"] for x in l.status()["members"]), 20.0, "its return")
+            wait_for(lambda: "b:1" in asking(lh), 20.0, "its return")

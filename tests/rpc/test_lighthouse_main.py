@@ -97,26 +97,28 @@ def test_the_flags_are_frozen() -> None:
 
 
 def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
-    with running(tmp_path, "--run_dir", str(tmp_path)) as l:
-        LighthouseClient(l.address, 10.0).heartbeat("a:1", 5.0)
-        status = Path(f"/proc/{l.process.pid}/status").read_text()
+    with running(tmp_path, "--run_dir", str(tmp_path)) as lh:
+        LighthouseClient(lh.address, 10.0).heartbeat("a:1", 5.0)
+        status = Path(f"/proc/{lh.process.pid}/status").read_text()
         rss = int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024  # type: ignore[union-attr]
         assert rss < MAX_RSS_MB
-        assert "torch/" not in Path(f"/proc/{l.process.pid}/maps").read_text()
-        with group("a:1", l.address) as a:
+        assert "torch/" not in Path(f"/proc/{lh.process.pid}/maps").read_text()
+        with group("a:1", lh.address) as a:
             for _ in range(3):
                 Asking(a).result()
-        l.process.send_signal(signal.SIGTERM)
-        code, text = l.end()
+        lh.process.send_signal(signal.SIGTERM)
+        code, text = lh.end()
     assert code == 0
-    assert f"Lighthouse listening on {l.address}" in text
+    assert f"Lighthouse listening on {lh.address}" in text
     assert "No token is set" in text
     assert text.count("Quorum! q") == 1  # one line per change, not per step
     assert "Detected quorum change, bumping quorum_id to " in text
     assert "Traceback" not in text
     assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} (INFO|WARNING) \S", line) for line in text.splitlines())
     (events,) = (tmp_path / "events").glob("*.jsonl")
-    assert [json.loads(line)["event"] for line in events.read_text().splitlines()][:2] == ["start", "quorum"]
+    names = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert names[:3] == ["start", "joined", "quorum"]
+    assert names.count("quorum") == 1
 
 
 def test_the_module_does_not_load_torch() -> None:
@@ -170,8 +172,8 @@ def test_min_replicas_is_required() -> None:
 
 
 def test_the_advertised_host_wins(tmp_path: Path) -> None:
-    with running(tmp_path, "--bind", "[::]:0", "--advertise_host", "node7") as l:
-        assert parse_address(l.address).host == "node7"
+    with running(tmp_path, "--bind", "[::]:0", "--advertise_host", "node7") as lh:
+        assert parse_address(lh.address).host == "node7"
 
 
 # --- as a role of a job -------------------------------------------------------------------------------------------------
@@ -182,27 +184,27 @@ def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
 
 
 def test_the_job_ends_with_0_when_all_groups_are_done(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as l:
-        for s in supervisors(l.address, "0", "1"):
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        for s in supervisors(lh.address, "0", "1"):
             s.started(0, "life-" + s.group)
             s.exited(0, "life-" + s.group, 0, "exited with code 0")
             s.done(0, "finished")
             s.close()
-        code, text = l.end()
+        code, text = lh.end()
     assert code == 0
     assert "All 2 groups finished." in text
 
 
 def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as l:
-        zero, one = supervisors(l.address, "0", "1")
+    with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
+        zero, one = supervisors(lh.address, "0", "1")
         stops: list[tuple[int, str]] = []
         one.on_stop(lambda code, sentence: stops.append((code, sentence)))
         one.started(0, "x")
         zero.done(1, "group 0 crashed 5 times")
         zero.close()
         wait_for(lambda: stops, what="the other group to be told")
-        code, text = l.end()
+        code, text = lh.end()
         one.close(0.1)
     assert code == 1
     assert stops[0][0] == 1
@@ -212,23 +214,23 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as l:
-        zero, one = supervisors(l.address, "0", "1")
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        zero, one = supervisors(lh.address, "0", "1")
         zero.started(0, "x")
         one.started(0, "y")
         one.close()
         zero.done(0, "finished")
         zero.close()
-        code, text = l.end()
+        code, text = lh.end()
     assert code == 1
     assert "group 1 is lost" in text
 
 
 def test_a_supervisors_word_is_a_proof_of_death(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as l:
-        (one,) = supervisors(l.address, "1")
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        (one,) = supervisors(lh.address, "1")
         one.started(0, "token-of-b")
-        with group("0:a", l.address) as a, group("1:b", l.address, life=life(0, "token-of-b")) as b:
+        with group("0:a", lh.address) as a, group("1:b", lh.address, life=life(0, "token-of-b")) as b:
             overs: list[tuple[str, ...]] = []
             a.watch(lambda q, lost, why: overs.append(lost), lambda *_: None)
             asks = [Asking(a), Asking(b)]

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.rpc.support import channel, lighthouse
+from tests.rpc.support import asking, channel, known, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.core.messages import Hello
 from torchft_x.errors import AddressError, DeadlineError, TokenError
@@ -72,10 +72,6 @@ def session(server: LighthouseServer) -> Iterator[RawSession]:
     made.close()
 
 
-def known(server: LighthouseServer) -> list[str]:
-    return [x["replica_id"] for x in server.status()["members"]]
-
-
 def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSession) -> None:
     session.send(hello())
     assert session.receive().welcome.heartbeat_timeout_s == 5.0
@@ -121,7 +117,12 @@ def test_garbage_after_hello_ends_that_session_only(server: LighthouseServer, se
 
 def test_bytes_that_are_no_http_hurt_nobody(server: LighthouseServer, session: RawSession) -> None:
     address = parse_address(server.address())
-    for junk in (b"", os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(999)):
+    for junk in (
+        b"",
+        os.urandom(4096),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(999),
+    ):
         with socket.create_connection((address.host, address.port), timeout=5.0) as s:
             s.sendall(junk)
     session.send(hello())
@@ -164,7 +165,7 @@ def test_the_unary_deadline_gives_the_reason() -> None:
         with pytest.raises(DeadlineError, match="min_replicas"):
             client.quorum("a", timeout=0.3)
         assert 0.2 < time.monotonic() - begun < scaled(5.0)
-        wait_for(lambda: not any(x["waits"] for x in two.status()["members"]), what="the request to be forgotten")
+        wait_for(lambda: not asking(two), what="the request to be forgotten")
 
 
 def test_a_cancelled_unary_request_is_forgotten() -> None:
@@ -172,12 +173,9 @@ def test_a_cancelled_unary_request_is_forgotten() -> None:
         request = peer_pb.LighthouseQuorumRequest(requester=peer_pb.QuorumMember(replica_id="a"))
         call = c.unary_unary(f"/{wire.LIGHTHOUSE}/Quorum").future(request.SerializeToString())
 
-        def waiting() -> bool:
-            return any(x["waits"] for x in two.status()["members"])
-
-        wait_for(waiting, what="the request to arrive")
+        wait_for(lambda: asking(two), what="the request to arrive")
         call.cancel()
-        wait_for(lambda: not waiting(), what="the request to be forgotten")
+        wait_for(lambda: not asking(two), what="the request to be forgotten")
 
 
 def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
@@ -248,5 +246,3 @@ def test_many_lighthouses_in_one_process_do_not_see_each_other() -> None:
     with lighthouse() as a, lighthouse() as b:
         LighthouseClient(a.address(), 5.0).heartbeat("x")
         assert (known(a), known(b)) == (["x"], [])
-
-

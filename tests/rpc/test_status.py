@@ -35,8 +35,9 @@ def test_round_trip(kind: type[errors.TorchftXError]) -> None:
         (grpc.StatusCode.DEADLINE_EXCEEDED, None, errors.DeadlineError, "did not answer in time"),
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.RefusedError, "another program"),
         (grpc.StatusCode.UNAUTHENTICATED, "wrong or missing token", errors.TokenError, "TORCHFT_X_TOKEN"),
-        (grpc.StatusCode.INTERNAL, "oops", errors.RefusedError, "INTERNAL: oops"),
-        (grpc.StatusCode.UNKNOWN, "", errors.RefusedError, "no reason given"),
+        (grpc.StatusCode.INTERNAL, "oops", errors.UnreachableError, "INTERNAL: oops"),
+        (grpc.StatusCode.UNKNOWN, "", errors.UnreachableError, "no reason given"),
+        (grpc.StatusCode.NOT_FOUND, "what", errors.RefusedError, "NOT_FOUND: what"),
     ],
 )
 def test_foreign_statuses_become_sentences_with_the_address(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.rpc.support import LOCAL, group, life, lighthouse
+from tests.rpc.support import LOCAL, group, is_marked, life, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.errors import AddressError
 from torchft_x.rpc.coordination import LighthouseServer
@@ -26,17 +26,14 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
         wait_for(lambda: second.status()["announced"] == ["a"], what="the supervisor to come back")
         supervisor.exited(0, "token", 1, "exit code 1")
 
-        def over() -> bool:
-            return any(x["replica_id"] == "a:1" and x["over"] for x in second.status()["members"])
-
-        wait_for(over, what="the end of that life to be known")
+        wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that life to be known")
         supervisor.close()
         wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
 
 
 def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own() -> None:
-    with lighthouse(token="secret") as l:
-        supervisor = SupervisorClient(l.address(), "a", "host", "boot", token="wrong")
+    with lighthouse(token="secret") as lh:
+        supervisor = SupervisorClient(lh.address(), "a", "host", "boot", token="wrong")
         stops: list[tuple[int, str, str]] = []
         supervisor.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
         wait_for(lambda: stops, what="the refusal")

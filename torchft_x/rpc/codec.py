@@ -63,7 +63,8 @@ def _whole(value: int, what: str, limit: int = 2**62) -> int:
     return value
 
 
-def _seconds(value: float, what: str) -> float:
+def check_seconds(value: float, what: str) -> float:
+    """A time from the wire: finite and not negative."""
     if not (math.isfinite(value) and value >= 0):
         raise RefusedError(f"A message was refused: {what} is {value}, it must be a number of seconds.")
     return value
@@ -79,7 +80,9 @@ def _reason(value: str) -> JoinReason:
 def check_replica_id(value: str) -> str:
     """A replica id, group id or host name from the wire. It goes into logs, so it must be printable."""
     if not value or not value.isprintable():
-        raise RefusedError("A message was refused: a replica, group or host name is empty or holds unprintable characters.")
+        raise RefusedError(
+            "A message was refused: a replica, group or host name is empty or holds unprintable characters."
+        )
     return _text(value, "a name", 512)
 
 
@@ -99,11 +102,11 @@ def life_to_proto(life: Life) -> pb.Life:
 
 
 def life_from_proto(p: pb.Life) -> Life:
-    return Life(_whole(p.attempt, "attempt"), _seconds(p.started, "start time"), _text(p.token, "life token", 512))
+    return Life(_whole(p.attempt, "attempt"), check_seconds(p.started, "start time"), _text(p.token, "life token", 512))
 
 
 def member_to_proto(v: Member) -> pb.Member:
-    prepared = v.prepared and pb.Prepared(quorum=v.prepared.quorum, step=v.prepared.step, digest=v.prepared.digest)
+    p = v.prepared
     return pb.Member(
         replica_id=v.replica_id,
         address=v.address,
@@ -115,7 +118,7 @@ def member_to_proto(v: Member) -> pb.Member:
         commit_failures=v.commit_failures,
         data=v.data,
         handles=v.handles,
-        prepared=prepared,
+        prepared=None if p is None else pb.Prepared(quorum=p.quorum, step=p.step, digest=p.digest),
         library=v.library,
         layout=v.layout,
     )
@@ -165,9 +168,9 @@ def quorum_from_proto(p: pb.Quorum) -> Quorum:
         config_id=_whole(p.config_id, "config id"),
         number=_whole(p.number, "quorum number"),
         members=tuple(member_from_proto(x) for x in p.members),
-        created=_seconds(p.created, "created"),
+        created=check_seconds(p.created, "created"),
         granted_through=_whole(p.granted_through, "granted_through"),
-        lease=_seconds(p.lease_s, "lease"),
+        lease=check_seconds(p.lease_s, "lease"),
     )
 
 
@@ -196,7 +199,7 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         state=state_from_proto(p.state),
         quorum=quorum_from_proto(p.quorum) if p.HasField("quorum") else None,
         granted_through=_whole(p.granted_through, "granted_through"),
-        lease_left=_seconds(p.lease_left_s, "lease_left"),
+        lease_left=check_seconds(p.lease_left_s, "lease_left"),
         boot_id=_text(p.boot_id, "boot id", 128),
         library=_text(p.library, "library", 128),
     )
@@ -341,7 +344,7 @@ def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
 
 def check_heartbeat(value: float) -> float:
     """A heartbeat timeout someone else names, in seconds; kept within reason."""
-    return min(max(_seconds(value, "heartbeat timeout"), 0.05), 3600.0)
+    return min(max(check_seconds(value, "heartbeat timeout"), 0.05), 3600.0)
 
 
 # --- the peer's lighthouse wire --------------------------------------------------------------------------------------

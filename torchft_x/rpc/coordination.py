@@ -320,5 +320,3 @@ def _member(p: peer_pb.QuorumMember) -> QuorumMember:
         p.shrink_only,
         data if isinstance(data, dict) else None,
     )
-
-

@@ -108,11 +108,9 @@ class GroupClient:
         if not reply.quorum:
             raise RefusedError(f"The {self._what} is not torchft_x's; all ranks of a group need the same library.")
         quorum = codec.quorum_from_proto(codec.parse(pb.Quorum, reply.quorum, "quorum"))
-        return QuorumReply(quorum, time.monotonic() + reply.lease_left_s)
+        return QuorumReply(quorum, time.monotonic() + codec.check_seconds(reply.lease_left_s, "lease"))
 
-    def should_commit(
-        self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float
-    ) -> tuple[bool, str]:
+    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the group's decision: (commit?, why not). Every rank of the group must vote."""
         vote = peer_pb.ShouldCommitRequest(should_commit=ok, group_rank=group_rank, step=step, quorum_id=quorum_id)
         reply = codec.parse(peer_pb.ShouldCommitResponse, self._call(self._vote, vote, timeout), "answer")

@@ -5,7 +5,6 @@ It lives in the process of group rank 0 and speaks for the whole group. Rank 0 c
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import itertools
 import logging
@@ -19,7 +18,7 @@ import grpc.aio
 from torchft_x import env
 from torchft_x.core import messages as m
 from torchft_x.core.types import JoinReason, Life, State
-from torchft_x.errors import AddressError, DeadlineError, TorchftXError
+from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, check_resolvable, parse_address
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.group_service import GroupService
@@ -31,6 +30,8 @@ log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT = 1.0
 """Seconds a shutdown waits until the lighthouse has read our leave."""
+GIVE_UP_TIMEOUT = 5.0
+"""Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
 RESOLVE_TIMEOUT = 3.0
 """Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
 
@@ -168,9 +169,7 @@ class GroupServer:
         )
         return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
 
-    def should_commit(
-        self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float
-    ) -> tuple[bool, str]:
+    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the group's decision: (commit?, why not)."""
         vote = m.Vote(next(self._ids), group_rank, step, quorum_id, ok)
         reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)
@@ -211,13 +210,13 @@ class GroupServer:
                 waiter.set_exception(DeadlineError(sentence))
 
         loop.post(start)
-        try:
-            return waiter.result(timeout)
-        except concurrent.futures.TimeoutError:
-            if waiter.done():  # a DeadlineError that came as the answer is a TimeoutError, too
-                raise
-        loop.post(give_up)
-        return waiter.result(5.0)  # an answer that came in between is taken
+        concurrent.futures.wait([waiter], timeout)
+        if not waiter.done():
+            loop.post(give_up)
+            concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)
+        if not waiter.done():
+            raise DeadlineError(f"The group server's own loop did not react for {GIVE_UP_TIMEOUT:g} s.")
+        return waiter.result()  # also an answer that came at the last moment
 
     def _push(self, push: Push) -> None:
         for notifier, on_over, on_end in self._notifiers:

@@ -65,9 +65,7 @@ class GroupService:
             waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
         )
         if not p.ours:
-            plan = recovery.plan(
-                reply.quorum, self._shell.settings.replica_id, ask.rank, init_sync=p.init_sync
-            )
+            plan = recovery.plan(reply.quorum, self._shell.settings.replica_id, ask.rank, init_sync=p.init_sync)
             return codec.plan_bytes(plan)
         left = max(0.0, reply.lease_until - time.monotonic())
         response = peer_pb.ManagerQuorumResponse(quorum=self._encode(reply), lease_left_s=left)

@@ -81,8 +81,9 @@ class GroupShell:
             world_size=settings.world_size,
             library=LIBRARY,
             life=settings.life,
+            boot_id=settings.boot_id,
         )
-        self._machine = Group(config)  # decides
+        self._machine = Group(config, time.monotonic())  # decides
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
@@ -94,7 +95,7 @@ class GroupShell:
             welcome=_welcome,
             up=self._session_up,
             message=self._session_message,
-            down=lambda reason: self._feed(m.SessionDown(reason)),
+            down=self._session_down,
             refused=self._session_refused,
         )
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
@@ -116,7 +117,8 @@ class GroupShell:
             self._stood.result()
         raise UnreachableError(
             f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
-            f"({self._uplink.last_failure.rstrip('.')}); is it running, and is TORCHFT_LIGHTHOUSE right?"
+            f"({self._uplink.last_failure.rstrip('.')}); is it running, is it torchft_x's (not torchft's own), "
+            "and is TORCHFT_LIGHTHOUSE right?"
         )
 
     async def close(self, flush: float) -> None:
@@ -130,7 +132,10 @@ class GroupShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            self._feed(m.Tick())
+            try:
+                self._feed(m.Tick())
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the group server failed")
 
     # --- calls ---------------------------------------------------------------------------------------------------------
 
@@ -158,7 +163,7 @@ class GroupShell:
 
     def checkpoint_metadata(self, rank: int) -> str:
         """Where this rank serves its state."""
-        metadata = self._machine.checkpoint_metadata(rank)
+        metadata = self._machine.metadata(rank)
         if metadata is None:
             raise RefusedError(
                 f"Rank {rank} of {self.settings.replica_id} has not told where it serves its state; "
@@ -189,7 +194,9 @@ class GroupShell:
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
-        for effect in self._machine.handle(event, time.monotonic()):
+        effects = self._machine.handle(event, time.monotonic())
+        self.end = next((e for e in effects if isinstance(e, m.PushEnd)), self.end)  # the kind of the calls' error
+        for effect in effects:
             self._carry_out(effect)
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
@@ -207,7 +214,6 @@ class GroupShell:
             self.last_over = effect
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
-            self.end = effect
             self._on_push(effect)
         else:
             log.info("%s", effect.text)
@@ -232,24 +238,17 @@ class GroupShell:
     # --- session -------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> list[bytes]:
-        machine, settings = self._machine, self.settings
-        quorum = machine.quorum
-        hello = m.Hello(
-            session=0,
-            replica_id=settings.replica_id,
-            life=settings.life,
-            address=self.address,
-            state=machine.state,
-            quorum=quorum,
-            granted_through=quorum.granted_through if quorum is not None else 0,
-            lease_left=max(0.0, machine.lease_until - time.monotonic()),
-            boot_id=settings.boot_id,
-            library=LIBRARY,
-        )
+        hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
+    def _session_down(self, reason: str) -> None:
+        log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        self._feed(m.SessionDown(reason))
+
     def _session_up(self) -> None:
-        if not self._stood.done():
+        if self._stood.done():
+            log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
+        else:
             self._stood.set_result(None)
         self._feed(m.SessionUp())
 

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torchft_x import env
 from torchft_x._version import __version__
@@ -36,8 +37,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--min_replicas", type=int, required=True, metavar="N", help="groups a quorum needs")
     p.add_argument("--bind", default="[::]:29510", metavar="HOST:PORT", help="listen here (default %(default)s)")
-    ms = {"type": int, "metavar": "MS"}
-    p.add_argument("--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms)
+    ms: dict[str, Any] = {"type": int, "metavar": "MS"}
+    p.add_argument(
+        "--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms
+    )
     p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
     p.add_argument("--heartbeat_timeout_ms", default=5000, help="silence that means death (default %(default)s)", **ms)
     p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
@@ -73,6 +76,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     else:
         token = check_token(env.read_token())
     roster = None
+    attempt = env.read_int(env.ATTEMPT, 0) or 0
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
         roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
@@ -82,8 +86,9 @@ def read_settings(args: argparse.Namespace) -> Settings:
             join_timeout=args.join_timeout_ms / 1000,
             tick=args.quorum_tick_ms / 1000,
             heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
-            # Only the launcher's first lighthouse knows that nobody can be training yet (R8).
-            new_job=roster is not None and not env.read_int(env.ATTEMPT, 0),
+            # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
+            new_job=roster is not None and attempt == 0,
+            restarted=roster is not None and attempt > 0,
             boot_id=wire.boot_id(),
         ),
         bind=parse_address(args.bind, what="--bind"),

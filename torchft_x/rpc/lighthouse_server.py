@@ -24,7 +24,7 @@ from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import codec, probe, wire
-from torchft_x.rpc.lighthouse_log import QuorumLog
+from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.stream import Stream, answer, answering
@@ -62,7 +62,7 @@ class LighthouseShell:
         self._roster = roster  # decides when the job is over; None: runs until stopped
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict  # see above
-        self._quorum_log = QuorumLog(log)  # says what changed, not what happens each step
+        self._notes = NoteLog(log)  # says what changed, not what happens each step
         self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # those that said hello
         self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
@@ -122,9 +122,11 @@ class LighthouseShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.config.tick)
-            self._feed(m.Tick())
-            self._feed_roster(m.Tick())
-            self._quorum_log.reason(self._machine.undecided, time.monotonic())
+            try:
+                self._feed(m.Tick())
+                self._feed_roster(m.Tick())
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the lighthouse failed")
 
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class LighthouseShell:
             data = codec.peer_quorum_bytes(quorum)
             for call in effect.calls:
                 self._answer(call, data)
-        if self._quorum_log.issued(quorum):
+        if self._notes.changed_in(quorum.id):
             self._events.emit(
                 "quorum",
                 quorum=quorum.id,
@@ -192,19 +194,18 @@ class LighthouseShell:
             future.set_exception(RefusedError(effect.sentence))
 
     def _note(self, note: m.Note) -> None:
-        self._quorum_log.note(note)
+        self._notes.note(note)
         if note.event in EVENTS and note.event != "quorum":  # quorums are written where they are issued
             self._events.emit(
                 note.event, reason=note.text, replica_id=note.replica_id or None, quorum=note.quorum_id or None
             )
 
     def _probe(self, effect: m.Probe) -> None:
-        running = self._probes.pop(effect.replica_id, None)
-        if running is not None:
-            running.cancel()
+        if effect.replica_id in self._probes:
+            return  # that one goes on as long as the session is gone
         task = asyncio.ensure_future(self._probe_until_known(effect))
         self._probes[effect.replica_id] = task
-        task.add_done_callback(lambda t: self._probes.get(effect.replica_id) is t and self._probes.pop(effect.replica_id))
+        task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
@@ -345,7 +346,9 @@ class LighthouseShell:
                 self._feed(m.LifeEnded(event.life, event.code))
             self._feed_roster(event)
         elif kind != "ping":
-            raise RefusedError("A supervisor sends one hello, then started, exited, done and ping; something else came.")
+            raise RefusedError(
+                "A supervisor sends one hello, then started, exited, done and ping; something else came."
+            )
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         _check_wire(hello.wire)

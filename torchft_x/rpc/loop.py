@@ -54,13 +54,11 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
         coro.close()
         raise RuntimeError(f"{what}: a blocking call on the rpc loop's own thread would wait for itself")
     future = submit(coro)
-    try:
-        return future.result(timeout)
-    except concurrent.futures.TimeoutError:
-        if future.done():  # the coroutine itself raised TimeoutError
-            raise
+    concurrent.futures.wait([future], timeout)
+    if not future.done():
         future.cancel()
-        raise DeadlineError(f"{what} was not done within {timeout:g} s.") from None
+        raise DeadlineError(f"{what} was not done within {timeout:g} s.")
+    return future.result()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

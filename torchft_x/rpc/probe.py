@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 from torchft_x.errors import AddressError
 from torchft_x.net import parse_address
@@ -34,7 +35,7 @@ async def is_refused(address: str) -> bool:
     return bool(answers) and all(answers)
 
 
-async def _connect(family: int, target: tuple[str | int, ...]) -> bool:
+async def _connect(family: int, target: Any) -> bool:
     """True: refused."""
     with socket.socket(family, socket.SOCK_STREAM) as s:
         s.setblocking(False)

@@ -24,6 +24,8 @@ _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses befo
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (UnreachableError, grpc.StatusCode.UNAVAILABLE),
 ]
+# A connection that breaks in an unlucky moment can look like these; nobody said no.
+_BROKEN = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 _CODES = {code: error for error, code in _TABLE} | {grpc.StatusCode.CANCELLED: DeadlineError}
 
 
@@ -54,10 +56,14 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
         return RefusedError(
             f"The {what} doesn't know this call; is it another program, or torchft's own? Use torchft_x's."
         )
+    if code in _BROKEN:
+        return UnreachableError(f"The {what} answered {code.name}: {details.rstrip('.') or 'no reason given'}.")
     kind = _CODES.get(code, RefusedError)
     if kind is DeadlineError and not _is_sentence(details):
         return DeadlineError(f"The {what} did not answer in time.")
-    return kind(details if _is_sentence(details) else f"The {what} answered {code.name}: {details or 'no reason given'}.")
+    return kind(
+        details if _is_sentence(details) else f"The {what} answered {code.name}: {details or 'no reason given'}."
+    )
 
 
 def _token_sentence(what: str, details: str) -> str:

@@ -87,9 +87,7 @@ def answering(handler: UnaryHandler) -> UnaryHandler:
     return run
 
 
-async def answer(
-    future: asyncio.Future[Any], context: Any, *, gone: Callable[[], None], why: Callable[[], str]
-) -> Any:
+async def answer(future: asyncio.Future[Any], context: Any, *, gone: Callable[[], None], why: Callable[[], str]) -> Any:
     """The future's result, or `DeadlineError(why())` a moment before the caller's deadline, while it still listens.
 
     `gone` runs when the caller leaves (deadline, cancel, broken connection) before the answer.

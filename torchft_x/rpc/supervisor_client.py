@@ -46,7 +46,9 @@ class SupervisorClient:
             refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
         )
         address = parse_address(lighthouse, what="lighthouse address")
-        self._uplink = Uplink(address, f"/{wire.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks)
+        self._uplink = Uplink(
+            address, f"/{wire.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks
+        )
         loop.post(self._uplink.start)
 
     def __repr__(self) -> str:
@@ -149,5 +151,3 @@ def _welcome(data: bytes) -> float:
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
     return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
-
-

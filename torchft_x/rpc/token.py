@@ -47,7 +47,7 @@ def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None
     return False
 
 
-class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class TokenCheck(grpc.aio.ServerInterceptor):
     """Refuses every call without the token with UNAUTHENTICATED; the handler never sees it."""
 
     def __init__(self, token: str | None) -> None:
@@ -58,7 +58,11 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None or is_allowed(details.invocation_metadata, self._token):
             return handler
         if handler.response_streaming:
-            make = grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
             return make(_deny)
         return grpc.unary_unary_rpc_method_handler(_deny)
 

@@ -96,7 +96,9 @@ class Uplink:
     def away(self) -> str:
         """How long no session has stood and why, for people."""
         seconds = 0.0 if self.away_since is None else time.monotonic() - self.away_since
-        return f"the lighthouse at {self.address.url} has been away for {seconds:.1f} s ({self.last_failure.rstrip('.')})"
+        return (
+            f"the lighthouse at {self.address.url} has been away for {seconds:.1f} s ({self.last_failure.rstrip('.')})"
+        )
 
     # --- the keeper ----------------------------------------------------------------------------------------------------
 
@@ -149,7 +151,8 @@ class Uplink:
                 await _check_end(call, what)
                 return
             heartbeat = self._callbacks.welcome(first)
-            self._outbox = outbox = asyncio.Queue()
+            outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+            self._outbox = outbox
             self.away_since, self._sent, self._silent = None, 0, 0
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, heartbeat))]
             self._callbacks.up()
