@@ -148,6 +148,22 @@ def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_fini
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
 
 
+def test_a_group_alone_in_a_newer_quorum_is_stopped_too() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0"})), 5.1)
+    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+    # group 0 has left after its last step, but its process has not ended yet
+    roster.handle(QuorumIssued(frozenset({"L1b"})), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_group_that_repeats_its_last_step_alone_goes_on() -> None:
+    roster = training(2)
+    roster.handle(QuorumIssued(frozenset({"L1"})), 9.0)  # group 0 committed the last step, group 1 dropped it
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+
+
 def test_a_group_in_the_last_quorum_finishes_by_itself() -> None:
     roster = training(2)
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []

@@ -167,7 +167,7 @@ class Roster:
         self.config = config  # fixed
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
-        self._quorum_lives: frozenset[str] = frozenset()  # of the newest quorum
+        self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
         self._verdict: Verdict | None = None  # set once
 
     @property
@@ -191,7 +191,7 @@ class Roster:
             self._started = now
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
-            self._quorum_lives = event.lives
+            self._together.update(dict.fromkeys(event.lives, event.lives))
         elif not isinstance(event, Tick):
             group = self._groups.get(event.group)
             if group is None:
@@ -260,14 +260,19 @@ class Roster:
     def _stop_the_late(self) -> list[RosterEffect]:
         """Once a group has finished with 0: stop those that weren't training with it, or have started again.
 
-        Only where quorums carry life tokens: a script without a Manager has nothing in common with the other groups.
+        What counts is the last quorum of the *finisher*, not the newest one: while a finisher's process ends, a
+        restarted group may already be alone in a quorum of its own. A finisher that was in none (a script without a
+        Manager, a peer's client) has nothing in common with the other groups and stops nobody.
         """
-        done = any(g.finished and g.finished.code == 0 for g in self._groups.values())
-        if self._verdict is not None or not done or not self._quorum_lives:
+        done = [g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.told is None]
+        finishers = [g.life for g in done]
+        known = [self._together[life] for life in finishers if life in self._together]
+        if self._verdict is not None or not known:
             return []
+        with_them = frozenset().union(*known)
         stops: list[RosterEffect] = []
         for g in self._groups.values():
-            training = g.alive and g.life in self._quorum_lives
+            training = g.alive and g.life in with_them
             if g.streams and not g.over and not training and g.told is None:
                 g.told = TellStop(g.name, 0, FINISHED)
                 stops.append(g.told)

@@ -21,7 +21,7 @@ from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import LifeEnd
 
 _SHIM = str(Path(__file__).with_name("shim.py"))
-_POLL = "0.05"  # seconds between torchrun's looks at its workers; ours don't wait for it, only a clean end does
+_POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
 _OWN_FAULTS = (
     signal.SIGSEGV,
     signal.SIGABRT,
@@ -127,7 +127,7 @@ class Life:
             worker.look()
         self._collect(tree.reap())
         failed = [r for r, w in self._workers.items() if w.code]
-        if self._agent_code is None and (not failed or self._stopping):
+        if self._agent_code is None and (self._stopping or not (failed or self._all_well())):
             return None
         return self._end(failed)
 
@@ -159,8 +159,13 @@ class Life:
             # Popen must not wait for a pid we have collected
             self._agent_code = self._agent.returncode = ended[self._agent.pid]
 
+    def _all_well(self) -> bool:
+        """Every worker is known to have exited with 0; torchrun would take a while to say so."""
+        return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
+
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
+        well = self._all_well() and not self._stopping
         self._collect(tree.kill_descendants())
         self._read_announcements()
         self.relay.close()
@@ -170,7 +175,7 @@ class Life:
         for fd in (self._pids, self._agent_fd, *(w.pidfd for w in self._workers.values())):
             if fd is not None:
                 os.close(fd)
-        if self._agent_code == 0 and not failed and not self._stopping:
+        if well or (self._agent_code == 0 and not failed and not self._stopping):
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in _OWN_FAULTS
