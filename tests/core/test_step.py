@@ -152,8 +152,7 @@ def test_equal_steps_of_different_quorums_are_different_states() -> None:
 
 def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
     step = running(top=State(5, 3))
-    step.heal_into_place()
-    assert not step.heal_failed(CollectiveError("source died")) or step.rank is not None
+    step.heal_failed(CollectiveError("source died"), torn=True)
     step.vote()
     step.settle(False)
     terms = step.ask()
@@ -172,16 +171,17 @@ def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
 
 def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
     counted = running(top=State())
-    assert counted.heal_failed(BOOM)
+    assert counted.heal_failed(BOOM, torn=False)
     assert counted.error is BOOM
     zeros = Step(min_replica_size=1)
     zeros.ask()
     zeros.begin(Q, State(5, 3), None, 1)
-    assert not zeros.heal_failed(BOOM)
+    assert not zeros.heal_failed(BOOM, torn=False)
     assert zeros.error is None
     assert zeros.vote().errored is BOOM
     zeros.settle(False)
     assert zeros.ask().reason is not JoinReason.FAILED
+    assert not zeros.torn
 
 
 def test_healing_to_another_state_is_refused() -> None:

@@ -54,9 +54,9 @@ class Trainer:
         self.net = model(group if seed is None else seed)
         self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         kwargs.setdefault("min_replica_size", 1)
-        kwargs.setdefault("timeout", 10.0)
-        kwargs.setdefault("quorum_timeout", 10.0)
-        self.pg = ProcessGroupGloo(10.0, host=HOST)
+        kwargs.setdefault("timeout", 20.0)
+        kwargs.setdefault("quorum_timeout", 20.0)
+        self.pg = ProcessGroupGloo(20.0, host=HOST)
         self.manager = Manager(
             pg=self.pg,
             load_state_dict=self.load,
@@ -65,7 +65,7 @@ class Trainer:
             replica_id=f"group_{group}",
             hostname=HOST,
             store_addr=HOST,
-            **{"rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": 5.0, **kwargs},
+            **{"rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": 3.0, **kwargs},
         )
         self.model = DistributedDataParallel(self.manager, self.net)
         self.optimizer = OptimizerWrapper(self.manager, self.optim)

@@ -25,10 +25,12 @@ from torchft_x.errors import (
     LeafError,
     RefusedError,
     StepError,
+    TokenError,
     TransferError,
     UnreachableError,
 )
 from torchft_x.observe.events import read_events
+from torchft_x.rpc.group_client import GroupClient
 from torchft_x.train.ddp import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
@@ -219,7 +221,7 @@ def test_max_retries_ends_training_with_a_sentence() -> None:
     with lighthouse(1) as addr:
         a = Trainer(0, addr, max_retries=1).run_to(1)
         assert not a.step(lambda: a.manager.report_error(RuntimeError("NaN in the loss")))
-        with pytest.raises(StepError, match="2 steps in a row did not commit at step 1 .* NaN in the loss"):
+        with pytest.raises(StepError, match=r"2 steps in a row did not commit at step 1 .* NaN in the loss"):
             a.step(lambda: a.manager.report_error(RuntimeError("NaN in the loss")))
         leave(a)
 
@@ -258,7 +260,9 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
         def torn(*args: Any, into: Any = None, **kwargs: Any) -> Any:
             for value in into["user"]["model"].values():
                 value.fill_(float("nan"))
-            raise TransferError("the source went away")
+            error = TransferError("the source went away")
+            error.torn = True
+            raise error
 
         transport.recv_checkpoint = torn
         assert not b.step()
@@ -392,15 +396,13 @@ def test_a_wrong_lighthouse_address_fails_in_seconds(address: str, error: type[E
 
 
 def test_a_wrong_token_is_refused_at_once() -> None:
-    from torchft_x.errors import TokenError
-
     with lighthouse(1) as addr:
-        # The Python lighthouse is open; the group server of the other group is not.
+        # The Python lighthouse is open; a group server with a token is not.
         a = Trainer(0, addr, token="right").run_to(1)
+        client = GroupClient(a.manager._parts.link.client.address, token="wrong")
         with pytest.raises(TokenError):
-            from torchft_x.rpc.group_client import GroupClient
-
-            GroupClient(a.manager._parts.link.client.address, token="wrong").should_commit(0, 0, 0, True, 1.0)
+            client.should_commit(0, 0, 0, True, 1.0)
+        client.close()
         leave(a)
 
 
@@ -475,9 +477,9 @@ def test_wrap_future_swallows_errors_and_waits_no_longer_than_told() -> None:
 def test_calls_out_of_order_get_a_sentence() -> None:
     with lighthouse(1) as addr:
         a = Trainer(0, addr)
-        with pytest.raises(StepError, match="call manager.start_quorum"):
+        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
             a.manager.should_commit()
-        with pytest.raises(StepError, match="call manager.start_quorum"):
+        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
             loss_of(a.model, 0, 0).backward()
         a.step()
         with pytest.raises(StepError, match="start_quorum"):

@@ -81,7 +81,7 @@ class Step:
         self.state = State()  # what this rank holds completely (R19: moves by a heal only when the heal is whole)
         self.batches_committed = 0  # sum of participants over committed steps
         self.commit_failures = 0  # in a row; the lighthouse makes new process groups while it is not 0
-        self.torn = False  # an in-place heal began and has not ended: no complete state, never commits
+        self.torn = False  # a heal was half applied: no complete state, never commits
         self.quorum_id = 0  # quorum in hand (RUNNING, VOTING) or last one (IDLE); 0 before the first and while ASKING
         self.top = State()  # of that quorum
         self.rank: int | None = None  # among its participants; None: contributes zeros
@@ -157,11 +157,6 @@ class Step:
 
     # --- healing ----------------------------------------------------------------------------------------------------
 
-    def heal_into_place(self) -> None:
-        """From here to `healed` this rank holds a mixture of two states."""
-        self._need(Phase.RUNNING)
-        self.torn = True
-
     def healed(self, state: State, batches_committed: int) -> None:
         """The whole state is loaded. It must be the quorum's (R17)."""
         self._need(Phase.RUNNING)
@@ -170,9 +165,13 @@ class Step:
         self.state, self.batches_committed = state, batches_committed
         self.torn, self._healed = False, True
 
-    def heal_failed(self, error: Exception) -> bool:
-        """The heal did not work. True: the others count on this rank's gradients, so they must be released at once."""
+    def heal_failed(self, error: Exception, *, torn: bool) -> bool:
+        """The heal did not work; `torn`: it had begun to overwrite what this rank holds.
+
+        True: the others count on this rank's gradients, so they must be released at once.
+        """
         self._need(Phase.RUNNING)
+        self.torn = self.torn or torn
         self.objection = error
         return self.rank is not None and self.fail(error)
 

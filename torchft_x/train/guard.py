@@ -80,9 +80,10 @@ class Guard:
             self._log.warning("step %s fails: %s", step, error)
             self._abort(config, str(error))
 
-    def heal_failed(self, error: Exception) -> None:
+    def heal_failed(self, error: Exception, *, torn: bool) -> None:
+        """See `Step.heal_failed`."""
         with self.lock:
-            release = self.step.heal_failed(error)
+            release = self.step.heal_failed(error, torn=torn)
             config = self._config_id
         self._log.warning("healing failed, it is tried again with the next quorum: %s", error)
         if release:

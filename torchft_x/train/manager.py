@@ -96,7 +96,7 @@ class Manager:
         port: int | None = None,
         hostname: str | None = None,
         heartbeat_interval: Seconds | None = None,
-        checkpoint_transport: CheckpointTransport | None = None,
+        checkpoint_transport: CheckpointTransport[Any] | None = None,
         init_sync: bool = True,
         max_retries: int | None = None,
         quorum_retries: int | None = None,

@@ -28,7 +28,7 @@ class Parts:
     options: Options
     link: Link
     pg: Any
-    transport: CheckpointTransport
+    transport: CheckpointTransport[Any]
     states: StateDicts
     step: Step  # read and changed under guard.lock
     guard: Guard
@@ -58,7 +58,7 @@ def assemble(
     pg: Any,
     states: StateDicts,
     *,
-    transport: CheckpointTransport | None,
+    transport: CheckpointTransport[Any] | None,
     mode: WorldSizeMode,
     min_replica_size: int,
     init_sync: bool,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core import recovery
@@ -55,7 +54,7 @@ class Round:
         self._allow_heal = allow_heal
         self._shrink_only = shrink_only
         self._timeout = timeout  # seconds, of the quorum
-        self._in_place = in_place
+        self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
         self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
@@ -73,11 +72,12 @@ class Round:
         """Wait for the fetch (its own deadline is the timeout), then load what came (asynchronous heal)."""
         p = self._parts
         if not self.done.wait(2 * p.options.timeout + _PATIENCE):
-            p.guard.heal_failed(DeadlineError(f"the state has not come within {2 * p.options.timeout:g} s."))
+            late = DeadlineError(f"the state has not come within {2 * p.options.timeout:g} s.")
+            p.guard.heal_failed(late, torn=self._in_place)
             return
         fetched, self._fetched = self._fetched, None
         if fetched is not None:
-            self._try_heal(fetched[0], lambda: self._load(*fetched))
+            self._load(*fetched)
 
     def tell(self, vote: LocalVote, outcome: Outcome) -> None:
         """Log how the step ended: loudly only if something happened in it."""
@@ -193,62 +193,75 @@ class Round:
             p.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
 
     def _heal(self, plan: Plan) -> None:
+        """Fetch the top. With the training thread waiting it goes into place, else it is kept for the commit."""
         if not plan.heal:
             return
-        # Before the first commit there may be nobody else to get the weights from: don't overwrite ours with half of
+        # Before the first commit there may be nobody else to get weights from: don't overwrite ours with half of
         # another's. Later a torn rank costs nothing: its own state is of no use any more.
         in_place = self._in_place and plan.top.step > 0
-        self._try_heal(plan, lambda: self._fetch(plan, in_place))
-
-    def _try_heal(self, plan: Plan, action: Callable[[], None]) -> None:
         try:
-            action()
+            state = self._fetch(plan, in_place)
         except Exception as e:
-            self._parts.guard.heal_failed(e)
-            self._parts.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {e}")
-
-    def _fetch(self, plan: Plan, in_place: bool) -> None:
-        p = self._parts
-        source = plan.sources[0]
-        began = time.monotonic()
-        p.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
-        p.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
-        metadata = p.link.client.checkpoint_metadata(source.address, p.options.group_rank, p.options.timeout)
-        into = None
-        if in_place:
-            into = p.full_state()
-            with p.guard.lock:
-                p.step.heal_into_place()
-        left = max(1.0, p.options.timeout - (time.monotonic() - began))
-        state = p.transport.recv_checkpoint(
-            plan.source_rank or 0, metadata, plan.top.step, left, committed_in=plan.top.committed_in, into=into
-        )
-        self._check(plan, state)
-        duration = time.monotonic() - began
-        p.log.info("healing: %s has come in %.2f s", plan.top, duration)
-        p.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
+            # Our transports know whether they wrote; of others the worst is assumed.
+            self._failed(plan, e, torn=in_place and getattr(e, "torn", True))
+            return
         if self._in_place:
             self._load(plan, state)
         else:
             self._fetched = (plan, state)
 
-    def _check(self, plan: Plan, state: Any) -> None:
+    def _fetch(self, plan: Plan, in_place: bool) -> dict[str, Any]:
+        p = self._parts
+        source = plan.sources[0]
+        began = time.monotonic()
+        p.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
+        p.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
+        try:
+            metadata = p.link.client.checkpoint_metadata(source.address, p.options.group_rank, p.options.timeout)
+        except Exception as e:
+            raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
+        state = p.transport.recv_checkpoint(
+            plan.source_rank or 0,
+            metadata,
+            plan.top.step,
+            max(1.0, p.options.timeout - (time.monotonic() - began)),
+            committed_in=plan.top.committed_in,
+            into=p.full_state() if in_place else None,
+        )
+        self._check(plan, state, in_place)
+        duration = time.monotonic() - began
+        p.log.info("healing: %s has come in %.2f s", plan.top, duration)
+        p.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
+        return state
+
+    def _check(self, plan: Plan, state: Any, torn: bool) -> None:
         """Is it the quorum's state, and can it be loaded? Before anything is."""
-        if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
-            raise TransferError("what the source served is not a Manager's state; run the same version in all groups.")
-        held = read_state(state["torchft"])[0]
-        if held != plan.top:
-            raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
-        self._parts.states.check(state["user"])
+        try:
+            if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
+                raise TransferError("what the source served is not a Manager's state; run one version in all groups.")
+            held = read_state(state["torchft"])[0]
+            if held != plan.top:
+                raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
+            self._parts.states.check(state["user"])
+        except TransferError as e:
+            e.torn = torn
+            raise
 
     def _load(self, plan: Plan, state: dict[str, Any]) -> None:
+        """Hand the state to the user's functions; from here on this rank holds it, or pieces."""
         p = self._parts
-        with p.guard.lock:
-            p.step.heal_into_place()
-        p.states.load(state["user"])
+        try:
+            p.states.load(state["user"])
+        except Exception as e:
+            self._failed(plan, e, torn=True)
+            return
         with p.guard.lock:
             p.step.healed(*read_state(state["torchft"]))
         p.log.info("healed to %s", plan.top)
+
+    def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:
+        self._parts.guard.heal_failed(error, torn=torn)
+        self._parts.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
 
 
 def read_state(saved: Any) -> tuple[State, int]:
