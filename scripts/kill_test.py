@@ -5,8 +5,8 @@
 
 The job is started as a user would: ``torchx run ./components.py:ddp``. A kill waits until all groups train together
 again. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
-table says what each kill cost. Arguments after ``--`` go to train_ddp.py. Exit code 0 only if every kill was done,
-the job ended with 0, and the check passed.
+table says what each kill cost. Arguments after ``--`` go to train_ddp.py, in place of those in MODEL. Exit code 0
+only if every kill was done, the job ended with 0, and the check passed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def run(job: Job, args: argparse.Namespace) -> list[tuple[str, float]]:
 
         if not job.watch(together, TOGETHER):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
-            print(f"the job {why} after {n} of {args.kills} kills; see {job.output}")
+            print(f"the job {why} after {n} of {args.kills} kills; the end of its output:")
+            print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
             return kills
         if n < args.kills:
             job.watch(lambda _: False, rng.uniform(0.3, 2.0))
@@ -134,7 +135,7 @@ def figures(values: list[float | None]) -> dict[str, float | None]:
 def report(job: Job, kills: list[tuple[str, float]], args: argparse.Namespace) -> dict[str, Any]:
     """What is written as JSON."""
     events = read_events(job.run_dir)
-    ends = [t for _, t in kills[1:]] + [float("inf")]
+    ends = [t for _, t in kills[1:]] + [float("inf")] * bool(kills)
     deaths: list[Death] = [death(events, group, t, until=end) for (group, t), end in zip(kills, ends, strict=True)]
     dumps = check_params.read_dumps(job.dumps)
     findings = check_params.check(dumps) if dumps else ["no dumps were written"]
@@ -174,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
-    p.add_argument("--steps-per-kill", type=int, default=300, help="the job runs 100 + kills times this many steps")
+    p.add_argument("--steps-per-kill", type=int, default=200, help="the job runs 100 + kills times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
@@ -188,9 +189,8 @@ def main(argv: list[str] | None = None) -> int:
     folder.mkdir(parents=True)
     steps = 100 + args.kills * args.steps_per_kill
     began = time.monotonic()
-    with Job(
-        folder, args.groups, ["--steps", str(steps), "--log-every", "50", *MODEL, *args.script_args], keep=args.keep
-    ) as job:
+    script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
+    with Job(folder, args.groups, script_args, keep=args.keep) as job:
         kills = run(job, args)
         if len(kills) == args.kills:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much

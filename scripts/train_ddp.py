@@ -256,8 +256,9 @@ class Voice:
 
     def catch_up(self) -> None:
         while not self.happened.empty():
+            spoke = self.speaks  # who hands over to a group that is back still tells that it is
             for line in self.story.tell(self.happened.get()):
-                if self.speaks:
+                if spoke or self.speaks:
                     print(line, flush=True)
 
     def log(self, step: int, loss: torch.Tensor, groups: int) -> None:

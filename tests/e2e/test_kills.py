@@ -30,8 +30,8 @@ def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.Com
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of two groups with two kills, with every dump kept."""
     folder = tmp_path_factory.mktemp("kills") / "run"
-    args = ("--groups", "2", "--kills", "2", "--steps-per-kill", "400", "--keep", "--dir", str(folder), "--", *SMALL)
-    return folder, script("kill_test.py", *args, "--batch-size", "16")
+    args = ("--groups", "2", "--kills", "2", "--steps-per-kill", "400", "--keep", "--dir", str(folder), "--")
+    return folder, script("kill_test.py", *args, "--width", "32", "--layers", "2", "--heads", "2")
 
 
 def test_two_groups_survive_kills_with_equal_parameters(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -67,11 +67,11 @@ def test_a_killed_supervisor_takes_its_worker_along_and_the_job_names_the_group(
 
 
 def test_the_peers_two_shell_launch_works_without_supervisor_and_torchx(tmp_path: Path) -> None:
-    """A lighthouse, then torchrun twice; the lighthouse never heard of this job before."""
+    """A lighthouse, then torchrun twice. Two groups at least, or the first would be done before the second is up."""
     run_dir = tmp_path / "run"  # only so that whatever is left can be found and killed
     address = tmp_path / "address"
     mark = {"TORCHFT_X_RUN_DIR": str(run_dir)}
-    lighthouse = [str(BIN / "torchft_x"), "lighthouse", "--min_replicas", "1", "--bind", "[::]:0"]
+    lighthouse = [str(BIN / "torchft_x"), "lighthouse", "--min_replicas", "2", "--bind", "[::]:0"]
     if not (BIN / "torchft_x").exists():
         lighthouse[:1] = [sys.executable, "-m", "torchft_x"]
     lighthouse += ["--join_timeout_ms", "10000", "--address_file", str(address)]

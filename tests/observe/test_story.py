@@ -54,7 +54,7 @@ def test_a_death_its_cost_and_the_return() -> None:
     )
     assert lines == [
         "group 1 died (connection lost) at step 3",
-        "step 4 dropped (a collective was released); it is run again",
+        "step 4 dropped; it is run again",
         "training goes on at step 4 with 1 group: 0.30 s lost",
         "group 1 rejoined at step 6 (4.0 s after it was lost)",
     ]
@@ -89,9 +89,16 @@ def test_a_group_that_is_new_joins_and_the_first_quorum_is_no_news() -> None:
     assert tell(story, quorum(1, "0", "1", "2", step=4)) == ["group 2 joined at step 4"]
 
 
-def test_own_heal_is_told_with_its_time() -> None:
-    event = {"event": "heal_end", "mono": 1.0, "step": 12, "duration": 0.25}
-    assert Story("1").tell(event) == ["group 1 copied the state of step 12 in 0.25 s"]
+def test_reasons_are_told_once_and_short() -> None:
+    story = Story("0")
+    tell(story, quorum(0, "0", "1"))
+    drop = {"event": "drop", "mono": 0.5, "reason": "a bucket failed."}
+    assert tell(story, drop) == ["step 1 dropped (a bucket failed); it is run again"]
+    sentence = "1:x is lost: its address http://host:1 refuses connections."
+    assert tell(story, lost(1, "1", reason=sentence), drop) == [
+        "group 1 died (its address http://host:1 refuses connections) at step 0",
+        "step 1 dropped; it is run again",
+    ]
 
 
 def test_groups_are_ordered_as_numbers() -> None:

@@ -35,7 +35,7 @@ class Death:
 
     group: str
     t: float  # unix seconds of the kill
-    detected: float | None  # until the first survivor heard of it
+    detected: float | None  # until the first survivor noticed it or was told
     next_commit: (
         float | None
     )  # until the first commit of any survivor without it (a step that was all but done is none)
@@ -92,7 +92,7 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
     ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
     last_life = int(ours[-1].get("attempt", 0)) if ours else 0
     survivors = [e for e in later if e.get("role") == "trainer" and str(e.get("group")) != group]
-    heard = [e for e in survivors if e.get("event") == "member_lost" and group in groups(e.get("lost"))]
+    heard = [e for e in survivors if e.get("event") == "abort" or group in groups(e.get("lost"))]
     together = max((int(e.get("participants", 0)) for e in ours[-1:]), default=0)
     without = [e for e in commits(survivors) if int(e.get("participants", 0)) < together]
     return Death(

@@ -56,11 +56,7 @@ class Story:
         if name == "member_lost":
             return self._member_lost(event, now)
         if name == "drop":
-            self.dropped += 1
-            self._interrupted = True
-            return [f"step {self.step + 1} dropped ({event.get('reason', 'no reason given')}); it is run again"]
-        if name == "heal_end" and not event.get("failed"):
-            return [f"group {self.group} copied the state of step {event.get('step')}{_took(event)}"]
+            return self._drop(event)
         if name == "commit":
             return self._commit(event, now)
         return []
@@ -85,11 +81,17 @@ class Story:
         self.step = int(event.get("step", self.step))
         return lines
 
+    def _drop(self, event: dict[str, Any]) -> list[str]:
+        known = self._interrupted  # by a death that was told already: that is the reason
+        self.dropped += 1
+        self._interrupted = True
+        why = "" if known or not event.get("reason") else f" ({clause(event['reason'])})"
+        return [f"step {self.step + 1} dropped{why}; it is run again"]
+
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
-        lines = []
-        for group in by_number(groups(event.get("lost")) & self.members):
-            lines += self._gone(group, f"died ({event.get('reason') or 'connection lost'})", now)
-        return lines
+        reason = clause(str(event.get("reason") or "connection lost"))
+        gone = by_number(groups(event.get("lost")) & self.members)
+        return [line for group in gone for line in self._gone(group, f"died ({reason})", now)]
 
     def _gone(self, group: str, how: str, now: float) -> list[str]:
         self.members -= {group}
@@ -139,9 +141,10 @@ def by_number(names: frozenset[str] | set[str]) -> list[str]:
     return sorted(names, key=key)
 
 
+def clause(sentence: str) -> str:
+    """A reason as it reads in brackets: ``1:9f2c is lost: its address refuses.`` -> ``its address refuses``."""
+    return sentence.rpartition(" is lost: ")[2].rstrip(".")
+
+
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
-def _took(event: dict[str, Any]) -> str:
-    return f" in {float(event['duration']):.2f} s" if "duration" in event else ""

@@ -140,12 +140,20 @@ class Round:
         )
         self.quorum = reply.quorum
         before = self._previous
-        self._changed = before is None or before.config_id != plan.config_id or plan.heal or bool(plan.dst_ranks)
+        carriers = {m.replica_id for m in reply.quorum.carriers}
+        self._changed = (
+            before is None
+            or before.config_id != plan.config_id
+            or plan.heal
+            or bool(plan.dst_ranks)
+            or carriers != {m.replica_id for m in before.carriers}
+        )
         p.guard.begin(plan, rank, size)
         if self._changed:
             p.events.emit(
                 "quorum", quorum=plan.quorum_id, number=plan.number, step=plan.top.step,
                 participants=size, members=plan.replica_ids, heal=plan.heal,
+                healing=[r for r in plan.replica_ids if r not in carriers],
             )  # fmt: skip
         return plan
 
