@@ -50,7 +50,7 @@ def client(address: str, **kwargs: Any) -> Iterator[GroupClient]:
 
 def asking(server: LighthouseServer) -> list[str]:
     """Replica ids that wait for a quorum."""
-    return [x["replica_id"] for x in server.status()["members"] if x["waits"]]
+    return server.status()["asking"]
 
 
 def known(server: LighthouseServer) -> list[str]:

@@ -19,6 +19,7 @@ from torchft_x.rpc.status import code_of, error_from
         errors.ConfigError,
         errors.DeadlineError,
         errors.UnreachableError,
+        errors.StepError,
     ],
 )
 def test_round_trip(kind: type[errors.TorchftXError]) -> None:

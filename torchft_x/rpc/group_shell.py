@@ -92,7 +92,7 @@ class GroupShell:
         self._stood: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
-            welcome=_welcome,
+            welcome=self._welcome,
             up=self._session_up,
             message=self._session_message,
             down=self._session_down,
@@ -181,7 +181,7 @@ class GroupShell:
         )
 
     def why_no_vote(self) -> str:
-        return f"No decision in time: {self._missing('voted')}".rstrip("; ") + "."
+        return f"No decision in time: {self._missing('voted') or 'the group server is busy'}".rstrip("; ") + "."
 
     def _missing(self, done: str) -> str:
         """Which ranks of this group have no open call, for people; empty if all have."""
@@ -241,6 +241,14 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
+    def _welcome(self, data: bytes) -> float:
+        """Heartbeat timeout from the answer to hello; or the end of this group."""
+        down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
+        if down.WhichOneof("kind") == "welcome":
+            return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
+        self._session_message(data)
+        raise RefusedError("The lighthouse answered hello with something else; is it another program?")
+
     def _session_down(self, reason: str) -> None:
         log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
         self._feed(m.SessionDown(reason))
@@ -269,16 +277,3 @@ class GroupShell:
             self._feed(m.RefusedArrived(str(error)))
         if not self._stood.done():
             self._stood.set_exception(error)
-
-
-def _welcome(data: bytes) -> float:
-    """Heartbeat timeout from the answer to hello."""
-    down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
-    kind = down.WhichOneof("kind")
-    if kind == "refused":
-        raise RefusedError(down.refused.sentence)
-    if kind == "fenced":
-        raise FencedError(f"A newer life of this group is running ({down.fenced.by}); this one stops.")
-    if kind != "welcome":
-        raise RefusedError("The lighthouse answered hello with something else; is it another program?")
-    return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)

@@ -10,6 +10,7 @@ from torchft_x.errors import (
     FencedError,
     LayoutError,
     RefusedError,
+    StepError,
     TokenError,
     TorchftXError,
     UnreachableError,
@@ -23,9 +24,10 @@ _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses befo
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (UnreachableError, grpc.StatusCode.UNAVAILABLE),
+    (StepError, grpc.StatusCode.DATA_LOSS),
 ]
 # A connection that breaks in an unlucky moment can look like these; nobody said no.
-_BROKEN = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
+_BROKEN = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 _CODES = {code: error for error, code in _TABLE} | {grpc.StatusCode.CANCELLED: DeadlineError}
 
 
