@@ -127,9 +127,7 @@ class TestPeersClients:
         vote(b, 0, quorum=0)
         vote(b, 1, quorum=0)
         assert vote(b, 0, quorum=0) == []
-        assert vote(b, 1, quorum=0, ok=False) == AnswerVote(
-            (100, 101), False, "group rank 1 voted against step 3."
-        )
+        assert vote(b, 1, quorum=0, ok=False) == AnswerVote((100, 101), False, "group rank 1 voted against step 3.")
 
     def test_a_late_rank_still_gets_the_cancelled_ballots_answer(self) -> None:
         b = ballot()

@@ -61,8 +61,10 @@ class Alarm:
         if record.told or record.session is None:
             return []
         record.told = True
-        lost = (record.replica_id,) if record.lost else ()
-        return [SendOver((record.session,), record.quorum_id, lost, reason)]
+        if record.lost:
+            text = f"{record.replica_id} was taken for lost: {record.lost}."
+            return [SendOver((record.session,), record.quorum_id, (record.replica_id,), text)]
+        return [SendOver((record.session,), record.quorum_id, (), reason)]
 
     def refuse(self, record: Record, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good."""

@@ -108,14 +108,14 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
     if len(chosen) <= healthy // 2:
         return Wait(
             f"New quorum not ready, only have {len(chosen)} participants, need more than half of {healthy} healthy "
-            f"groups: {listed(sorted(s.silent_healthy))} have not asked."
+            f"groups; not asked yet: {listed(sorted(s.silent_healthy))}."
         )
     until = min(c.since for c in chosen) + s.join_timeout
     stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]
     if stragglers and s.now < until:
         return Wait(
-            f"Valid quorum with {len(chosen)} participants, waiting until the join timeout for those that are alive "
-            f"but have not asked: {listed(stragglers)}.",
+            f"Valid quorum with {len(chosen)} participants, waiting until the join timeout for those alive that have "
+            f"not asked yet: {listed(stragglers)}.",
             until,
         )
     return None

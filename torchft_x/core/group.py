@@ -231,8 +231,10 @@ class Group:
         return [push, *self._ballot.cancel(self._over)]
 
     def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
-        if self._end or self._over:
-            return [AnswerVote((vote.call,), False, self._end or self._over)]
+        frozen = "the group has asked for the next quorum." if self._join is not None else ""  # R4
+        objection = self._end or self._over or frozen
+        if objection:
+            return [AnswerVote((vote.call,), False, objection)]
         lease_until = (
             self._lease_until if self._quorum is not None else now
         )  # a peer's client may vote without a quorum

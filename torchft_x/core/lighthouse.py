@@ -178,13 +178,12 @@ class Lighthouse:
         if tenure.current is None:
             return []
         if tenure.holds_current(record):
-            reason = record.lost or tenure.broken
-            return self._alarm.tell(record, reason) if reason else []
+            return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in tenure.inside
         if inside and not record.lost:
             # The quorum was sent, but the session broke first: the others wait for it in vain.
-            effects += self._alarm.end_quorum((), f"{record.replica_id} never received it.", spare=record)
+            effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
@@ -340,7 +339,7 @@ class Lighthouse:
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
         for record in self._roll.away(self._tenure.inside):
-            if now - (record.probed_at or self._started_at) >= _PROBE_AGAIN:
+            if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.inside)
         return effects + self._note_wait(now)
