@@ -43,7 +43,7 @@ class Conformance:
         for group in groups:
             group.shutdown()
 
-    # -- collectives ---------------------------------------------------------------------------------------------------
+    # -- collectives --
 
     def test_allreduce_sums_in_place(self, members: Members) -> None:
         def run(rank: int, group: ProcessGroup) -> torch.Tensor:
@@ -190,7 +190,7 @@ class Conformance:
         for t in each(members, run):
             assert torch.equal(t, total(len(members)))
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- life --
 
     def test_size_rank_and_name(self, members: Members) -> None:
         assert [group.rank() for group in members] == list(range(len(members)))

@@ -14,7 +14,8 @@ from torchft_x.errors import CollectiveError
 def alone(op: str, *args: Any) -> Work:
     """What collective `op` does in a group of one, done at once.
 
-    Raises `CollectiveError` for what makes no sense there: ``send`` and ``recv``, and a reduction that scales its input.
+    Raises `CollectiveError` for what makes no sense there: ``send`` and ``recv``, and a reduction that scales its
+    input.
     """
     if op in ("send", "recv"):
         raise CollectiveError(f"{op} needs another member, and this group has one.")

@@ -1,10 +1,12 @@
 """The one interface of all process groups here.
 
-A `ProcessGroup` is a torch process group that can be rebuilt with other members (`configure`), any number of times. Each collective has
-its signature here and nowhere else; all of them go through one method, `_issue`, which is what a subclass writes.
+A `ProcessGroup` is a torch process group that can be rebuilt with other members (`configure`), any number of times.
+Each collective has its signature here and nowhere else; all of them go through one method, `_issue`, which is what a
+subclass writes.
 
-A collective never raises when it is issued. It returns a `Work` whose ``wait()`` raises `CollectiveError` if it failed; after a failure or
-an abort every further one fails at once, until the next `configure`. `errored` tells the first failure.
+A collective never raises when it is issued. It returns a `Work` whose ``wait()`` raises `CollectiveError` if it
+failed; after a failure or an abort every further one fails at once, until the next `configure`. `errored` tells the
+first failure.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Work
@@ -26,18 +29,22 @@ class _Meta(ABCMeta, type(dist.ProcessGroup)):  # type: ignore[misc]  # torch's 
 
 
 class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
-    """A process group that can be rebuilt. It works as ``group=`` of torch's collectives, with or without `register`."""
+    """A process group that can be rebuilt. It works as ``group=`` of torch's collectives, with or without
+    `register`.
+    """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         super().__init__(rank, size)
         self._group_name: str | None = None  # set by torch when the group is registered
         self._group_desc = "undefined"  # the same; torch's word for "none given"
 
-    # -- what a subclass writes --------------------------------------------------------------------------------------
+    # -- what a subclass writes --
 
     @abstractmethod
     def _issue(self, op: str, *args: Any) -> Work:
-        """Start collective `op`, one of the names below, with its arguments; options that were not given are left out."""
+        """Start collective `op`, one of the names below, with its arguments; options that were not given are left
+        out.
+        """
 
     @abstractmethod
     def configure(
@@ -94,7 +101,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     def getBackendName(self) -> str:
         """The name torch knows this kind of group by."""
 
-    # -- collectives; tensors, options and results as in torch.distributed.ProcessGroup ---------------------------------
+    # -- collectives; tensors, options and results as in torch.distributed.ProcessGroup --
 
     def allgather(self, output_tensors: list[Tensors], input_tensors: Tensors, opts: Any = None) -> Work:
         return self._issue("allgather", output_tensors, input_tensors, *_given(opts))
@@ -149,7 +156,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
         return self._issue("send", tensors, dst_rank, tag)
 
-    # -- what torch asks a group ---------------------------------------------------------------------------------------
+    # -- what torch asks a group --
 
     def getRank(self) -> int:
         return self.rank()
@@ -159,7 +166,9 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
 
     @property
     def group_name(self) -> str:
-        """The name functional collectives find this group by. Raises `RuntimeError` before `register`, as torch's groups do."""
+        """The name functional collectives find this group by. Raises `RuntimeError` before `register`, as torch's
+        groups do.
+        """
         if self._group_name is None:
             raise RuntimeError(f"{type(self).__name__} has no name yet: call register(name) first.")
         return self._group_name
@@ -183,8 +192,8 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     def register(self, name: str) -> ProcessGroup:
         """Make this group known to torch, for device meshes and functional collectives, and return it.
 
-        Needs an initialised default group (``init_process_group``), but doesn't communicate on it. torch is told a group of this process
-        alone, since the number of members changes; `size` tells the present number.
+        Needs an initialised default group (``init_process_group``), but doesn't communicate on it. torch is told a
+        group of this process alone, since the number of members changes; `size` tells the present number.
         """
         backend = _unused_backend_name(f"{self.getBackendName()}:{name}")
         dist.Backend.register_backend(backend, lambda *args: self, devices=_devices())
@@ -208,8 +217,6 @@ def _given(opts: Any) -> Sequence[Any]:
 
 
 def _devices() -> list[str]:
-    import torch
-
     return ["cpu", *(kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available())]
 
 

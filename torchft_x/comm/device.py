@@ -1,8 +1,8 @@
 """gloo devices: a listening socket, an event loop and its thread, made once and kept for the life of the process.
 
-Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed: one is leased to a process
-group object, goes back to the pool when that object is shut down, and serves the next one on the same host. A process has as many
-devices as it ever had process group objects at the same time, which outside of tests is one.
+Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed: one is leased to a
+process group object, goes back to the pool when that object is shut down, and serves the next one on the same host. A
+process has as many devices as it ever had process group objects at the same time, which outside of tests is one.
 
 One lease at a time is also what makes the abort exact: all connections of a leased device belong to its lessee
 (`torchft_x.comm.sockets`).
@@ -51,7 +51,10 @@ class Device:
         return self._epoll is not None and self._listener is not None and self.own
 
     def shut(self) -> int:
-        """Shut down all its connections, finished or not yet established; return how many there were. Takes under 1 ms."""
+        """Shut down all its connections, finished or not yet established; return their number.
+
+        Takes under a millisecond.
+        """
         if self._epoll is None or self._listener is None or not self.own:
             return 0
         return sockets.shut_watched(self._epoll, self._listener)
@@ -90,8 +93,8 @@ def _create(host: str) -> Device:
             handle = dist.ProcessGroupGloo.create_device(hostname=host)
         except (RuntimeError, ValueError) as e:
             raise AddressError(
-                f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} (or `host`) "
-                f"to the address others reach this machine by. ({_first_line(e)})"
+                f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} "
+                f"(or `host`) to the address others reach this machine by. ({_first_line(e)})"
             ) from None
         loops = [(epoll, sockets.listener_inode(epoll)) for epoll in sockets.epolls() - before]
         loops = [(epoll, inode) for epoll, inode in loops if inode is not None]

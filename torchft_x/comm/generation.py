@@ -1,7 +1,7 @@
 """One set of members of a process group, from the start of a `configure` to the start of the next.
 
-It knows who is in it, where they meet, how to connect with gloo, and how to say in one sentence what went wrong. It decides nothing:
-`torchft_x.comm.gloo` says when.
+It knows who is in it, where they meet, how to connect with gloo, and how to say in one sentence what went wrong. It
+decides nothing: `torchft_x.comm.gloo` says when.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from torchft_x.net import Address
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
 _MEET_PAUSE = 0.005  # seconds between two looks whether all members have told their names
-_MEET_TIMEOUT = 5.0  # seconds until we do without names
+_MEET_TIMEOUT = 2.0  # seconds until we do without names
 _MAX_NAME = 256  # characters of another member's name in our messages
 _MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
+_NEVER = "?"  # a value that no key has
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with the place in its source
 _PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # and names peers like this
 
 
 class Generation:
-    """One set of members. Attributes are read and written under the owner's lock, unless said otherwise."""
+    """One set of members. The owner writes `error` and `torch_group` under its lock; the rest belongs to the
+    connecting thread.
+    """
 
     def __init__(self, *, store_addr: str, replica_id: str, rank: int, size: int, config_id: int | None) -> None:
         self.replica_id = replica_id  # our name for the others' messages
@@ -65,10 +68,11 @@ class Generation:
         """Whether collectives may be issued."""
         return self.error is None and (self.torch_group is not None or (self.size == 1 and self.built.is_set()))
 
-    # -- connecting: on a thread of its own, without the owner's lock ---------------------------------------------------
+    # -- connecting: on a thread of its own, without the owner's lock --
 
     def connect(self, store: dist.TCPStore, device: Device, timeout: float) -> Any:
-        """Connect with all members through gloo; blocks until they are there. `timeout` (s) is also that of each collective.
+        """Connect with all members through gloo; blocks until they are there. `timeout` (s) is also that of each
+        collective.
 
         Raises RuntimeError with gloo's words, and sets `missing`.
         """
@@ -87,19 +91,19 @@ class Generation:
     def meet(self, store: dist.TCPStore, device: Device) -> None:
         """Tell the members which sockets are ours, and learn theirs, so that errors can name them. Best effort.
 
-        Asks again and again instead of waiting in the store, whose broken waits print pages of C++ stack traces.
+        Asks again and again instead of waiting in the store: keys of a configuration that is over get deleted, and the
+        store's broken waits print pages of C++ stack traces.
         """
         place = under(store, self._prefix)
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
         place.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
-        keys = [_notice_key(rank) for rank in range(self.size)]
-        give_up = time.monotonic() + _MEET_TIMEOUT
-        while not place.check(keys):
-            if self.error is not None or time.monotonic() > give_up:
-                return
-            time.sleep(_MEET_PAUSE)
         members: dict[str, tuple[int, str]] = {}
-        for rank, raw in enumerate(place.multi_get(keys)):
+        give_up = time.monotonic() + _MEET_TIMEOUT
+        for rank in range(self.size):
+            while (raw := _read_now(place, _notice_key(rank))) is None:
+                if self.error is not None or time.monotonic() > give_up:
+                    return
+                time.sleep(_MEET_PAUSE)
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
         self._members = members  # one assignment: readers see all or nothing
 
@@ -110,7 +114,7 @@ class Generation:
             place.delete_key(_gloo_key(rank))
             place.delete_key(_notice_key(rank))
 
-    # -- sentences ---------------------------------------------------------------------------------------------------
+    # -- sentences --
 
     def not_connected(self, timeout: float) -> str:
         """Why connecting took too long or failed, naming the members that never came if that is known."""
@@ -119,7 +123,7 @@ class Generation:
         if self.missing is None:
             return f"Configuring {self} failed: not all members were connected by {where} within {timeout:g} s{why}."
         if not self.missing:
-            return f"Configuring {self} failed within {timeout:g} s: all members came to {where}, but not all connected{why}."
+            return f"Configuring {self} failed: all members came to {where}, but did not connect in {timeout:g} s{why}."
         who = "rank" if len(self.missing) == 1 else "ranks"
         ranks = ", ".join(map(str, self.missing))
         return f"Configuring {self} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
@@ -174,6 +178,12 @@ def full_group(torch_group: Any, rank: int, size: int) -> Any:
     return full
 
 
+def _read_now(store: dist.Store, key: str) -> bytes | None:
+    """A key's value or None, without waiting for it (`Store.get` waits): compare it with what it never is."""
+    value: bytes = store.compare_set(key, _NEVER, _NEVER)
+    return None if value == _NEVER.encode() else value
+
+
 def _gloo_key(rank: int) -> str:
     """The key under which gloo publishes a member's address (its context 0)."""
     return f"0/{rank}"
@@ -184,7 +194,9 @@ def _notice_key(rank: int) -> str:
 
 
 def _read_notice(raw: bytes) -> list[tuple[str, str]]:
-    """(address, replica id) for each socket of a member. What isn't understood is left out: these are names for messages."""
+    """(address, replica id) for each socket of a member. What isn't understood is left out: these are names for
+    messages.
+    """
     try:
         notice = json.loads(raw[:_MAX_NOTICE])
         name = str(notice["id"])[:_MAX_NAME]

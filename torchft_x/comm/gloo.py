@@ -1,8 +1,9 @@
 """A gloo process group that is rebuilt for each quorum and can be released within milliseconds.
 
-One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `Generation`, one set of members, on the same gloo
-device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort whatever gloo is waiting for;
-once the new members are connected, the same thread lets go of the old group, which takes 10 ms and may not hold up training.
+One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `Generation`, one set of members, on
+the same gloo device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort
+whatever gloo is waiting for; once the new members are connected, the same thread lets go of the old group, which
+takes 10 ms and may not hold up training.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class ProcessGroupGloo(ProcessGroup):
     ) -> None:
         """See `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
 
-        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout, naming the ranks that did not
-        come, and `CollectiveError` after an abort.
+        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout,
+        naming the ranks that did not come, and `CollectiveError` after an abort.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"Rank {rank} is not in 0..{world_size - 1}: give a rank below world_size.")
@@ -139,9 +140,9 @@ class ProcessGroupGloo(ProcessGroup):
 class _Generations:
     """The present generation, and everything that may end it.
 
-    The lock guards which generation is the present one and the fields of each. Connections are shut under it too, although that
-    is I/O (under a millisecond, never blocking): all generations share the device, so an abort that has checked its id must be
-    finished before a newer generation's first connection exists.
+    The lock guards which generation is the present one and the fields of each. Connections are shut under it too,
+    although that is I/O (under a millisecond, never blocking): all generations share the device, so an abort that has
+    checked its id must be finished before a newer generation's first connection exists.
     """
 
     def __init__(self, host: str) -> None:
@@ -149,7 +150,7 @@ class _Generations:
         self._lock = threading.RLock()  # see above; reentrant because close() may run in a garbage collection
         self._device: devices.Device | None = devices.lease(host)  # None after close()
         self.present: Generation | None = None  # the newest; may be connecting, up or failed
-        self._spare: StoreClient | None = None  # the store's client that the last configure is done with
+        self._spare: StoreClient | None = None  # the store's client that the last configure connected with
         self._uncleaned: deque[Generation] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
         _all.add(self)
 
@@ -215,7 +216,9 @@ class _Generations:
         self._shut(generation)
 
     def _shut(self, generation: Generation) -> None:
-        """Under the lock: break the connections, if they are this generation's; while connecting, also the store client's."""
+        """Under the lock: break the connections, if they are this generation's; while connecting, also the store
+        client's.
+        """
         if generation.client is not None and generation.torch_group is None:
             generation.client.shut()
         if self.present is generation and self._device is not None:
@@ -231,9 +234,7 @@ class _Generations:
             generation.meet(store, device)
             self._clean(generation, store)
         except RuntimeError:
-            return  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
-        with self._lock:
-            self._spare = generation.client
+            pass  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
 
     def _connect(self, generation: Generation, device: devices.Device, timeout: float) -> Any:
         """The store, if the members are connected and still wanted."""
@@ -250,7 +251,9 @@ class _Generations:
             return None
         with self._lock:
             wanted = generation.error is None
-            generation.torch_group = group if wanted else None
+            if wanted:
+                generation.torch_group = group
+                self._spare = generation.client  # what we still ask of it doesn't block, so it may serve the next one
         generation.built.set()
         return store if wanted else None
 

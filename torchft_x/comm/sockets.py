@@ -1,17 +1,17 @@
 """Finding our own sockets and shutting them down, which is the only way to release a running gloo collective.
 
-gloo's ``abort()`` does nothing to running operations: a wait ends when a connection breaks or at the timeout. So we break
-the connections ourselves: ``shutdown(SHUT_RDWR)`` on each, and every wait raises within milliseconds, also when the peer
-is stopped and will never answer.
+gloo's ``abort()`` does nothing to running operations: a wait ends when a connection breaks or at the timeout. So we
+break the connections ourselves: ``shutdown(SHUT_RDWR)`` on each, and every wait raises within milliseconds, also when
+the peer is stopped and will never answer.
 
-The question is *which* sockets, because a process may hold several groups (threads as replicas in tests) and two ends of
-one connection. Addresses don't decide it: two groups may connect to the same listening port. But each gloo device has
-an event loop, an epoll instance in which exactly the sockets of that device are registered, and Linux lists them in
+The question is *which* sockets, because a process may hold several groups (threads as replicas in tests) and two ends
+of one connection. Addresses don't decide it: two groups may connect to the same listening port. But each gloo device
+has an event loop, an epoll instance in which exactly the sockets of that device are registered, and Linux lists them in
 ``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
 (`torchft_x.comm.device`), so the device's list *is* the group's list, whatever others in the process do.
 
-A descriptor may be closed and its number reused at any moment. So each is duplicated first, and the duplicate's inode is
-compared with the listed one: what we shut down is what was listed, or nothing.
+A descriptor may be closed and its number reused at any moment. So each is duplicated first, and the duplicate's inode
+is compared with the listed one: what we shut down is what was listed, or nothing.
 
 Where the lists don't exist (other systems, some sandboxes) every function here finds nothing, and a collective
 ends at its own timeout.
@@ -61,8 +61,8 @@ def local_addresses(epoll: int) -> list[str]:
 def shut_watched(epoll: int, listener: int) -> int:
     """Shut down every connection the epoll instance watches, sparing its listening socket; return how many.
 
-    Does nothing unless the socket with inode `listener` is still among those watched: then `epoll` is not (any more) what
-    the caller thinks it is.
+    Does nothing unless the socket with inode `listener` is still among those watched: then `epoll` is not (any more)
+    what the caller thinks it is.
     """
     watched = registered(epoll)
     if listener not in (inode for _, inode in watched):

@@ -1,12 +1,14 @@
 """Clients of a torch TCPStore: the place where the members of a new process group find each other.
 
-Store addresses are written ``host:port/prefix`` (``[v6]:port/prefix``), as in the peer. Three properties of torch's client shape this module:
+Store addresses are written ``host:port/prefix`` (``[v6]:port/prefix``), as in the peer. Three properties of torch's
+client shape this module:
 
 * Its connect takes 6 s to find out that a port is closed, so a plain socket asks first.
 * A blocking call holds up every other caller of the same client, and can be ended from outside only by shutting its
   connection: `StoreClient.shut`.
-* Each connect makes *both* sides look up the other's host name by its address, which takes 5 s where the name server is slow to
-  answer (and the store serves nobody meanwhile). So a client is kept and used again as long as the address stays.
+* Each connect makes *both* sides look up the other's host name by its address, which takes 5 s where the name server
+  is slow to answer (and the store serves nobody meanwhile). So a client is kept and used again as long as the address
+  stays.
 """
 
 from __future__ import annotations
@@ -53,9 +55,11 @@ def split_store_address(text: str) -> tuple[Address, str]:
 
 
 def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> dist.Store:
-    """A store client for ``host:port/prefix``; keys are under the prefix. `timeout` holds for the connect and each call.
+    """A store client for ``host:port/prefix``; keys are under the prefix. `timeout` holds for the connect and each
+    call.
 
-    Raises `UnreachableError` at once if nothing listens there, and `AddressError` if the address is malformed or its host unknown.
+    Raises `UnreachableError` at once if nothing listens there, and `AddressError` if the address is malformed or its
+    host unknown.
     """
     address, prefix = split_store_address(store_addr)
     return under(StoreClient(address).open(seconds(timeout)), prefix)
@@ -67,12 +71,12 @@ def under(store: dist.Store, prefix: str) -> dist.Store:
 
 
 class StoreClient:
-    """One client, used by one thread at a time, whose blocking calls another thread can end."""
+    """One client, whose blocking calls another thread can end."""
 
     def __init__(self, address: Address) -> None:
         self.address = address  # of the store
         self._store: dist.TCPStore | None = None  # once connected
-        self._before: frozenset[int] | None = None  # socket inodes before the connect; None: nothing to shut yet
+        self._before: frozenset[int] | None = None  # while connecting: socket inodes from before
         self._found: tuple[int, int] | None = None  # our connection's descriptor and inode, once it is established
         self._is_shut = False  # for good, by `shut`
 
@@ -101,10 +105,11 @@ class StoreClient:
     def shut(self) -> None:
         """End the connection for good, so that a call in progress in another thread fails now."""
         self._is_shut = True
-        if self._before is not None:
-            found = self._found or sockets.find_new(self._before, self.address.port)
-            if found is not None:
-                sockets.shut_one(*found)
+        found, before = self._found, self._before
+        if found is None and before is not None:
+            found = sockets.find_new(before, self.address.port)
+        if found is not None:
+            sockets.shut_one(*found)
 
     def _connect_in_turn(self, timeout: float) -> dist.TCPStore:
         deadline = time.monotonic() + timeout
@@ -130,20 +135,23 @@ class StoreClient:
             ) from None
         except ConnectionRefusedError:
             raise UnreachableError(
-                f"Nothing listens at the store's address {where}: the process that hosts it is gone. The next quorum names another."
+                f"Nothing listens at the store's address {where}: the process that hosts it is gone. "
+                "The next quorum names another."
             ) from None
         except OSError as e:
             raise UnreachableError(f"The store at {where} can't be reached: {e.strerror or e}.") from None
 
     def _connect(self, timeout: float) -> dist.TCPStore:
-        self._before = sockets.socket_inodes()
         host, port = self.address
+        before = self._before = sockets.socket_inodes()
         try:
             tcp = dist.TCPStore(host, port, None, False, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+            self._found = sockets.find_new(before, port)
         except (RuntimeError, ValueError) as e:
             first = (str(e).splitlines() or [type(e).__name__])[0]
             raise UnreachableError(f"The store at {self.address.target} did not answer: {first}") from None
-        self._found = sockets.find_new(self._before, port)
+        finally:
+            self._before = None
         return tcp
 
 

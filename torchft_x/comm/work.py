@@ -57,8 +57,8 @@ class FailedWork(Work):
 class GroupWork(Work):
     """A running collective of a torch group; its failure is reported and told in our words.
 
-    `failed(error)` is called with what torch raised, or None if the limit given to ``wait`` ran out; it must stop the operation and
-    return the exception to raise.
+    `failed(error)` is called with what torch raised, or None if the limit given to ``wait`` ran out; it must stop the
+    operation and return the exception to raise.
     """
 
     def __init__(self, inner: Work, result: Any, failed: Callable[[Exception | None], CollectiveError]) -> None:

@@ -1,4 +1,6 @@
-"""Process groups around others, and one without any: for tests, for fault injection, and for the manager's all-reduce."""
+"""Process groups around others, and one without any: for tests, for fault injection, and for the manager's
+all-reduce.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from torchft_x.errors import CollectiveError, ConfigError
 
 
 class ProcessGroupDummy(ProcessGroup):
-    """One member and no communication. Every collective is done at once; `configure` may be called with one member only.
+    """One member and no communication. Every collective is done at once; `configure` may be called with one member
+    only.
 
     `configure_count` counts the calls of `configure`.
     """
@@ -248,10 +251,11 @@ class _Manager(Protocol):
 
 
 class ManagedProcessGroup(ProcessGroupWrapper):
-    """The manager's group as torch sees it: all-reduces go through the manager, which handles healing, scaling and failures.
+    """The manager's group as torch sees it: all-reduces go through the manager, which handles healing, scaling and
+    failures.
 
-    `size` is the number of participants. Other collectives go to the manager's process group as they are. The manager configures, aborts and
-    shuts down that group; here these pass through.
+    `size` is the number of participants. Other collectives go to the manager's process group as they are. The manager
+    configures, aborts and shuts down that group; here these pass through.
     """
 
     def __init__(self, manager: _Manager) -> None:
@@ -275,7 +279,9 @@ class ManagedProcessGroup(ProcessGroupWrapper):
 def reconfigure_with_store(
     pg: ProcessGroup, store_addr: str, rank: int, world_size: int, timeout: float | timedelta = 60.0
 ) -> None:
-    """Give a group new members that meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the group's."""
+    """Give a group new members that meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the
+    group's.
+    """
     if not isinstance(pg, ProcessGroup):
         raise ConfigError(f"{type(pg).__name__} can't be configured; use a process group of torchft_x.")
     pg.set_timeout(timeout)
