@@ -53,20 +53,20 @@ def serve_raw(listener: socket.socket, data: memoryview) -> None:
 
 
 def source(megabytes: int) -> None:
-    """The other process: prints the raw port and the transport's metadata, serves until stdin closes."""
+    """The other process: prints the raw port and the transport's metadata; for each line on stdin it freezes the state
+    again under the step in the line (a heal never finds digests computed by an earlier one) and answers with a line.
+    """
     torch.set_num_threads(1)
     state = make_state(megabytes)
     raw = allocate(megabytes << 20).fill_(1)
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=serve_raw, args=(listener, memory_of(raw)), daemon=True).start()
     transport: HTTPTransport[dict[str, torch.Tensor]] = HTTPTransport(60.0, host="127.0.0.1")
-    times = []
-    for _ in range(3):
+    print(listener.getsockname()[1], transport.metadata(), flush=True)
+    for line in sys.stdin:
         start = time.perf_counter()
-        transport.send_checkpoint([], 1, state, 60.0)
-        times.append(time.perf_counter() - start)
-    print(listener.getsockname()[1], transport.metadata(), f"{times[0]:.3f} {min(times[1:]):.3f}", flush=True)
-    sys.stdin.read()
+        transport.send_checkpoint([], int(line), state, 60.0)
+        print(time.perf_counter() - start, flush=True)
 
 
 def receive_raw(port: int, memory: memoryview, streams: int) -> None:
@@ -98,36 +98,45 @@ def main() -> None:
     torch.set_num_threads(1)
     command = [sys.executable, "-W", "ignore", __file__, "--source", "--megabytes", str(args.megabytes)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
         assert other.stdout is not None
-        port, metadata, first, again = other.stdout.readline().split()
+        port, metadata = other.stdout.readline().split()
         into = make_state(args.megabytes)
-        memory = allocate(args.megabytes << 20).fill_(0)
-        variants: dict[str, Callable[[], object]] = {}
+        memory = memory_of(allocate(args.megabytes << 20).fill_(0))
+        variants: dict[str, Callable[[int], object]] = {}
         for n in args.streams:
-            variants[f"raw TCP, {n} streams"] = lambda n=n: receive_raw(int(port), memory_of(memory), n)
+            variants[f"raw TCP, {n} streams"] = lambda step, n=n: receive_raw(int(port), memory, n)
             for digest in (False, True):
                 t: HTTPTransport[dict[str, torch.Tensor]] = HTTPTransport(60.0, n, digest=digest)
                 name = f"HTTPTransport, {n} streams, {'digest' if digest else 'no digest'}"
-                variants[name] = lambda t=t: t.recv_checkpoint(0, metadata, 1, 60.0, into=into)
+                variants[name] = lambda step, t=t: t.recv_checkpoint(0, metadata, step, 60.0, into=into)
         seconds: dict[str, list[float]] = {name: [] for name in variants}
+        frozen: list[float] = []
+        step = 0
         for round_number in range(args.rounds + 1):
             for name, run in variants.items():
+                step += 1
+                print(step, file=other.stdin, flush=True)
+                frozen.append(float(other.stdout.readline()))
                 start = time.perf_counter()
-                run()
+                run(step)
                 if round_number:  # the first only warms up
                     seconds[name].append(time.perf_counter() - start)
-        other.communicate()
-    report(seconds, args.megabytes, first, again)
+        other.stdin.close()
+    report(seconds, args.megabytes, frozen)
 
 
-def report(seconds: dict[str, list[float]], megabytes: int, first: str, again: str) -> None:
+def report(seconds: dict[str, list[float]], megabytes: int, frozen: list[float]) -> None:
     size = (megabytes << 20) / 1e9
-    base = statistics.median(seconds.get("raw TCP, 2 streams") or next(iter(seconds.values())))
-    print(f"{megabytes} MiB; snapshot {first} s the first time, {again} s into the same buffer\n")
-    print(f"{'':42}{'best GB/s':>10}{'median':>8}{'ratio':>7}")
+    base = seconds.get("raw TCP, 2 streams") or next(iter(seconds.values()))
+    print(f"{megabytes} MiB; snapshot: {frozen[0]:.3f} s into new memory, then {statistics.median(frozen[1:]):.3f} s")
+    print(f"{'':42}{'best GB/s':>10}{'median':>8}{'ratio of best':>15}{'of medians':>12}")
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:42}{size / min(values):10.2f}{size / median:8.2f}{base / median:7.2f}")
+        print(
+            f"{name:42}{size / min(values):10.2f}{size / median:8.2f}"
+            f"{min(base) / min(values):15.2f}{statistics.median(base) / median:12.2f}"
+        )
 
 
 if __name__ == "__main__":

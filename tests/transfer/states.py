@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections import OrderedDict
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from torchft_x.transfer.leaves import DTYPES
+from torchft_x.transfer.memory import memory_of
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
@@ -23,7 +25,7 @@ def raw(tensor: torch.Tensor) -> bytes:
     )
     flat = torch.empty(tensor.shape, dtype=width)
     flat.copy_(same)
-    return bytes(flat.reshape(-1).view(torch.uint8).tolist())
+    return bytes(memory_of(flat.reshape(-1).view(torch.uint8))) if flat.numel() else b""
 
 
 def same(a: Any, b: Any) -> bool:
@@ -132,8 +134,6 @@ def training_state() -> dict[str, Any]:
 
 def zeroed(state: Any) -> Any:
     """A copy with the same structure and sharing, every tensor zero."""
-    import copy
-
     twin = copy.deepcopy(state)
 
     def clear(value: Any) -> None:

@@ -105,6 +105,14 @@ def test_tensors_tied_at_the_source_only_are_both_filled() -> None:
     assert same(into, {"a": weight, "b": weight})
 
 
+def test_an_expanded_view_tied_at_the_source_only() -> None:
+    base = torch.arange(3.0)
+    into = {"all": torch.zeros(3), "wide": torch.zeros(1).expand(4)}
+    result = carry({"all": base, "wide": base[1:2].expand(4)}, into)
+    assert result["wide"] is into["wide"]
+    assert into["wide"].tolist() == [1, 1, 1, 1]
+
+
 def test_tensors_tied_at_the_destination_only() -> None:
     shared = torch.zeros(5)
     result = carry({"a": torch.arange(5.0), "b": torch.arange(5.0)}, {"a": shared, "b": shared})
@@ -147,11 +155,11 @@ def test_registered_leaf_with_a_tensor_inside() -> None:
 
 def test_an_unregistered_leaf_is_named_at_the_receiver() -> None:
     register_leaf(Scale, lambda s: 1, lambda v: 1 / 0)
-    with pytest.raises(TransferError, match="a/s.*Scale"):
+    with pytest.raises(TransferError, match=r"a/s.*Scale"):
         carry({"a": {"s": Scale(torch.ones(1))}})
     layout, _ = flatten({"a": {"s": Scale(torch.ones(1))}})
     del leaves._by_name["tests.transfer.test_layout.Scale"], leaves._by_type[Scale]
-    with pytest.raises(TransferError, match="a/s.*not registered"):
+    with pytest.raises(TransferError, match=r"a/s.*not registered"):
         find_targets(layout)
 
 

@@ -64,7 +64,7 @@ def test_a_state_that_contains_itself_is_refused() -> None:
     ids=["int", "str", "bytes"],
 )
 def test_a_scalar_over_its_cap_is_named(value: Any) -> None:
-    with pytest.raises(LeafError, match="a/b.*at most"):
+    with pytest.raises(LeafError, match=r"a/b.*at most"):
         check_sendable({"a": {"b": value}})
 
 
@@ -117,7 +117,7 @@ def test_register_leaf_refuses_a_name_twice_and_accepts_a_redefinition() -> None
 
     register_leaf(First, lambda v: 1, lambda v: First(), name="tests.taken")
     register_leaf(First, lambda v: 2, lambda v: First(), name="tests.taken")
-    with pytest.raises(ConfigError, match="tests.taken"):
+    with pytest.raises(ConfigError, match=r"tests\.taken"):
         register_leaf(Second, lambda v: 1, lambda v: Second(), name="tests.taken")
 
 

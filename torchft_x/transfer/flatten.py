@@ -61,7 +61,11 @@ class _Flattener:
         if kind is OrderedDict:
             items = [[self.key(k, path, depth), self.node(v, join_path(path, k), depth + 1)] for k, v in value.items()]
             # Module.state_dict() keeps its modules' versions here; load_state_dict reads them.
-            return ["odict", items, self.node(getattr(value, "_metadata", None), join_path(path, "_metadata"), depth + 1)]
+            return [
+                "odict",
+                items,
+                self.node(getattr(value, "_metadata", None), join_path(path, "_metadata"), depth + 1),
+            ]
         if kind is dict:
             return [
                 "dict",

@@ -35,12 +35,12 @@ class Source:
     @staticmethod
     def parse(metadata: str, token: str | None, deadline: float) -> Source:
         """From what a source's `metadata()` returned. Raises `TransferError` if it is something else."""
-        parts = urlsplit(metadata[:1000])
         try:
+            parts = urlsplit(metadata[:1000])
             if parts.scheme != "http" or parts.path.rstrip("/") != "/checkpoint":
                 raise AddressError("it is not of the form http://HOST:PORT/checkpoint/")
             address = net.parse_address(parts.netloc, what="checkpoint address")
-        except AddressError as e:
+        except ValueError as e:  # an AddressError is one
             raise TransferError(f"checkpoint metadata {metadata[:200]!r} of the source is not usable: {e}") from None
         return Source(address, token, deadline)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from torchft_x.errors import TransferError
 from torchft_x.transfer.blocks import Block, cut_blocks, digest, share_out
 from torchft_x.transfer.http_client import BROKEN, Manifest, Retry, Source
 from torchft_x.transfer.http_server import DIGEST_BYTES
@@ -84,7 +83,8 @@ class Fetch:
                 connection = None
                 try:
                     connection = self._connect()
-                    for first in receiver.receive(connection, first, end):  # noqa: B020  # behind the last good block
+                    for done in receiver.receive(connection, first, end):
+                        first = done  # where to go on if the connection breaks
                         if self.stopped:
                             return
                 except BROKEN as e:
@@ -170,9 +170,8 @@ class _Receiver:
 
     def _receive_block(self, response: http.client.HTTPResponse, block: Block, index: int) -> None:
         fetch, piece = self._fetch, block.pieces[0]
-        blob_memory = self._direct[piece.blob]
-        direct = len(block.pieces) == 1 and blob_memory is not None
-        if direct:
+        blob_memory = self._direct[piece.blob] if len(block.pieces) == 1 else None
+        if blob_memory is not None:
             data = fetch.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
             memory = blob_memory[piece.blob_offset : piece.blob_offset + piece.nbytes]
             fetch.torn = fetch.torn or fetch.landing.in_place[piece.blob]
@@ -184,7 +183,7 @@ class _Receiver:
             if digest(data) != int.from_bytes(self._digest, "big"):
                 paths = ", ".join(fetch.paths[p.blob] for p in block.pieces[:3])
                 raise fetch.source.error(f"the digest of block {index} is wrong, it holds {paths}.")
-        if not direct:
+        if blob_memory is None:
             self._scatter(block)
 
     @torch.no_grad()

@@ -48,7 +48,7 @@ class Landing:
                 result.append(arrived)
                 continue
             if local.data_ptr() != arrived.data_ptr() or not _same_stride(spec, local):
-                as_words(local.detach()).copy_(as_words(arrived))
+                _copy(local.detach(), arrived)
             result.append(local)
         return result
 
@@ -74,7 +74,11 @@ def _direct_targets(layout: Layout, targets: list[Target]) -> dict[int, Tensor]:
     for spec, target in zip(layout.tensors, targets, strict=True):
         if spec.blob is None or spec.blob in direct or target.local is None:
             continue
-        if _fills_blob(spec, layout.blobs[spec.blob]) and _fits(spec, target.local) and _same_stride(spec, target.local):
+        if (
+            _fills_blob(spec, layout.blobs[spec.blob])
+            and _fits(spec, target.local)
+            and _same_stride(spec, target.local)
+        ):
             direct[spec.blob] = target.local
     # Two blobs may share memory here and not at the source. The second is copied later: never two writers.
     end: dict[torch.device, int] = {}
@@ -103,6 +107,14 @@ def _fits(spec: TensorSpec, local: Tensor) -> bool:
 
 def _same_stride(spec: TensorSpec, local: Tensor) -> bool:
     return all(a == b or n == 1 for a, b, n in zip(spec.stride, local.stride(), spec.shape, strict=True))
+
+
+def _copy(destination: Tensor, source: Tensor) -> None:
+    """For every dtype, and once for each element of expanded dimensions."""
+    for dim, (size, step) in enumerate(zip(destination.shape, destination.stride(), strict=True)):
+        if step == 0 and size > 1:  # `_fits`: then the source is expanded there too
+            destination, source = destination.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    as_words(destination).copy_(as_words(source))
 
 
 def _bytes_of(local: Tensor, size: int) -> Tensor:

@@ -23,7 +23,7 @@ PLAIN_INT = 1 << 53  # up to here every JSON reader agrees on a number
 DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value
     for value in vars(torch).values()
-    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q"))  # quantised ones carry a quantizer
+    if isinstance(value, torch.dtype) and not str(value).startswith("torch.q")  # quantised ones carry a quantizer
 }
 
 

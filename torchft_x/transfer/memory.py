@@ -36,7 +36,7 @@ def as_words(tensor: Tensor) -> Tensor:
 def memory_of(data: Tensor) -> memoryview:
     """Writable memoryview of a contiguous, non-empty uint8 CPU tensor, which lives as long as the view."""
     array = (ctypes.c_char * data.numel()).from_address(data.data_ptr())
-    array.owner = data  # type: ignore[attr-defined]  # the view refers to `array`, nothing else to the tensor
+    array.owner = data  # the view refers to `array`, nothing else to the tensor
     return memoryview(array).cast("B")
 
 

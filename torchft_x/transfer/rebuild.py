@@ -141,7 +141,9 @@ class _Finder(_Walker):
     def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
         local = into if isinstance(into, Tensor) else None
         dtype = self.layout.tensors[index].dtype
-        if tag == "P" and (type(rest[0]) is not bool or (rest[0] and not (dtype.is_floating_point or dtype.is_complex))):
+        if tag == "P" and (
+            type(rest[0]) is not bool or (rest[0] and not (dtype.is_floating_point or dtype.is_complex))
+        ):
             raise TransferError(f"the manifest has a broken parameter at {path!r}.")
         if tag == "D":
             local = self.shard(index, rest, into, path)

@@ -102,7 +102,7 @@ class SnapshotStore:
         with self._changed:
             self._current, self._allowed = None, False
             self._collect()
-            for oldest in self._alive[: len(self._alive) - MAX_ALIVE + 1]:
+            for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
                 oldest.revoked = True  # its memory goes when its readers notice
                 self._alive.remove(oldest)
             fitting = [b for b in self._spare if b.numel() >= length and b.is_pinned() is pinned]
@@ -135,7 +135,9 @@ class SnapshotStore:
         with self._changed:
             if self._current is None or self._current.state.step != step:
                 held = "none" if self._current is None else f"one of {self._current.state}"
-                raise ConfigError(f"allow_checkpoint({step}): the newest snapshot is {held}; call send_checkpoint first.")
+                raise ConfigError(
+                    f"allow_checkpoint({step}): the newest snapshot is {held}; call send_checkpoint first."
+                )
             self._allowed = True
             self._changed.notify_all()
 

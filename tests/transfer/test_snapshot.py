@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from tests.util import scaled, wait_for
+from torchft_x.core.types import State
+from torchft_x.errors import ConfigError, LeafError
+from torchft_x.transfer import snapshot as module
+from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
+
+
+def freeze(store: SnapshotStore, step: int, owed: int = 0, size: int = 1000) -> Snapshot:
+    return store.freeze(State(step), {"w": torch.full((size,), float(step))}, owed)
+
+
+def held(store: SnapshotStore, step: int) -> Snapshot:
+    answer = store.ask(State(step), 0)
+    assert isinstance(answer, Snapshot)
+    return answer
+
+
+def refused(store: SnapshotStore, step: int) -> Refusal:
+    answer = store.ask(State(step), 0)
+    assert isinstance(answer, Refusal)
+    return answer
+
+
+def first_value(snapshot: Snapshot) -> float:
+    return float(snapshot.buffer[:4].view(torch.float32)[0])
+
+
+def test_the_copy_is_frozen() -> None:
+    store = SnapshotStore()
+    state = {"w": torch.ones(10)}
+    frozen = store.freeze(State(1), state, 0)
+    state["w"].zero_()
+    assert first_value(frozen) == 1
+
+
+def test_one_buffer_serves_for_ever_without_readers() -> None:
+    store = SnapshotStore()
+    address = freeze(store, 1).buffer.data_ptr()
+    for step in range(2, 6):
+        store.release(held(store, step - 1), cut=False)
+        assert freeze(store, step).buffer.data_ptr() == address
+
+
+def test_a_buffer_in_use_is_not_overwritten() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    first = held(store, 1)
+    freeze(store, 2)
+    second = held(store, 2)
+    third = freeze(store, 3)
+    assert [first_value(s) for s in (first, second, third)] == [1, 2, 3]
+    store.release(first, cut=False)
+    assert first.revoked
+    assert store.resume(first.id) is None
+    assert [first_value(s) for s in (second, third)] == [2, 3]
+
+
+def test_readers_without_end_do_not_take_memory_without_end() -> None:
+    store = SnapshotStore()
+    snapshots = []
+    for step in range(1, 10):
+        freeze(store, step)
+        snapshots.append(held(store, step))
+    assert [s.revoked for s in snapshots].count(False) == module.MAX_ALIVE
+    assert not snapshots[-1].revoked
+
+
+def test_a_larger_state_gets_a_larger_buffer() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    assert first_value(freeze(store, 2, size=100_000)) == 2
+    assert first_value(freeze(store, 3, size=10)) == 3
+
+
+def test_a_state_that_cannot_be_sent_leaves_the_old_snapshot() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    with pytest.raises(LeafError):
+        store.freeze(State(2), {"w": object()}, 0)
+    held(store, 1)
+
+
+def test_a_request_waits_for_its_state() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    got: list[Snapshot | Refusal] = []
+    reader = threading.Thread(target=lambda: got.append(store.ask(State(2), scaled(10))))
+    reader.start()
+    freeze(store, 2)
+    reader.join(scaled(10))
+    assert isinstance(got[0], Snapshot)
+    assert got[0].state == State(2)
+
+
+def test_refusals_say_why() -> None:
+    store = SnapshotStore()
+    assert refused(store, 1) == Refusal("it has no state to offer yet", False)
+    freeze(store, 5)
+    assert refused(store, 6).final is False
+    assert "step 5" in refused(store, 6).reason
+    assert refused(store, 4).final is True
+    assert store.ask(State(5, 9), 0) == Refusal("it offers step 5 (quorum 0), not step 5 (quorum 9)", False)
+
+
+def test_disallow_keeps_new_readers_out_until_the_next_allow() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    store.disallow()
+    assert "may not be read" in refused(store, 1).reason
+    store.allow(1)
+    held(store, 1)
+    with pytest.raises(ConfigError, match="step 1"):
+        store.allow(2)
+
+
+def test_a_promised_destination_may_still_begin_after_disallow_but_only_once() -> None:
+    store = SnapshotStore()
+    freeze(store, 1, owed=1)
+    store.disallow()
+    reading = held(store, 1)
+    assert refused(store, 1).final is False
+    store.release(reading, cut=True, began=True)  # it broke, so the promise holds again
+    held(store, 1)
+    refused(store, 1)
+
+
+def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    reading = held(store, 1)
+    store.release(reading, cut=True)
+    freeze(store, 2)
+    resumed = store.resume(reading.id)
+    assert resumed is reading
+    assert first_value(resumed) == 1
+    monkeypatch.setattr(module, "CUT_GRACE", 0.0)
+    store.release(reading, cut=True)
+    assert store.resume(reading.id) is None
+
+
+def test_close_waits_for_readers_and_refuses_new_ones() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    reading = held(store, 1)
+    closer = threading.Thread(target=store.close, args=(scaled(10),))
+    closer.start()
+    wait_for(lambda: refused_for_ever(store))
+    assert closer.is_alive()
+    assert not reading.revoked
+    assert store.resume(reading.id) is reading  # its second stream
+    store.release(reading, cut=False)
+    store.release(reading, cut=False)
+    closer.join(scaled(10))
+    assert not closer.is_alive()
+    assert reading.revoked
+
+
+def refused_for_ever(store: SnapshotStore) -> bool:
+    answer = store.ask(State(1), 0)
+    if isinstance(answer, Refusal):
+        return answer.final
+    store.release(answer, cut=False)
+    return False
+
+
+def test_digests_are_of_the_frozen_bytes() -> None:
+    store = SnapshotStore()
+    frozen = freeze(store, 1, size=1 << 20)
+    assert len(frozen.blocks) == 4
+    assert frozen.digest(2) == frozen.digest(0) == module.digest(torch.ones(1 << 18).view(torch.uint8))
