@@ -194,6 +194,20 @@ def test_two_ranks_a_group_decide_alike() -> None:
         assert same(trainers[r].history[3], trainers[2 + r].history[3])
 
 
+def test_a_group_may_be_made_again_on_the_same_store() -> None:
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    with lighthouse(1) as addr:
+
+        def body(rank: int) -> str:
+            for _ in range(2):
+                t = Trainer(0, addr, rank=rank, world_size=2, store_port=store.port).run_to(1)
+                t.manager.shutdown()
+            return t.manager._parts.link.replica_id
+
+        first, second = run_threads(2, body)
+        assert first == second
+
+
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 

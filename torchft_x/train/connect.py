@@ -9,8 +9,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import threading
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,6 +29,8 @@ from torchft_x.train.options import Options
 logger = logging.getLogger(__name__)
 
 _POLL = 0.01  # seconds; a blocking get would hold up every user of the client and print C++ stack traces at its end
+_made: Counter[tuple[str, str, int]] = Counter()  # Managers made here, by (store, group, rank)
+_made_lock = threading.Lock()
 _LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that still read their last vote
 
 
@@ -38,6 +42,7 @@ class Link:
     client: GroupClient | LocalGroupClient
     store: dist.Store  # client of the group's store, or the store itself where this process hosts it
     options: Options
+    keys: str  # prefix of this Manager's keys in the store
 
     def close(self, wait: bool = True) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers."""
@@ -45,7 +50,7 @@ class Link:
         if o.group_world_size > 1 and wait:
             try:
                 if o.group_rank != 0:
-                    self.store.set(f"{o.key_prefix}/left/{o.group_rank}", b"1")
+                    self.store.set(f"{self.keys}/left/{o.group_rank}", b"1")
                 else:
                     self._wait_for_ranks()
             except RuntimeError as e:
@@ -54,7 +59,7 @@ class Link:
         self.client.close()
 
     def _wait_for_ranks(self) -> None:
-        keys = [f"{self.options.key_prefix}/left/{r}" for r in range(1, self.options.group_world_size)]
+        keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
         deadline = time.monotonic() + _LEAVE_WAIT
         while not self.store.check(keys) and time.monotonic() < deadline:
             time.sleep(_POLL)
@@ -67,9 +72,9 @@ def connect(options: Options) -> Link:
     `DeadlineError` about the group's own store and rank 0.
     """
     store, address = open_store(options)
-    key = f"{options.key_prefix}/group"
+    keys = _own_keys(options, address)
     if options.group_rank != 0:
-        return _follow(options, store, key)
+        return _follow(options, store, keys)
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     try:
         assert options.lighthouse is not None  # Options checks it on rank 0
@@ -86,10 +91,10 @@ def connect(options: Options) -> Link:
             quorum_retries=options.quorum_retries,
         )
     except TorchftXError as e:
-        _tell(store, key, {"error": str(e)})
+        _tell(store, keys, {"error": str(e)})
         raise
-    _tell(store, key, {"address": server.address(), "replica_id": replica_id})
-    return Link(replica_id, LocalGroupClient(server, token=options.token), store, options)
+    _tell(store, keys, {"address": server.address(), "replica_id": replica_id})
+    return Link(replica_id, LocalGroupClient(server, token=options.token), store, options, keys)
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
@@ -129,7 +134,17 @@ def _store_client(options: Options, address: Address) -> dist.Store:
             time.sleep(_POLL * 10)
 
 
-def _follow(options: Options, store: dist.Store, key: str) -> Link:
+def _own_keys(options: Options, address: Address) -> str:
+    """All ranks make their Managers in the same order, so the n-th of each rank belong together."""
+    who = (address.target, options.replica_id, options.group_rank)
+    with _made_lock:
+        nth = _made[who]
+        _made[who] += 1
+    return f"{options.key_prefix}/{nth}"
+
+
+def _follow(options: Options, store: dist.Store, keys: str) -> Link:
+    key = f"{keys}/group"
     deadline = time.monotonic() + options.connect_timeout
     while not store.check([key]):
         if time.monotonic() > deadline:
@@ -142,12 +157,12 @@ def _follow(options: Options, store: dist.Store, key: str) -> Link:
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
     client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
-    return Link(said["replica_id"], client, store, options)
+    return Link(said["replica_id"], client, store, options, keys)
 
 
-def _tell(store: dist.Store, key: str, said: dict[str, str]) -> None:
+def _tell(store: dist.Store, keys: str, said: dict[str, str]) -> None:
     try:
-        store.set(key, json.dumps(said).encode())
+        store.set(f"{keys}/group", json.dumps(said).encode())
     except RuntimeError as e:
         logger.warning("the group's store does not take rank 0's address: %s", e)
 

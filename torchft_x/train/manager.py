@@ -153,7 +153,8 @@ class Manager:
         """
         p = self._parts
         self._guard.raise_if_ended()
-        self._finish_round()
+        if self._round is not None:
+            self._round.wait_idle()
         if self._quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
         with self._guard.lock:
@@ -367,11 +368,6 @@ class Manager:
                 "no step was started: call manager.start_quorum(), or zero_grad() of torchft_x's Optimizer, first."
             )
         return self._round
-
-    def _finish_round(self) -> None:
-        """The last quorum's thread must be idle before the next one asks."""
-        if self._round is not None and not self._round.done.wait(2 * self._parts.options.timeout):
-            raise StepError("the last quorum's snapshot or fetch does not end; this rank is stuck.")
 
     def _finish_reductions(self) -> None:
         works, self._works = self._works, []

@@ -76,7 +76,7 @@ class Options:
     @property
     def key_prefix(self) -> str:
         """Of this start's keys in the group's store."""
-        return f"torchft_x/{self.restart_count}"
+        return f"torchft_x/{self.replica_id}/{self.restart_count}"
 
 
 def resolve(
@@ -103,7 +103,7 @@ def resolve(
 
     def span(argument: Seconds | None, name: str) -> float:
         if argument is not None:
-            return seconds(argument, name)
+            return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
     return Options(

@@ -87,7 +87,7 @@ class Reducer:
 
     def _arm(self) -> None:
         """Open a pass. Raises (out of backward) only what is the user's mistake: no quorum was ever started."""
-        share = self._manager.contribution()
+        share = self._manager.contribution()  # anything else than a Contribution (None, a mock): not known yet
         self._scale = share.scale if isinstance(share, Contribution) else None
         views = self._flats[self._current].views
         if any(p.grad is v for p, v in zip(self._params, views, strict=True)):

@@ -15,7 +15,7 @@ from torchft_x.core import recovery
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote, Outcome, Terms
 from torchft_x.core.types import Quorum, State, group_number
-from torchft_x.errors import DeadlineError, TransferError
+from torchft_x.errors import DeadlineError, StepError, TransferError
 from torchft_x.train.parts import Parts
 
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
@@ -67,6 +67,11 @@ class Round:
             raise DeadlineError(f"no quorum within {self._timeout:g} s, and its thread does not come back.")
         if self.error is not None:
             raise self.error
+
+    def wait_idle(self) -> None:
+        """Its thread must have ended before the next quorum asks. Raises `StepError`."""
+        if not self.done.wait(self._timeout + 2 * self._parts.options.timeout + _PATIENCE):
+            raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
         """Wait for the fetch (its own deadline is the timeout), then load what came (asynchronous heal)."""
@@ -185,7 +190,9 @@ class Round:
     def _offer(self, plan: Plan) -> None:
         """Freeze what the others fetch from us (R17). It is kept until a quorum that needs nothing."""
         p = self._parts
-        if not plan.dst_ranks or p.step.state != plan.top or p.step.torn:
+        with p.guard.lock:
+            whole = p.step.state == plan.top and not p.step.torn
+        if not plan.dst_ranks or not whole:
             p.transport.disallow_checkpoint()
             return
         p.log.info("peers need recovery from us %s", list(plan.dst_ranks))

@@ -1,0 +1,129 @@
+"""Errors from any thread: the first is kept, collectives are released, a late configure is not forgotten."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.util import wait_for
+from torchft_x.core.recovery import Plan
+from torchft_x.core.step import Step
+from torchft_x.core.types import JoinReason, State
+from torchft_x.errors import CollectiveError, FencedError
+from torchft_x.observe.events import EventLog
+from torchft_x.train.guard import Guard
+
+
+class FakeGroup:
+    def __init__(self) -> None:
+        self.aborts: list[int] = []
+        self.on_abort: Callable[[int], None] = lambda config_id: None
+
+    def abort(self, config_id: int) -> None:
+        self.aborts.append(config_id)
+        self.on_abort(config_id)
+
+
+def plan(quorum_id: int = 7, config_id: int = 5) -> Plan:
+    return Plan(
+        quorum_id=quorum_id, config_id=config_id, number=1, replica_rank=0, replica_world_size=2, top=State(), heal=False,
+        sources=(), source_rank=None, dst_ranks=(), store_address="", max_replica_rank=0, max_world_size=2,
+        replica_ids=("a:1", "b:1"), handles=(), commit_failures=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def pg() -> FakeGroup:
+    return FakeGroup()
+
+
+@pytest.fixture
+def guard(pg: FakeGroup) -> Guard:
+    log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
+    return Guard(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"))
+
+
+def begin(guard: Guard, p: Plan) -> None:
+    guard.step.ask()
+    guard.begin(p, 0, 2)
+
+
+def test_the_group_is_made_again_only_when_its_configuration_changes(guard: Guard) -> None:
+    made: list[int] = []
+    for quorum_id, config_id in ((7, 5), (8, 5), (9, 9)):
+        begin(guard, plan(quorum_id, config_id))
+        guard.configure(plan(quorum_id, config_id), lambda c=config_id: made.append(c))  # type: ignore[misc]
+        guard.step.vote()
+        guard.step.settle(True)
+        guard.step.restore(State(), 0)
+    assert made == [5, 9]
+
+
+def test_the_first_error_releases_the_collectives_of_its_configuration(guard: Guard, pg: FakeGroup) -> None:
+    begin(guard, plan())
+    guard.configure(plan(), lambda: None)
+    guard.fail(CollectiveError("broken"))
+    guard.fail(CollectiveError("again"))
+    assert pg.aborts == [5]
+    guard.step.vote()
+    guard.step.settle(False)
+    terms = guard.step.ask()
+    assert terms.reason is JoinReason.FAILED
+    assert terms.suspects == ("b:1",)  # unnamed: all others
+
+
+def test_over_before_the_quorum_arrives_prevents_configuring(guard: Guard) -> None:
+    guard.step.ask()
+    guard.on_over(7, ("b:1",), "killed")
+    guard.begin(plan(), 0, 2)
+    made: list[int] = []
+    assert guard.configure(plan(), lambda: made.append(1)) is None
+    assert not made
+
+
+def test_over_just_before_configure_begins_still_ends_it(guard: Guard, pg: FakeGroup) -> None:
+    begin(guard, plan())
+    started, released = threading.Event(), threading.Event()
+    entered = threading.Event()
+
+    def make() -> None:
+        entered.set()
+        assert started.wait(10)  # the first abort comes before this group listens to any
+        pg.on_abort = lambda config_id: released.set()
+        if not released.wait(10):
+            raise AssertionError("configure was left waiting for a dead member")
+        raise CollectiveError("the group was aborted")
+
+    configuring = threading.Thread(target=lambda: guard.configure(plan(), make))
+    configuring.start()
+    assert entered.wait(10)
+    over = threading.Thread(target=lambda: guard.on_over(7, ("b:1",), "killed"))
+    over.start()
+    wait_for(lambda: pg.aborts, what="the first abort")
+    started.set()
+    for thread in (configuring, over):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert "lost b:1" in str(guard.step.error)
+
+
+def test_a_failed_configure_is_the_steps_error(guard: Guard, pg: FakeGroup) -> None:
+    begin(guard, plan())
+
+    def make() -> None:
+        raise CollectiveError("nobody came")
+
+    assert guard.configure(plan(), make) is None
+    assert "nobody came" in str(guard.step.error)
+
+
+def test_the_end_of_the_group_is_raised_from_then_on(guard: Guard) -> None:
+    guard.raise_if_ended()
+    guard.on_end("a newer life is here", True)
+    for _ in range(2):
+        with pytest.raises(FencedError, match="newer life"):
+            guard.raise_if_ended()
