@@ -250,6 +250,24 @@ class TestFailedStep:
         s.heard("b:1")
         assert s.refused("b:1") == []
 
+    def test_a_refusal_that_is_contradicted_later_is_no_proof(self) -> None:
+        """Its port refused, but its session stands: it is told to ask, and does."""
+        s = Scene()
+        s.start("a:1", "b:1")
+        s.join("a:1", reason=JoinReason.FAILED, suspects=("b:1",))
+        assert issued(s.refused("b:1")) == [["a:1"]]
+        assert len(of(SendOver, s.heard("b:1"))) == 1
+        s.join("b:1", reason=JoinReason.REJOINED)
+        assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]
+
+    def test_a_starved_lighthouse_still_believes_a_refusal(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        s.close("b:1")
+        s.now = 3.0
+        s.feed(Tick())  # shifts the last signs of life
+        assert overs(s.refused("b:1")) == [((1,), ("b:1",))]
+
     def test_a_refusal_from_before_a_reconnect_says_nothing(self) -> None:
         s = Scene()
         s.start("a:1", "b:1")

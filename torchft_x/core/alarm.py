@@ -85,7 +85,7 @@ class Alarm:
 
     def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
         """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
-        if not refused or record.probed_at is None or record.heard > record.probed_at:
+        if not refused or record.probed_at is None:
             return []
         same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
         reason = f"its address {record.address} refuses connections"

@@ -198,7 +198,7 @@ class Lighthouse:
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
-        record.heard = now
+        record.hear(now)
         record.address = member.address or record.address
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
@@ -246,11 +246,11 @@ class Lighthouse:
         record = self._roll.on(leave.session)
         if record is None:
             return []
-        record.heard = now
+        record.hear(now)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         clean = clean or (self.current is not None and leave.state.committed_in == self.current.id)
-        record.join = None
+        self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
         return effects + self._alarm.lose(record, "it has left", proof="it has left", quietly=clean)
@@ -259,9 +259,10 @@ class Lighthouse:
         record = self._roll.on(session)
         if record is None:
             return []
-        record.heard = now
-        if not record.lost or record.proof:
+        record.hear(now)
+        if not record.lost:
             return []
+        record.proof = ""  # it speaks, so a refused connect was about something else
         if record.join is None and record.quorum_id:
             return self._alarm.tell(record, record.lost)
         record.lost = ""  # it was silent, but stands where it stood: still waiting, or never in a quorum
@@ -274,7 +275,7 @@ class Lighthouse:
             return []
         self._roll.close(record)
         self._tenure.recount(record)
-        return [] if record.proof else self._alarm.probe(record, now)
+        return self._alarm.probe(record, now)
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class Lighthouse:
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
-        record.heard = now
+        record.hear(now)
         record.address = member.address
         record.calls = (*record.calls, call)
         since = record.join.since if record.join else now
@@ -310,7 +311,7 @@ class Lighthouse:
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._roll.ensure(replica_id, now, unary=True)
-        record.heard = now
+        record.hear(now)
         if record.unary:
             record.lost = ""  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)

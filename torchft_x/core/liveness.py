@@ -37,11 +37,16 @@ class Record:
     lost: str = ""  # why nobody waits for it
     proof: str = ""  # why it provably commits nothing more
     told: bool = False  # has been told to ask again since it was lost
-    probed_at: float | None = None  # when the newest probe was sent; None: none in this session
+    probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
 
     def __repr__(self) -> str:
         where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
         return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
+
+    def hear(self, now: float) -> None:
+        """A sign of life. It says more than the answer to any probe sent before."""
+        self.heard = now
+        self.probed_at = None
 
     def is_over(self, now: float, *, lease: float, heartbeat_timeout: float) -> bool:
         """R9(b). `lease`: seconds from sending a lease until it has ended for sure, margin included."""
@@ -90,14 +95,13 @@ class Roll:
         """A new session of a member replaces its older one, and the older one's join with it (R3)."""
         record = self.ensure(hello.replica_id, now, unary=False)
         self.close(record)
-        record.heard = now
+        record.hear(now)
         record.unary = False
         record.life = hello.life
         record.address = hello.address
         record.boot_id = hello.boot_id
         record.library = hello.library
         record.quorum_id = hello.quorum.id if hello.quorum else 0
-        record.probed_at = None  # its answer would be about the time before
         record.session = hello.session
         self._sessions[hello.session] = record
         return record
