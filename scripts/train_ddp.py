@@ -8,6 +8,7 @@ or, with no launcher, a lighthouse and one torchrun per group:
     TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=0 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
     TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=1 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
 
+A group of several workers computes the same batch in each of them: this script is about whole copies of a model.
 Read it from top to bottom. What makes it fault tolerant: every quantity that steers training (data, learning rate, log,
 checkpoint) is a function of the number of *committed* steps. docs/write_a_script.md says how to do the same to your own.
 """

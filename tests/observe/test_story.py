@@ -78,9 +78,15 @@ def test_the_lowest_living_participant_speaks() -> None:
 def test_a_member_that_is_missing_without_notice_is_told_once() -> None:
     story = Story("0")
     tell(story, quorum(0, "0", "1", "2"), lost(1, "1"))
-    assert tell(story, quorum(2, "0", step=7)) == ["group 2 is no longer among us at step 0"]
+    assert tell(story, quorum(2, "0", step=7)) == ["group 2 died (connection lost) at step 0"]
     assert tell(story, lost(3, "1", "2")) == []
     assert story.deaths == 2
+
+
+def test_a_member_that_is_missing_after_a_good_step_has_left() -> None:
+    story = Story("0")
+    tell(story, quorum(0, "0", "1"), commit(1, 1))
+    assert tell(story, quorum(2, "0", step=1)) == ["group 1 left at step 1"]
 
 
 def test_a_group_that_is_new_joins_and_the_first_quorum_is_no_news() -> None:

@@ -66,8 +66,8 @@ class Story:
         participants = members - groups(event.get("healing"))
         lines = []
         for group in by_number(self.members - members):
-            if group not in self.died:  # not heard of before: it left, or its death came with the quorum
-                lines += self._gone(group, "is no longer among us", now)
+            if group not in self.died:  # nobody has said why: a broken step speaks for a death
+                lines += self._gone(group, "died (connection lost)" if self._interrupted else "left", now)
         for group in by_number(participants - self.participants):
             if group in self.died:
                 self.rejoins += 1
