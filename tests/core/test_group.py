@@ -280,6 +280,24 @@ class TestGivingUp:
         (join,) = joins(s.ask())
         assert join.reason is JoinReason.REJOINED
 
+    @pytest.mark.parametrize("order", ["gone first", "down first"])
+    def test_without_a_session_a_join_that_nobody_waits_for_is_no_more(self, order: str) -> None:
+        """R16: the lighthouse is away and the quorum in hand stands, so its step may still be committed."""
+        s = Stage().training()
+        s.ask()
+        events: list[GroupEvent] = [CallGone(2), SessionDown("away")]
+        for event in events if order == "gone first" else events[::-1]:
+            s.feed(event)
+        assert of(AnswerVote, s.vote())[0].commit
+        assert s.feed(SessionUp()) == []  # the old state is not sent again
+        assert joins(s.ask(state=State(1, 7)))[0].member.state == State(1, 7)
+
+    def test_with_a_session_it_stands(self) -> None:
+        s = Stage().training()
+        s.ask()
+        s.feed(CallGone(2))
+        assert not of(AnswerVote, s.vote())[0].commit
+
 
 class TestVoting:
     def test_all_ranks_say_yes(self) -> None:

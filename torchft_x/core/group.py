@@ -156,6 +156,7 @@ class Group:
             case SessionDown(reason):
                 self._session = False
                 self._no_session = reason
+                self._maybe_withdraw()
             case QuorumArrived(quorum):
                 return self._on_quorum(quorum)
             case OverArrived():
@@ -204,6 +205,15 @@ class Group:
                 del self._asks[rank]
                 if self._join is not None:
                     self._owed[rank] = ask  # the join stands at the lighthouse and can't be taken back
+        self._maybe_withdraw()
+
+    def _maybe_withdraw(self) -> None:
+        """The join died with its session (R3) and no rank waits for the answer: the group is not frozen any more."""
+        if self._session or self._asks or self._join is None:
+            return
+        self._join = None
+        self._sent_at = None
+        self._owed.clear()
 
     def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
         """Only the answer to the join in hand counts. Anything else belongs to an earlier session (R3)."""

@@ -120,9 +120,7 @@ class Lighthouse:
                 return self._on_join(event, now)
             case Leave():
                 return self._on_leave(event, now)
-            case Heard(session) | Healed(
-                session
-            ):  # a healer contributes from its next join on (R10): just a sign of life
+            case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
                 return self._on_heard(session, now)
             case Closed(session):
                 return self._on_closed(session, now)
@@ -176,6 +174,7 @@ class Lighthouse:
         """A member has come back on a new session: does it still run what the others run?"""
         tenure = self._tenure
         if tenure.current is None:
+            record.lost = ""
             return []
         if tenure.holds_current(record):
             return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
@@ -263,7 +262,7 @@ class Lighthouse:
         if not record.lost:
             return []
         record.proof = ""  # it speaks, so a refused connect was about something else
-        if record.join is None and record.quorum_id:
+        if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)
         record.lost = ""  # it was silent, but stands where it stood: still waiting, or never in a quorum
         self._tenure.recount(record)
