@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from tests.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.transfer.states import same
+from tests.transfer.test_layout import manifest
 from tests.util import wait_for
 from torchft_x.errors import ConfigError, TokenError, TransferError
 from torchft_x.transfer import HTTPTransport, http_server
@@ -201,6 +203,57 @@ def test_cut_for_ever_ends_at_the_deadline(
     assert caught.value.torn
 
 
+@pytest.mark.parametrize("first", [0, 5000])
+def test_a_source_that_drips_ends_at_the_deadline(destination: HTTPTransport[Any], first: int) -> None:
+    """The deadline holds although no single read is slow: a byte every 50 ms."""
+    text = manifest(blobs=[4 << 20], tensors=[["uint8", [4 << 20], [1], 0, 0]])
+    answers = {
+        "/checkpoint/1/0": f"X-Snapshot: {'a' * 16}\r\nX-Crc32: {zlib.crc32(text)}\r\nContent-Length: {len(text)}\r\n\r\n",
+    }
+    done = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while request := connection.recv(4096):
+                    path = request.split()[1].decode()
+                    head = answers.get(path, f"Content-Length: {(2 << 20) + 8}\r\n\r\n")
+                    body = text if path in answers else bytes((2 << 20) + 8)
+                    out = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
+                    connection.sendall(out[:first])
+                    for byte in out[first:]:
+                        if path in answers and first:
+                            connection.sendall(out[first:])
+                            break
+                        connection.sendall(bytes([byte]))
+                        if done.wait(0.05):
+                            return
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        metadata = f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/"
+        with pytest.raises(TransferError, match="deadline"):
+            destination.recv_checkpoint(0, metadata, 1, 0.5)
+        done.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_an_unknown_host_is_noticed_before_the_deadline(destination: HTTPTransport[Any]) -> None:
+    with pytest.raises(TransferError, match=r"TORCHFT_X_ADVERTISE_HOST|deadline"):
+        destination.recv_checkpoint(0, "http://no-such-host.invalid:1/checkpoint/", 1, WAIT)
+
+
 def test_a_source_that_is_gone_is_noticed_before_the_deadline(
     source: HTTPTransport[Any], destination: HTTPTransport[Any]
 ) -> None:
@@ -210,7 +263,7 @@ def test_a_source_that_is_gone_is_noticed_before_the_deadline(
         destination.recv_checkpoint(0, metadata, 1, 1e6)
 
 
-@pytest.mark.parametrize("token", ["wrong", "", "secre", "secret2", "sécret"])
+@pytest.mark.parametrize("token", ["wrong", "", "secre", "secret2", "~"])
 def test_a_wrong_or_missing_token_is_refused_at_once(source: HTTPTransport[Any], token: str) -> None:
     source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
     reader: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token=token)
@@ -277,6 +330,18 @@ def test_concurrent_readers(source: HTTPTransport[Any], destination: HTTPTranspo
         r.join(WAIT)
     assert len(results) == 4
     assert all(same(r, big(2)) for r in results)
+
+
+def test_connections_without_a_token_keep_nobody_out(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
+    parts = urlsplit(source.metadata())
+    silent = [socket.create_connection((parts.hostname, parts.port)) for _ in range(2)]
+    assert destination.recv_checkpoint(0, source.metadata(), 1, WAIT)["w"].item() == 1
+    for s in silent:
+        s.close()
 
 
 def test_more_readers_than_connections_wait_their_turn(
@@ -347,3 +412,5 @@ def test_arguments_are_checked() -> None:
         HTTPTransport(1.0, -1)
     with pytest.raises(ConfigError, match="timeout"):
         HTTPTransport(0)
+    with pytest.raises(ConfigError, match="token"):
+        HTTPTransport(1.0, token="sécret\n")

@@ -48,6 +48,13 @@ def test_one_buffer_serves_for_ever_without_readers() -> None:
         assert freeze(store, step).buffer.data_ptr() == address
 
 
+def test_a_prepared_buffer_is_used() -> None:
+    store = SnapshotStore()
+    store.prepare({"w": torch.ones(1000)})
+    address = store._spare[0].data_ptr()
+    assert freeze(store, 1).buffer.data_ptr() == address
+
+
 def test_a_buffer_in_use_is_not_overwritten() -> None:
     store = SnapshotStore()
     freeze(store, 1)

@@ -52,6 +52,8 @@ class HTTPTransport(CheckpointTransport[T]):
         self._streams = num_chunks or DEFAULT_STREAMS
         self._host = net.advertise_host(host)
         self._token = (env.read_token() if token is None else token) or None
+        if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
+            raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
         self._digest = digest
         self._store = SnapshotStore()  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
@@ -81,6 +83,12 @@ class HTTPTransport(CheckpointTransport[T]):
         Raises `LeafError` naming the path of a value that can't be sent; the snapshot before stays then.
         """
         self._store.freeze(State(step, committed_in), state_dict, owed=len(dst_ranks))
+
+    def prepare(self, state_dict: T) -> None:
+        """Allocate and touch the memory for a snapshot of such a state ahead of need, on any thread: the first
+        `send_checkpoint` then takes as long as the later ones. Raises `LeafError`.
+        """
+        self._store.prepare(state_dict)
 
     def disallow_checkpoint(self) -> None:
         self._store.disallow()

@@ -1,4 +1,4 @@
-"""Asks a source for a state over HTTP: connecting, requests, refusals, retries. Wire form: http_server.
+"""Asks a source for a state over HTTP: connecting, requests, refusals, retries. Wire form: http_wire.
 
 A broken connection is tried again until the deadline. A refusal or a connect refused several times ends the fetch:
 trying again would change nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 import time
 import zlib
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from torchft_x import net
 from torchft_x.errors import AddressError, TokenError, TransferError
-from torchft_x.transfer.http_server import HOLD
+from torchft_x.transfer.http_wire import HOLD, shut
 from torchft_x.transfer.limits import MAX_MANIFEST_BYTES, MAX_REASON_BYTES
 
 REFUSED_TRIES = 3  # refused connects in a row after which the source counts as gone
@@ -96,8 +97,13 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
     retry = Retry(source)
     while True:
         connection = None
+        watchdog = None
         try:
             connection = source.connect()
+            # The socket's own time-out is per call: a source that sends a byte now and then would outlast it.
+            watchdog = threading.Timer(source.left(), shut, [connection.sock])
+            watchdog.daemon = True
+            watchdog.start()
             while True:
                 hold = min(HOLD, max(0.8 * source.left(), 0.0))  # its reason shall arrive before our own deadline
                 response = source.get(connection, f"/checkpoint/{step}/{committed_in}", {"X-Wait": f"{hold:.3f}"})
@@ -112,6 +118,8 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
         except BROKEN as e:
             retry.broken(e)
         finally:
+            if watchdog is not None:
+                watchdog.cancel()
             if connection is not None:
                 connection.close()
 
@@ -136,15 +144,20 @@ class Retry:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._tries = 0  # in a row without progress
-        self._refused = 0  # connects refused in a row
+        self._refused = 0  # connects in a row that were refused, or whose host name is unknown
 
     def progress(self) -> None:
         self._tries = self._refused = 0
 
     def broken(self, error: Exception) -> None:
         """Pause before the next try. Raises `TransferError` if there is none."""
-        self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0
+        unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+        self._refused = self._refused + 1 if unknown or isinstance(error, ConnectionRefusedError) else 0
         text = str(error) or type(error).__name__
+        if self._refused >= REFUSED_TRIES and unknown:
+            raise self._source.error(
+                f"its name can't be resolved ({text}); set TORCHFT_X_ADVERTISE_HOST at the source."
+            ) from None
         if self._refused >= REFUSED_TRIES:
             raise self._source.error(f"nobody listens there any more ({text}).") from None
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]

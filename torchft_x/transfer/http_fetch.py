@@ -1,4 +1,4 @@
-"""Moves the blocks of a snapshot into a landing, by parallel streams. Wire form: http_server.
+"""Moves the blocks of a snapshot into a landing, by parallel streams. Wire form: http_wire.
 
 A range whose connection breaks goes on behind its last good block, until the deadline. A wrong digest ends the fetch.
 """
@@ -6,7 +6,6 @@ A range whose connection breaks goes on behind its last good block, until the de
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -14,7 +13,7 @@ import torch
 
 from torchft_x.transfer.blocks import Block, cut_blocks, digest, share_out
 from torchft_x.transfer.http_client import BROKEN, Manifest, Retry, Source
-from torchft_x.transfer.http_server import DIGEST_BYTES
+from torchft_x.transfer.http_wire import DIGEST_BYTES, shut
 from torchft_x.transfer.landing import Landing
 from torchft_x.transfer.layout import Layout
 from torchft_x.transfer.limits import BLOCK_BYTES
@@ -61,8 +60,10 @@ class Fetch:
                 thread.start()
                 started.append(thread)
             for thread in started:
-                thread.join()
-        except BaseException as e:  # Ctrl-C: no thread may go on writing into the caller's tensors
+                thread.join(max(self.source.left(), 0.0))
+                if thread.is_alive():  # for instance a source that sends a byte now and then
+                    raise self.source.error("the deadline is over.")
+        except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors
             self._fail(e)
             for thread in started:
                 thread.join()
@@ -121,10 +122,7 @@ class Fetch:
         with self._lock:
             sockets = list(self._sockets)
         for s in sockets:
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            shut(s)
 
     def close(self) -> None:
         """Let go of the snapshot at the source."""

@@ -1,12 +1,4 @@
-"""Serves snapshots over HTTP: a manifest, and ranges of blocks each followed by its digest.
-
-::
-
-    GET /checkpoint/{step}/{committed_in}           -> manifest (JSON), headers X-Snapshot and X-Crc32
-        header X-Wait: seconds to hold the request while the state does not exist yet
-    GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (4 bytes, big endian)
-
-    503 ask again   409 will never be served here   410 snapshot is gone   401 token   404 path
+"""Serves snapshots over HTTP. Wire form: http_wire.
 
 One thread per connection. A connection that got bytes of a snapshot holds it until it closes, so a reader in progress
 needs no lease and no "done" message.
@@ -27,14 +19,13 @@ from typing import Any
 from torchft_x import net
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError
+from torchft_x.transfer.http_wire import DIGEST_BYTES, HOLD, shut
 from torchft_x.transfer.limits import MAX_CONNECTIONS, MAX_REASON_BYTES
 from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 30.0  # seconds a connection may be idle before a request is complete
-HOLD = 5.0  # seconds a request is held at most before it is told to ask again; a vanished reader costs no more
-DIGEST_BYTES = 4
 _CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
 _BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?")
 
@@ -47,7 +38,7 @@ class CheckpointServer:
         self.token = token  # None: everybody may read
         self.stall_timeout = stall_timeout  # seconds without progress after which a reader is cut off
         self._lock = threading.Lock()  # guards _connections
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._listener = _listen()
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, name="checkpoint-accept", daemon=True)
@@ -56,15 +47,12 @@ class CheckpointServer:
     def close(self, wait: float) -> None:
         """Let readers in progress finish for up to `wait` seconds, then close every connection and free the port."""
         self.store.close(wait)
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        except OSError:
-            pass
+        shut(self._listener)  # wakes accept()
         self._listener.close()
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            _shut(connection)
+            shut(connection)
         self._thread.join(1.0)
 
     def _accept(self) -> None:
@@ -73,17 +61,32 @@ class CheckpointServer:
                 connection, address = self._listener.accept()
             except OSError:
                 return
-            with self._lock:
-                full = len(self._connections) >= MAX_CONNECTIONS
-                if not full:
-                    self._connections.add(connection)
-            if full:
+            if not self._admit(connection):
                 log.warning("a reader from %s is turned away: %d connections are open", address[0], MAX_CONNECTIONS)
                 connection.close()
                 continue
             threading.Thread(
                 target=self._serve, args=(connection, address), name="checkpoint-reader", daemon=True
             ).start()
+
+    def _admit(self, connection: socket.socket) -> bool:
+        """Count a new connection. When all are taken, one that has not shown the token makes room: whoever only
+        opens connections keeps nobody out.
+        """
+        with self._lock:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                idle = next((c for c, authorized in self._connections.items() if not authorized), None)
+                if idle is None:
+                    return False
+                del self._connections[idle]
+                shut(idle)
+            self._connections[connection] = False
+            return True
+
+    def authorized(self, connection: socket.socket) -> None:
+        with self._lock:
+            if connection in self._connections:
+                self._connections[connection] = True
 
     def _serve(self, connection: socket.socket, address: Any) -> None:
         try:
@@ -94,8 +97,8 @@ class CheckpointServer:
             log.exception("serving a checkpoint to %s failed", address[0])
         finally:
             with self._lock:
-                self._connections.discard(connection)
-            _shut(connection)
+                self._connections.pop(connection, None)
+            shut(connection)
             connection.close()
 
 
@@ -111,13 +114,6 @@ def _listen() -> socket.socket:
         listener.close()
         raise ConfigError(f"the checkpoint server can't listen on {host} ({e.strerror}).") from None
     return listener
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -152,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._authorized():
             return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+        self.server.authorized(self.connection)
         if match := _CHECKPOINT.fullmatch(self.path):
             return self._send_manifest(State(int(match[1]), int(match[2])))
         if match := _BLOCKS.fullmatch(self.path):

@@ -84,8 +84,7 @@ class SnapshotStore:
         """
         layout, sources = flatten(state_dict)
         starts, length = place_blobs(layout.blobs)
-        pinned = any(source.device.type != "cpu" for source in sources)
-        buffer = self._reserve(length, pinned)
+        buffer = self._reserve(length, _on_accelerator(sources))
         copy_to_host(sources, starts, buffer)
         snapshot = Snapshot(state, layout, buffer)
         snapshot.owed = owed
@@ -95,6 +94,18 @@ class SnapshotStore:
                 self._current, self._allowed = snapshot, True
             self._changed.notify_all()
         return snapshot
+
+    def prepare(self, state_dict: Any) -> None:
+        """Make a buffer for such a state ahead of need, unless there is one. Raises `LeafError`."""
+        layout, sources = flatten(state_dict)
+        with self._changed:
+            if self._closed or self._alive or self._spare:
+                return
+        buffer = allocate(max(place_blobs(layout.blobs)[1], 1), pinned=_on_accelerator(sources))
+        buffer.zero_()  # memory never touched before is the slow part
+        with self._changed:
+            if not self._closed:
+                self._spare.append(buffer)
 
     def _reserve(self, length: int, pinned: bool) -> Tensor:
         """A buffer that nobody reads; a used one if there is one of the right kind."""
@@ -198,6 +209,11 @@ class SnapshotStore:
             for snapshot in self._alive:
                 snapshot.revoked = True
             self._alive, self._spare, self._current = [], [], None
+
+
+def _on_accelerator(sources: list[Tensor]) -> bool:
+    """Whether the snapshot needs pinned memory."""
+    return any(source.device.type != "cpu" for source in sources)
 
 
 @torch.no_grad()

@@ -1,0 +1,25 @@
+"""What both ends of the HTTP transport agree on.
+
+::
+
+    GET /checkpoint/{step}/{committed_in}           -> manifest (JSON), headers X-Snapshot and X-Crc32
+        header X-Wait: seconds to hold the request while the state does not exist yet
+    GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (4 bytes, big endian)
+
+    503 ask again   409 will never be served here   410 snapshot is gone   401 token   404 path
+"""
+
+from __future__ import annotations
+
+import socket
+
+DIGEST_BYTES = 4
+HOLD = 5.0  # seconds a request is held at most before it is told to ask again; a vanished reader costs no more
+
+
+def shut(connection: socket.socket) -> None:
+    """Wake whoever reads, writes or accepts there, in any thread."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
