@@ -19,7 +19,7 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
         torch=$(grep '^torch==' "$root/constraints.txt")
         pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
         echo "Making the Python environment in $venv (once; a few minutes, most of it PyTorch)." &&
-            { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
+            { [ "$("$venv/bin/python" --version 2>&1)" = "$(python3 --version)" ] || python3 -m venv --clear "$venv"; } &&
             echo "  1/2 $torch" &&
             "${pip[@]}" "$torch" &&
             echo "  2/2 torchft_x and its tools" &&

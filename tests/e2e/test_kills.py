@@ -52,6 +52,17 @@ def test_one_altered_bit_fails_the_check(killed: tuple[Path, subprocess.Complete
     assert "the parameters differ" in altered.stdout
 
 
+def test_each_rank_of_groups_of_two_is_equal_in_both_groups(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = torchx_ddp(run_dir, "--steps", "20", "--dump-params", str(tmp_path / "dumps"), *SMALL)
+    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
+    with running(command, tmp_path / "log", run_dir) as job:
+        assert job.wait(90) == 0, job.output()[-3000:]
+    checked = script("check_params.py", tmp_path / "dumps")
+    assert checked.returncode == 0, checked.stdout
+    assert "ok: 80 dumps" in checked.stdout
+
+
 def test_a_killed_supervisor_takes_its_worker_along_and_the_job_names_the_group(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with running(torchx_ddp(run_dir, "--steps", "1500", *SMALL), tmp_path / "log", run_dir) as job:

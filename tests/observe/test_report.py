@@ -46,6 +46,13 @@ def test_what_never_happened_is_none_and_later_kills_are_not_mixed_in() -> None:
     assert (found.next_commit, found.rejoined) == (None, None)
 
 
+def test_who_stood_at_a_boundary_learns_it_from_the_next_quorum() -> None:
+    events = [e for e in a_kill() if e["event"] not in ("member_lost", "drop")]
+    assert death(events, "1", 10.0).detected is None
+    quorums = [event(10.01, "quorum", "0", members=["0:x", "1:x"]), event(10.1, "quorum", "0", members=["0:x"])]
+    assert death([*events[:8], *quorums, *events[8:]], "1", 10.0).detected == pytest.approx(0.1)
+
+
 def test_workers_are_the_newest_lives() -> None:
     assert [(w.group, w.attempt, w.pid) for w in workers(a_kill())] == [("0", 0, 1000), ("1", 1, 1011)]
 

@@ -92,7 +92,7 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
     ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
     last_life = int(ours[-1].get("attempt", 0)) if ours else 0
     survivors = [e for e in later if e.get("role") == "trainer" and str(e.get("group")) != group]
-    heard = [e for e in survivors if e.get("event") == "abort" or group in groups(e.get("lost"))]
+    heard = [e for e in survivors if _tells_of(e, group)]
     together = max((int(e.get("participants", 0)) for e in ours[-1:]), default=0)
     without = [e for e in commits(survivors) if int(e.get("participants", 0)) < together]
     return Death(
@@ -127,6 +127,13 @@ def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
     if run_dir is not None:
         return summarize(read_events(run_dir))
     return Summary(steps=story.step, restarts=story.rejoins, dropped=story.dropped, lost=story.lost)
+
+
+def _tells_of(e: Event, group: str) -> bool:
+    """Does a survivor learn by this that the group is gone? The quorum tells whoever stood at a boundary already."""
+    if e.get("event") == "quorum":
+        return group not in groups(e.get("members"))
+    return e.get("event") == "abort" or group in groups(e.get("lost"))
 
 
 def _since(t: float, events: Sequence[Event]) -> float | None:

@@ -162,7 +162,7 @@ class LighthouseShell:
                 quorum=quorum.id,
                 number=quorum.number,
                 step=quorum.top.step,
-                participants=[x.replica_id for x in quorum.members],
+                members=[x.replica_id for x in quorum.members],
             )
         if self._roster is not None:
             self._feed_roster(r.QuorumIssued(self._lives_of(quorum)))
