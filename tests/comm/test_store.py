@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.util import scaled, wait_for
-from torchft_x.comm.store import StoreClient, create_store_client, seconds, split_store_address
+from torchft_x.comm.store import StoreClient, create_store_client, host_store, seconds, split_store_address
 from torchft_x.errors import AddressError, ConfigError, UnreachableError
 from torchft_x.net import Address
 
@@ -84,3 +84,18 @@ def test_open_client_is_used_again_and_a_lost_one_reconnects(store: dist.TCPStor
     assert again is not first
     again.set("again", "1")
     assert again.get("again") == b"1"
+
+
+def test_a_hosted_store_serves_its_address_and_only_loopback_for_loopback() -> None:
+    store, address = host_store("127.0.0.1", scaled(10))
+    client = create_store_client(f"{address.target}/p", scaled(10))
+    client.set("k", "v")
+    assert store.get("p/k") == b"v"
+    with open("/proc/net/tcp", encoding="ascii") as f:
+        listening = [line.split()[1] for line in f if line.split()[3] == "0A"]
+    assert f"0100007F:{address.port:04X}" in listening, "it listens on 127.0.0.1, not on every address"
+
+
+def test_a_store_for_a_host_that_is_not_ours_is_refused_with_a_sentence() -> None:
+    with pytest.raises(AddressError, match=r"no\.such\.host\.invalid.*can't be resolved"):
+        host_store("no.such.host.invalid", scaled(10))

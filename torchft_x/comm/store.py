@@ -13,6 +13,7 @@ client shape this module:
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import time
@@ -68,6 +69,50 @@ def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> d
 def under(store: dist.Store, prefix: str) -> dist.Store:
     """The part of a store whose keys begin with the prefix; all of it for an empty one."""
     return dist.PrefixStore(prefix, store) if prefix else store
+
+
+def host_store(host: str, timeout: float | timedelta = 60.0) -> tuple[dist.TCPStore, Address]:
+    """A store served by this process on a free port, and the address others reach it by.
+
+    It listens on one address family only, and on loopback only if `host` is a loopback address: torch's own listener
+    takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and asks the name server for that name on
+    each connect, which no hosts file answers. Raises `AddressError` if `host` is unknown or is no address of ours.
+    """
+    listener = _listener(host)
+    port = int(listener.getsockname()[1])
+    try:
+        store = dist.TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout=timedelta(seconds=seconds(timeout)),
+            wait_for_workers=False,
+            master_listen_fd=listener.fileno(),
+        )
+    except RuntimeError as e:
+        listener.close()
+        raise UnreachableError(f"A store can't be served at {host}:{port}: {str(e).splitlines()[0]}") from None
+    listener.detach()  # the store closes it
+    return store, Address(host, port)
+
+
+def _listener(host: str) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as e:
+        raise AddressError(f"The advertised host {host!r} can't be resolved ({e.strerror or e}).") from None
+    family, kind, protocol, _, where = found[0]
+    loopback = ipaddress.ip_address(str(where[0]).split("%")[0]).is_loopback
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where[0] if loopback else "", 0))
+        listener.listen(2048)
+    except OSError as e:
+        listener.close()
+        raise AddressError(f"Nothing can listen for {host!r}: {e.strerror or e}.") from None
+    return listener
 
 
 class StoreClient:

@@ -45,6 +45,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
         out[env.TOKEN_FILE] = settings.token_file
     out.pop(env.LAUNCHER_PID, None)  # of the supervisor, not of the trainer
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
+    out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     if not any(k.startswith("MALLOC_") or k in ("GLIBC_TUNABLES", "LD_PRELOAD") for k in out):

@@ -2,11 +2,14 @@
 
 Rank 0 starts the group server and writes its address into the store; the others read it there. If rank 0 can't start
 it, its sentence is what the others raise.
+
+Two stores, because they live for different people. The *group's* store (torchrun's, at MASTER_ADDR and MASTER_PORT)
+is where ranks of one group find rank 0; a group of one rank needs none. The *meeting* store, where process groups of
+several groups find each other, is rank 0's own: it dies with the group it belongs to, and no other group waits for it.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import threading
@@ -18,7 +21,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from torchft_x.comm.store import create_store_client
+from torchft_x.comm.store import create_store_client, host_store
 from torchft_x.core.types import Life
 from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
@@ -40,28 +43,29 @@ class Link:
 
     replica_id: str
     client: GroupClient | LocalGroupClient
-    store: dist.Store  # client of the group's store, or the store itself where this process hosts it
     options: Options
-    keys: str  # prefix of this Manager's keys in the store
+    store: dist.Store | None = None  # the group's store, where the group has several ranks
+    keys: str = ""  # prefix of this Manager's keys in the store
+    meeting: dist.Store | None = None  # the meeting store, where this process serves it (rank 0)
 
     def close(self, wait: bool = True) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers."""
         o = self.options
-        if o.group_world_size > 1 and wait:
+        if self.store is not None and wait:
             try:
                 if o.group_rank != 0:
                     self.store.set(f"{self.keys}/left/{o.group_rank}", b"1")
                 else:
-                    self._wait_for_ranks()
+                    self._wait_for_ranks(self.store)
             except RuntimeError as e:
                 logger.debug("the group's store is gone: %s", e)
         self.client.leave()
         self.client.close()
 
-    def _wait_for_ranks(self) -> None:
+    def _wait_for_ranks(self, store: dist.Store) -> None:
         keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
         deadline = time.monotonic() + _LEAVE_WAIT
-        while not self.store.check(keys) and time.monotonic() < deadline:
+        while not store.check(keys) and time.monotonic() < deadline:
             time.sleep(_POLL)
 
 
@@ -71,13 +75,19 @@ def connect(options: Options) -> Link:
     Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
     `DeadlineError` about the group's own store and rank 0.
     """
+    if options.group_world_size == 1:
+        return _lead(options, None, "")
     store, address = open_store(options)
     keys = _own_keys(options, address)
-    if options.group_rank != 0:
-        return _follow(options, store, keys)
+    return _lead(options, store, keys) if options.group_rank == 0 else _follow(options, store, keys)
+
+
+def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
+    """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     try:
         assert options.lighthouse is not None  # Options checks it on rank 0
+        meeting, address = host_store(options.host, options.connect_timeout)
         server = GroupServer(
             replica_id=replica_id,
             lighthouse=options.lighthouse,
@@ -91,19 +101,18 @@ def connect(options: Options) -> Link:
             quorum_retries=options.quorum_retries,
         )
     except TorchftXError as e:
-        _tell(store, keys, {"error": str(e)})
+        if store is not None:
+            _tell(store, keys, {"error": str(e)})
         raise
-    _tell(store, keys, {"address": server.address(), "replica_id": replica_id})
-    return Link(replica_id, LocalGroupClient(server, token=options.token), store, options, keys)
+    if store is not None:
+        _tell(store, keys, {"address": server.address(), "replica_id": replica_id})
+    return Link(replica_id, LocalGroupClient(server, token=options.token), options, store, keys, meeting)
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
-    """The group's store and the address other groups reach it by.
-
-    Rank 0 hosts it unless torchrun does, or somebody (the user's own store) already listens there.
-    """
+    """The group's store and its address. Rank 0 hosts it unless torchrun does, or somebody (the user's own store) already listens."""
     host = options.store_host or options.host
-    shown = options.host if _is_loopback(host) else host
+    address = Address(host, options.store_port)
     if options.group_rank == 0 and not options.agent_store:
         try:
             store = dist.TCPStore(
@@ -113,13 +122,13 @@ def open_store(options: Options) -> tuple[dist.Store, Address]:
                 wait_for_workers=False,
                 timeout=timedelta(seconds=options.connect_timeout),
             )
-            return store, Address(shown, store.port)
+            return store, address
         except RuntimeError as e:
             if "in use" not in str(e) and "EADDRINUSE" not in str(e):
                 raise UnreachableError(
                     f"the group's store can't be hosted at {host}:{options.store_port}: {str(e).splitlines()[0]}"
                 ) from None
-    return _store_client(options, Address(host, options.store_port)), Address(shown, options.store_port)
+    return _store_client(options, address), address
 
 
 def _store_client(options: Options, address: Address) -> dist.Store:
@@ -157,7 +166,7 @@ def _follow(options: Options, store: dist.Store, keys: str) -> Link:
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
     client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
-    return Link(said["replica_id"], client, store, options, keys)
+    return Link(said["replica_id"], client, options, store, keys)
 
 
 def _tell(store: dist.Store, keys: str, said: dict[str, str]) -> None:
@@ -165,13 +174,3 @@ def _tell(store: dist.Store, keys: str, said: dict[str, str]) -> None:
         store.set(f"{keys}/group", json.dumps(said).encode())
     except RuntimeError as e:
         logger.warning("the group's store does not take rank 0's address: %s", e)
-
-
-def _is_loopback(host: str) -> bool:
-    """Other hosts can't use such an address, but the store listens on all of rank 0's, so the advertised one works."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
