@@ -96,8 +96,8 @@ def kill_one(job: Job, rng: random.Random) -> tuple[str, float]:
     return worker.group, t
 
 
-def run(job: Job, args: argparse.Namespace) -> list[tuple[str, float]]:
-    """Do the kills; those that were done."""
+def run(job: Job, args: argparse.Namespace) -> tuple[list[tuple[str, float]], bool]:
+    """Do the kills; those that were done, and whether all groups trained together again after the last one."""
     rng = random.Random(args.seed)
     kills: list[tuple[str, float]] = []
     for n in range(args.kills + 1):  # once more at the end: the last victim must be back as well
@@ -111,9 +111,9 @@ def run(job: Job, args: argparse.Namespace) -> list[tuple[str, float]]:
 
         if not job.watch(together, TOGETHER):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
-            print(f"the job {why} after {n} of {args.kills} kills; the end of its output:")
+            print(f"the job {why} after {n} of {args.kills} kills (--steps-per-kill makes it longer); its last words:")
             print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
-            return kills
+            return kills, False
         if n < args.kills:
             job.watch(lambda _: False, rng.uniform(0.3, 2.0))
             try:
@@ -121,7 +121,7 @@ def run(job: Job, args: argparse.Namespace) -> list[tuple[str, float]]:
             except ProcessLookupError:  # the job ends: the next turn says so
                 continue
             print(f"kill {n + 1}: group {kills[-1][0]} at step {commits(job.events)[-1].get('step')}", flush=True)
-    return kills
+    return kills, len(kills) == args.kills
 
 
 def figures(values: list[float | None]) -> dict[str, float | None]:
@@ -175,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
-    p.add_argument("--steps-per-kill", type=int, default=200, help="the job runs 100 + kills times this many steps")
+    p.add_argument("--steps-per-kill", type=int, default=250, help="the job runs 100 + kills times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
@@ -191,8 +191,8 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
     with Job(folder, args.groups, script_args, keep=args.keep) as job:
-        kills = run(job, args)
-        if len(kills) == args.kills:
+        kills, complete = run(job, args)
+        if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much
         ended = job.process.poll() is not None
     result = report(job, kills, args) | {"seconds": round(time.monotonic() - began, 1), "seed": args.seed}
@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
     (folder / "result.json").write_text(text + "\n")
     if args.out:
         args.out.write_text(text + "\n")
-    good = ended and result["exit_code"] == 0 and not result["findings"] and len(kills) == args.kills
+    good = complete and ended and result["exit_code"] == 0 and not result["findings"]
     if good and not args.keep:
         shutil.rmtree(folder)
     else:

@@ -30,8 +30,8 @@ def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.Com
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of two groups with two kills, with every dump kept."""
     folder = tmp_path_factory.mktemp("kills") / "run"
-    args = ("--groups", "2", "--kills", "2", "--steps-per-kill", "400", "--keep", "--dir", str(folder), "--")
-    return folder, script("kill_test.py", *args, "--width", "32", "--layers", "2", "--heads", "2")
+    args = ("--groups", "2", "--kills", "2", "--keep", "--dir", str(folder))
+    return folder, script("kill_test.py", *args)
 
 
 def test_two_groups_survive_kills_with_equal_parameters(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
