@@ -34,8 +34,9 @@ from torchft_x.observe.report import Death, commits, death, training_together, w
 
 ROOT = Path(__file__).resolve().parent.parent
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
-# Little to write per step and a step of some 40 ms, so that dumping and checking don't slow the job down.
-MODEL = ["--width", "64", "--batch-size", "16"]
+# Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down, and a group that is
+# left alone with the machine doesn't finish the job before the other one is back.
+MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 
 
 class Job:

@@ -65,6 +65,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--checkpoint-every", type=int, default=100, help="committed steps between two saves")
     p.add_argument("--dump-params", metavar="DIR", help="write all parameters after every commit, for check_params.py")
     p.add_argument("--log-every", type=int, default=10)
+    p.add_argument("--pace", type=float, default=0.0, help="seconds; no step is shorter (to watch a small model)")
     args = p.parse_args(argv)
     for name in (
         "steps",
@@ -336,6 +337,7 @@ def train(args: argparse.Namespace) -> None:
     set_lr(manager.current_step())
 
     while manager.current_step() < args.steps:
+        began = time.monotonic()
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
@@ -343,6 +345,7 @@ def train(args: argparse.Namespace) -> None:
         loss.backward()  # averages the gradients over the groups while it runs
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
+        time.sleep(max(0.0, began + args.pace - time.monotonic()))
         voice.catch_up()
         if not optimizer.committed:
             continue

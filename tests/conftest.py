@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+# Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
+# question, longer than many a deadline in the tests. Children inherit it.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
-
-# Each connect to a TCPStore looks up the other side's name by its address, 5 s where the name server drops a question.
-os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 _numbers = itertools.count()
 

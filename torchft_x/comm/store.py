@@ -13,6 +13,7 @@ client shape this module:
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import threading
@@ -71,14 +72,15 @@ def under(store: dist.Store, prefix: str) -> dist.Store:
     return dist.PrefixStore(prefix, store) if prefix else store
 
 
-def host_store(host: str, timeout: float | timedelta = 60.0) -> tuple[dist.TCPStore, Address]:
-    """A store served by this process on a free port, and the address others reach it by.
+def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> tuple[dist.TCPStore, Address]:
+    """A store served by this process on `port` (0: a free one), and the address others reach it by.
 
     It listens on one address family only, and on loopback only if `host` is a loopback address: torch's own listener
     takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and asks the name server for that name on
-    each connect, which no hosts file answers. Raises `AddressError` if `host` is unknown or is no address of ours.
+    each connect, which no hosts file answers. Raises `AddressError` if `host` is unknown or is no address of ours, and
+    `UnreachableError` if the port is taken.
     """
-    listener = _listener(host)
+    listener = _listener(host, port)
     port = int(listener.getsockname()[1])
     try:
         store = dist.TCPStore(
@@ -97,7 +99,7 @@ def host_store(host: str, timeout: float | timedelta = 60.0) -> tuple[dist.TCPSt
     return store, Address(host, port)
 
 
-def _listener(host: str) -> socket.socket:
+def _listener(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as e:
@@ -107,10 +109,12 @@ def _listener(host: str) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((where[0] if loopback else "", 0))
+        listener.bind((where[0] if loopback else "", port))
         listener.listen(2048)
     except OSError as e:
         listener.close()
+        if e.errno == errno.EADDRINUSE:
+            raise UnreachableError(f"Port {port} of {host} is in use.") from None
         raise AddressError(f"Nothing can listen for {host!r}: {e.strerror or e}.") from None
     return listener
 

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -115,19 +114,9 @@ def open_store(options: Options) -> tuple[dist.Store, Address]:
     address = Address(host, options.store_port)
     if options.group_rank == 0 and not options.agent_store:
         try:
-            store = dist.TCPStore(
-                host,
-                options.store_port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=options.connect_timeout),
-            )
-            return store, address
-        except RuntimeError as e:
-            if "in use" not in str(e) and "EADDRINUSE" not in str(e):
-                raise UnreachableError(
-                    f"the group's store can't be hosted at {host}:{options.store_port}: {str(e).splitlines()[0]}"
-                ) from None
+            return host_store(host, options.connect_timeout, options.store_port)
+        except UnreachableError as e:
+            logger.debug("%s Taking it for the group's store.", e)
     return _store_client(options, address), address
 
 
