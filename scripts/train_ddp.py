@@ -366,9 +366,10 @@ def train(args: argparse.Namespace) -> None:
 def main() -> int:
     try:
         train(parse_args())
-    except errors.ConfigError as e:  # a mistake in what we were given: one sentence, no traceback
+    except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it
         print(f"train_ddp.py: {e}", file=sys.stderr)
-        return 2
+        # 2: a mistake in what we were given, or refused by the others: trying again would end the same way
+        return 2 if isinstance(e, (errors.ConfigError, errors.RefusedError)) else 1
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torchft_x.errors import ConfigError
@@ -23,6 +25,15 @@ def test_a_crash_loop_ends_with_the_scripts_own_words() -> None:
         "3 quick exits in a row before a step was committed, the last: worker 0 exited with code 1: "
         "NameError: name 'x' is not defined"
     )
+
+
+def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
+    usage = LifeEnd(False, 2, "worker 0 exited with code 2", True, False, 1.0, ("train.py: --data x: no such file.",))
+    assert Restarts(RestartRules()).ended(usage, 0.0) == GiveUp(
+        "worker 0 exited with code 2, a mistake in its arguments or settings: train.py: --data x: no such file."
+    )
+    assert isinstance(Restarts(RestartRules()).ended(replace(usage, progress=True), 0.0), Restart)
+    assert isinstance(Restarts(RestartRules()).ended(replace(usage, code=3), 0.0), Restart)
 
 
 def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:

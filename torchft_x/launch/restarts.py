@@ -4,6 +4,8 @@
   and a broken one stops.
 * A *crash loop* is a few quick exits in a row without a committed step, by the program's own doing (an exit code,
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
+* Exit code 2 before any committed step is what programs say about their command line: the same arguments would get
+  the same answer, so there is no second try.
 * The first restart comes at once; only lives in a row that brought nothing are held back, longer each time.
 """
 
@@ -13,6 +15,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
+
+_USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class Restarts:
         while self._times and now - self._times[0] >= rules.window:
             self._times.popleft()
         words = f": {end.last_words[-1].strip()}" if end.last_words else ""
+        if end.code == _USAGE and end.own_doing and not end.progress:
+            return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
         if self._own >= rules.loop:
             return GiveUp(
                 f"{self._own} quick exits in a row before a step was committed, the last: {end.reason}{words}"
