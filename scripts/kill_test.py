@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
-    p.add_argument("--steps-per-kill", type=int, default=250, help="the job runs 100 + kills times this many steps")
+    p.add_argument("--steps-per-kill", type=int, default=150, help="the job runs 100 + kills times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.util import wait_for
 from torchft_x.launch.output import Relay
 
 
@@ -62,6 +63,26 @@ def test_one_worker_comes_through_as_it_is(stage: Stage) -> None:
     os.close(err)
     relay.close()
     assert "oops" in stage.read("log")
+
+
+def test_a_line_and_its_end_written_apart_stay_together(stage: Stage) -> None:
+    relay = stage.relay(1)
+    out = stage.writer(0, "out")
+    say(out, b"step 1")
+    relay.pump()
+    assert stage.read("1") == ""
+    say(out, b"\n")
+    relay.pump()
+    assert stage.read("1") == "step 1\n"
+    say(out, b"a prompt without an end: ")
+
+    def shown() -> bool:
+        relay.pump()
+        return stage.read("1") == "step 1\na prompt without an end: "
+
+    wait_for(shown, 5, "the unfinished line")
+    os.close(out)
+    relay.close()
 
 
 def test_lines_of_several_workers_carry_the_rank_and_stay_whole(stage: Stage) -> None:

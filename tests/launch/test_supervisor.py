@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -41,6 +42,8 @@ class Driven:
                 stdout=out,
                 stderr=err,
                 env={**os.environ, "TORCHFT_X_TOKEN": "secret"},
+                # a shell's background jobs ignore SIGINT, and so would all that the tests start
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def reports(self, kind: str | None = None) -> list[dict]:
@@ -56,8 +59,12 @@ class Driven:
         """The pid of the newest life's worker, once it says so."""
         attempt = len(self.reports("exited"))
         wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
-        wait_for(lambda: self.out.read_text().count("up ") > attempt, what="the worker's word")
-        return int(self.out.read_text().split()[-1])
+        wait_for(lambda: len(self._words()) > attempt, what="the worker's word")
+        return int(self._words()[-1])
+
+    def _words(self) -> list[str]:
+        """Pids that workers have told, in whole lines."""
+        return re.findall(r"^up (\d+)\n", self.out.read_text(), re.MULTILINE)
 
     def close(self) -> None:
         self._server.close()

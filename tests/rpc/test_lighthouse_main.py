@@ -201,7 +201,9 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
         stops: list[tuple[int, str]] = []
         one.on_stop(lambda code, sentence: stops.append((code, sentence)))
         one.started(0, "x")
-        wait_for(lambda: "up" in repr(one), what="the lighthouse to know group 1: who is not there can't be told")
+        wait_for(
+            lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"
+        )
         zero.done(1, "group 0 crashed 5 times")
         zero.close()
         wait_for(lambda: stops, what="the other group to be told")

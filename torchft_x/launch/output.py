@@ -7,6 +7,7 @@ each line gets its rank. The end of each worker's stderr is kept, to be quoted w
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from pathlib import Path
 
@@ -14,6 +15,9 @@ _CHUNK = 65536  # the capacity of a pipe: one read empties it
 _READS = 16  # per pipe and call, so that a worker that never stops printing can't keep us from everything else
 _TAIL_LINES = 20  # of stderr, kept per worker; a Python traceback's end fits
 _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
+# Seconds a single worker's unfinished line is held back: unbuffered Python writes a line and its end apart, and what
+# others print must not come between them. A progress bar (no line end) is passed on after it.
+_HOLD = 0.05
 
 
 class Relay:
@@ -22,7 +26,8 @@ class Relay:
     def __init__(self, folder: Path, workers: int, log: Path | None) -> None:
         self._ranks = workers > 1  # whether lines are prefixed with the rank
         self._pipes: dict[int, tuple[int, int]] = {}  # our end -> (rank, 1 or 2)
-        self._partial: dict[int, bytes] = {}  # our end -> a line not yet ended, with several workers
+        self._partial: dict[int, bytes] = {}  # our end -> a line not yet ended
+        self._held_since: dict[int, float] = {}  # our end -> when that line's newest piece came
         self._tails: dict[int, deque[bytes]] = {}  # rank -> lines of stderr, the last may be partial
         self._open_line = {1: False, 2: False}  # whether what we last wrote there ended without a newline
         self._log: int | None = None
@@ -53,9 +58,14 @@ class Relay:
                 self._take(fd, rank, target, data)
                 if len(data) < _CHUNK:
                     break
+            if not self._ranks and time.monotonic() - self._held_since.get(fd, 0.0) > _HOLD:
+                self._pass_unfinished(fd, target)
 
     def say(self, text: str) -> None:
         """A line of the supervisor's own, on stderr and in the log."""
+        for fd, (_, target) in self._pipes.items():
+            if target == 2 and not self._ranks:
+                self._pass_unfinished(fd, target)
         self._write(2, (b"\n" if self._open_line[2] else b"") + text.encode() + b"\n")
 
     def tail(self, rank: int) -> tuple[str, ...]:
@@ -78,8 +88,13 @@ class Relay:
             os.close(self._log)
             self._log = None
 
+    def _pass_unfinished(self, fd: int, target: int) -> None:
+        if self._partial[fd]:
+            self._write(target, self._partial[fd])
+            self._partial[fd] = b""
+
     def _prefix(self, rank: int) -> bytes:
-        return b"[rank %d] " % rank
+        return b"[rank %d] " % rank if self._ranks else b""
 
     def _take(self, fd: int, rank: int, target: int, data: bytes) -> None:
         if target == 2:
@@ -87,16 +102,16 @@ class Relay:
             first, *rest = data.split(b"\n")
             tail[-1] = (tail[-1] + first)[-_LINE_LIMIT:]
             tail.extend(rest)
-        if not self._ranks:
-            self._write(target, data)  # as it comes: progress bars stay alive
-            return
-        *lines, partial = (self._partial[fd] + data).split(b"\n")
+        text = self._partial[fd] + data
+        cut = text.rfind(b"\n") if self._ranks else max(text.rfind(b"\n"), text.rfind(b"\r"))
+        whole, partial = text[: cut + 1], text[cut + 1 :]
         if len(partial) > _LINE_LIMIT:
-            lines.append(partial)
-            partial = b""
-        self._partial[fd] = partial
-        if lines:
-            self._write(target, b"".join(self._prefix(rank) + line + b"\n" for line in lines))
+            whole, partial = text + (b"\n" if self._ranks else b""), b""
+        self._partial[fd], self._held_since[fd] = partial, time.monotonic()
+        if self._ranks:
+            whole = b"".join(self._prefix(rank) + line + b"\n" for line in whole.split(b"\n")[:-1])
+        if whole:
+            self._write(target, whole)
 
     def _write(self, target: int, data: bytes) -> None:
         self._open_line[target] = not data.endswith(b"\n")
