@@ -107,6 +107,7 @@ def test_who_names_the_lighthouse(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ("options", "named"),
     [
         ({"script": "nowhere.py"}, "nowhere.py does not exist in"),
+        ({"script": "typo.py"}, "typo.py can't run: '(' was never closed (line 2: print()."),
         ({"replicas": 0}, "--replicas is 0"),
         ({"min_replicas": 5}, "--min_replicas is 5"),
         ({"lighthouse": "http://host"}, "--lighthouse 'http://host' has no valid port"),
@@ -114,6 +115,7 @@ def test_who_names_the_lighthouse(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 )
 def test_a_mistake_is_one_sentence(options: dict, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ddp = component("ddp", monkeypatch, tmp_path)
+    (tmp_path / "typo.py").write_text("import os\nprint(\n")
     with pytest.raises(SystemExit, match="torchft_x: ") as caught:
         ddp(**({"script": "train.py"} | options))
     assert named in str(caught.value)
@@ -159,7 +161,7 @@ class TestRole:
 
     def test_the_lighthouses_name_is_looked_up(self) -> None:
         role = FtRole(name="trainer", image="", env={"TORCHFT_LIGHTHOUSE": "http://no.such.host.invalid:1"})
-        with pytest.raises(SystemExit, match=r"TORCHFT_LIGHTHOUSE http://no\.such\.host\.invalid:1"):
+        with pytest.raises(SystemExit, match=r"TORCHFT_LIGHTHOUSE\) http://no\.such\.host\.invalid:1"):
             role.pre_proc("local", object())
 
 

@@ -13,14 +13,23 @@ from torchft_x.net import check_resolvable, parse_address
 
 
 def check_script(script: str) -> None:
-    """There must be such a file, seen from the current directory."""
+    """There must be such a file, seen from the current directory, and Python must understand it."""
     if not Path(script).is_file():
         raise ConfigError(f"The script {script} does not exist in {os.getcwd()}; name yours with --script.")
+    try:
+        compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    except SyntaxError as e:
+        raise ConfigError(
+            f"The script {script} can't run: {e.msg} (line {e.lineno}: {(e.text or '').strip()})."
+        ) from None
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"The script {script} can't be read: {e}.") from None
 
 
 def check_lighthouse(address: str) -> None:
     """Its name must be known here. Nothing is connected."""
-    check_resolvable(parse_address(address, what=env.LIGHTHOUSE), what=env.LIGHTHOUSE)
+    what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
+    check_resolvable(parse_address(address, what=what), what=what)
 
 
 def check_gpus(gpus: int) -> None:
