@@ -34,6 +34,7 @@ from torchft_x.observe.report import Death, commits, death, training_together, w
 
 ROOT = Path(__file__).resolve().parent.parent
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
+STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
 # Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down, and a group that is
 # left alone with the machine doesn't finish the job before the other one is back.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
@@ -203,7 +204,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.out:
         args.out.write_text(text + "\n")
     good = complete and ended and result["exit_code"] == 0 and not result["findings"]
-    if good and not args.keep:
+    stalled = (result["next_commit"]["worst"] or 0.0) > STALL
+    if stalled:
+        print(f"  A kill cost more than {STALL:g} s: the events in the folder below say what the survivors waited for.")
+    if good and not stalled and not args.keep:
         shutil.rmtree(folder)
     else:
         print(f"  everything is in {folder}")

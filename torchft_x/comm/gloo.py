@@ -29,6 +29,9 @@ from torchft_x.comm.store import StoreClient, seconds
 from torchft_x.comm.work import FailedWork, GroupWork
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
 
+# Seconds to connect at most, whatever the group's timeout: the members have just been told of each other and are
+# waiting; a connect takes milliseconds, and one that hangs is better tried again with the next quorum.
+_CONNECT_LIMIT = 10.0
 _GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and the store to say who was missing
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
@@ -73,20 +76,21 @@ class ProcessGroupGloo(ProcessGroup):
     ) -> None:
         """See `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
 
-        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout,
-        naming the ranks that did not come, and `CollectiveError` after an abort.
+        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
+        (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"Rank {rank} is not in 0..{world_size - 1}: give a rank below world_size.")
         generation = Generation(
             store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
         )
-        deadline = time.monotonic() + self._timeout
+        limit = min(self._timeout, _CONNECT_LIMIT)
+        deadline = time.monotonic() + limit
         self._generations.start(generation, self._timeout)
-        generation.built.wait(self._timeout + _GRACE)
+        generation.built.wait(limit + _GRACE)
         if not generation.ready:
             late = time.monotonic() > deadline - _ROUNDING
-            raise self._generations.not_connected(generation, self._timeout, late)
+            raise self._generations.not_connected(generation, limit, late)
 
     def abort(self, quorum_id: int | None = None) -> None:
         self._generations.abort(quorum_id)
@@ -238,9 +242,10 @@ class _Generations:
 
     def _connect(self, generation: Generation, device: devices.Device, timeout: float) -> Any:
         """The store, if the members are connected and still wanted."""
-        deadline = time.monotonic() + timeout
+        limit = min(timeout, _CONNECT_LIMIT)
+        deadline = time.monotonic() + limit
         try:
-            store = self._client_for(generation).open(timeout)
+            store = self._client_for(generation).open(limit)
             if generation.error is not None:
                 return None
             group = generation.connect(store, device, max(deadline - time.monotonic(), 0.001))
