@@ -76,6 +76,30 @@ def test_the_first_error_releases_the_collectives_of_its_configuration(guard: Gu
     assert terms.suspects == ("b:1",)  # unnamed: all others
 
 
+def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> None:
+    """Between noting an error and aborting, other threads may have come as far as the next quorum's process group."""
+    made: list[int] = []
+
+    class SlowLog(logging.LoggerAdapter[logging.Logger]):
+        def warning(self, *args: object, **kwargs: object) -> None:  # stands for a thread that is held up here
+            guard.step.vote()
+            guard.step.settle(False)
+            begin(guard, plan(9, 9))
+            guard.configure(plan(9, 9), lambda: made.append(9))
+
+    guard = Guard(Step(min_replica_size=1), pg, SlowLog(logging.getLogger("test"), {}), EventLog(None, "trainer"))
+    begin(guard, plan(7, 5))
+    guard.configure(plan(7, 5), lambda: made.append(5))
+    guard.fail(CollectiveError("broken"))
+    assert pg.aborts == [5]
+    guard.step.vote()
+    guard.step.settle(True)
+    guard.step.restore(State(), 0)
+    begin(guard, plan(10, 9))
+    guard.configure(plan(10, 9), lambda: made.append(10))
+    assert made == [5, 9]
+
+
 def test_over_before_the_quorum_arrives_prevents_configuring(guard: Guard) -> None:
     guard.step.ask()
     guard.on_over(7, ("b:1",), "killed")

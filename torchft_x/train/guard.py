@@ -118,7 +118,10 @@ class Guard:
 
     def _abort(self, config_id: int, reason: str) -> None:
         with self.lock:
-            self._broken = True
+            # This thread may be late: the group may have been made anew since, and that one is whole. Making it
+            # again alone, under keys that exist already, would leave every member waiting for the others.
+            if self._config_id == config_id:
+                self._broken = True
         self._pg.abort(config_id)
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
         # A configure decided on before the error may begin after this abort; then it waits for a dead member.
