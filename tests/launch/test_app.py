@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "mounts", "metadata")
 
 JOBS = {
-    "default": FtJob(script="scripts/train_ddp.py", run_dir="/work/runs/1"),
+    "default": FtJob(script="scripts/train_ddp.py", run_dir="/data/runs/1"),
     "everything": FtJob(
         script="train.py",
         script_args=("--steps", "200", "--data", "a b,c", "--", "$HOME"),
