@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -61,17 +60,6 @@ def check_resolvable(address: Address, *, what: str = "address") -> None:
         raise AddressError(f"{what} {address.url}: the name {address.host!r} can't be resolved ({reason}).") from None
 
 
-def is_refused(address: Address, timeout: float = 1.0) -> bool:
-    """Whether a connect is refused now. A time-out, an unknown name or an accepted connect is not a refusal."""
-    try:
-        with socket.create_connection((address.host, address.port), timeout=timeout):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-
-
 def advertise_host(argument: str | None = None, environ: Mapping[str, str] | None = None) -> str:
     """The host others reach us by: the argument, TORCHFT_X_ADVERTISE_HOST, or the own name if it resolves
     to an address of ours; else 127.0.0.1 (one machine).
@@ -97,11 +85,3 @@ def any_host() -> str:
     except OSError:
         return "0.0.0.0"
     return "::"
-
-
-def is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
