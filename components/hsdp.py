@@ -1,20 +1,20 @@
-"""The component `hsdp`: installed as `ft.hsdp`, and `torchx run ./components/hsdp.py:hsdp`; the same as in components.py.
+"""The component `hsdp`: `torchx run ./components/hsdp.py:hsdp`.
 
-TorchX reads this file as text and runs it in surroundings of its own: whole `def`s with plain annotations only,
-no helpers, no relative imports, no `from __future__` (tests/launch/test_components.py holds the copies equal).
+Made by scripts/make_components.py: change it there. TorchX reads this file as text and runs it in surroundings of its
+own: whole `def`s with plain annotations only, no helpers, no relative imports, no `from __future__`.
 """
 
 import os
 import sys
-from typing import Dict, Optional
+from typing import Dict, List, Optional
 
 from torchx import specs
 
 try:
-    from torchft_x.launch.build import component
+    from torchft_x.launch.build import ft_app
 except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
     sys.path.insert(0, os.getcwd())
-    from torchft_x.launch.build import component
+    from torchft_x.launch.build import ft_app
 
 
 def hsdp(
@@ -22,54 +22,68 @@ def hsdp(
     script: str = "scripts/train_ddp.py",
     replicas: int = 2,
     workers_per_replica: int = 1,
+    nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
     name: str = "hsdp",
-    lighthouse: str = "auto",
+    lighthouse: str = "",
     run_dir: str = "",
+    token_file: str = "",
     env: Optional[Dict[str, str]] = None,
+    mounts: Optional[List[str]] = None,
     image: str = "",
     h: Optional[str] = None,
     cpu: int = 2,
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.
 
+    The script does the sharding. The default one doesn't (it is the example for ddp): it is there to try the launch.
+
     Args:
-        script_args: arguments of the script, after --
+        script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2
         script: Python file that each worker runs
         replicas: number of replica groups; each holds a whole copy of the model
-        workers_per_replica: processes of one group
+        workers_per_replica: processes of one group, on all its nodes together
+        nodes_per_replica: nodes (hosts, pods) of one group
         max_restarts: restarts of one group within an hour
-        min_replicas: the job can't go on with fewer groups
+        min_replicas: no step is taken, and the job can't go on, with fewer groups
         name: of the job, as the scheduler shows it
-        lighthouse: address (http://HOST:PORT) of a running lighthouse, or auto: TORCHFT_LIGHTHOUSE if set, else the job brings its own
+        lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
+        token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
-        image: container image, where the scheduler uses one
-        h: named resource; wins over cpu, gpu and memMB
-        cpu: cores of one group
-        gpu: accelerators of one group
-        memMB: memory of one group in MiB
+        mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
+        image: container image, where the scheduler uses one; empty: this file system
+        h: named resource of TorchX; wins over cpu, gpu and memMB
+        cpu: cores of one group, on each of its nodes
+        gpu: accelerators of one group, on each of its nodes
+        memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
-    return component(
+    return ft_app(
+        script,
         script_args,
-        script=script,
         replicas=replicas,
         workers_per_replica=workers_per_replica,
+        nodes_per_replica=nodes_per_replica,
         max_restarts=max_restarts,
         min_replicas=min_replicas,
         name=name,
         lighthouse=lighthouse,
         run_dir=run_dir,
+        token_file=token_file,
         env=env,
+        mounts=mounts,
         image=image,
         h=h,
         cpu=cpu,
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        debug=debug,
     )

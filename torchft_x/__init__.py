@@ -24,6 +24,9 @@ _LAZY = {
     "LighthouseClient": "torchft_x.rpc.coordination",
     "ManagerServer": "torchft_x.rpc.coordination",
     "ManagerClient": "torchft_x.rpc.coordination",
+    # for components of your own (docs/write_a_component.md)
+    "ft_app": "torchft_x.launch.build",
+    "ExtraRole": "torchft_x.launch.job",
 }
 
 __all__ = ["__version__", *_LAZY]

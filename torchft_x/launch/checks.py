@@ -5,17 +5,26 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.net import check_resolvable, parse_address
 
+DEFAULT_SCRIPT = "scripts/train_ddp.py"
+"""What the components run if nothing is named; it is there in a clone only."""
 
-def check_script(script: str) -> None:
+
+def check_script(script: str, whose: str = "") -> None:
     """There must be such a file, seen from the current directory, and Python must understand it."""
     if not Path(script).is_file():
-        raise ConfigError(f"The script {script} does not exist in {os.getcwd()}; name yours with --script.")
+        default = not whose and script == DEFAULT_SCRIPT
+        what = f"The default script {script}, which comes with a clone of torchft_x," if default else ""
+        what = what or f"The script {whose}{script}"
+        todo = "correct its command" if whose else "name yours with --script"
+        raise ConfigError(f"{what} does not exist in {os.getcwd()}; {todo}.")
     try:
         compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
     except SyntaxError as e:
@@ -26,10 +35,24 @@ def check_script(script: str) -> None:
         raise ConfigError(f"The script {script} can't be read: {e}.") from None
 
 
-def check_lighthouse(address: str) -> None:
-    """Its name must be known here. Nothing is connected."""
+def check_token_file(path: str) -> None:
+    """It must be there and hold something."""
+    env.read_token_file(path, f"--token_file {path}")
+
+
+def check_mounts(mounts: Iterable[Any]) -> None:
+    """What is bound into the job must exist on this machine. (Volumes and devices are the container engine's matter.)"""
+    for mount in mounts:
+        source = getattr(mount, "src_path", None)
+        if source and not hasattr(mount, "permissions") and not os.path.exists(source):
+            raise ConfigError(f"--mounts: {source} does not exist on this machine, so it can't be bound into the job.")
+
+
+def check_lighthouse(addresses: str) -> None:
+    """The name of each must be known here. Nothing is connected."""
     what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
-    check_resolvable(parse_address(address, what=what), what=what)
+    for address in addresses.split(","):
+        check_resolvable(parse_address(address, what=what), what=what)
 
 
 def check_gpus(gpus: int) -> None:

@@ -69,11 +69,11 @@ def supervise(argv: list[str]) -> int:
 
 
 def lighthouse(argv: list[str]) -> int:
-    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` it is a role of a job."""
+    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
+    local = end_with_the_launcher()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         print(f"Run directory: {run_dir}", flush=True)
-        local = end_with_the_launcher()
         try:
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:

@@ -2,14 +2,87 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from torchx import specs
+
+from torchft_x import env as environment
 from torchft_x.errors import ConfigError
-from torchft_x.net import parse_address
+from torchft_x.launch.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
+from torchft_x.launch.role import Hook
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+QUANTIZE = ("none", "int8", "int4")
+
+DEBUG_ENV = {
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_CPP_LOG_LEVEL": "INFO",  # without it the line above prints nothing
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "NCCL_DEBUG": "INFO",
+    "PYTHONFAULTHANDLER": "1",
+}
+"""What --debug adds to the environment of trainers and extra roles; the user's own values win."""
+
+_SECRETS = {environment.TOKEN: "put it into a file that the job can read and name that with --token_file"}
+_RESERVED = ("lighthouse", "trainer")  # names of our own roles
+
+
+@dataclass(frozen=True)
+class ExtraRole:
+    """A program beside the trainers: an evaluator, a data service. It ends with the job and never decides its outcome.
+
+    Its environment is the job's, with TORCHFT_LIGHTHOUSE, the token and TORCHFT_X_RUN_DIR. It is checked when the
+    job is made (`ft_app`), not before.
+    """
+
+    name: str
+    """Of the role, as the scheduler and the logs show it."""
+    command: Sequence[str] | str
+    """Program and arguments. ``python``, or a first word that ends in ``.py``, is run by the trainers' interpreter."""
+    replicas: int = 1
+    """Copies. TorchX puts each one's number in place of ``${replica_id}`` in the command and the environment."""
+    max_restarts: int = 10
+    """Restarts of one copy within an hour."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the job's `env`, and wins."""
+    image: str = ""
+    """Container image; empty: the job's. torchft_x must be in it."""
+    h: str | None = None
+    """Named resource; wins over cpu, gpu and memMB."""
+    cpu: int = 1
+    gpu: int = 0
+    memMB: int = 1024
+    """Of one copy."""
+
+    @property
+    def resource(self) -> specs.Resource:
+        what = f"The extra role {self.name!r}: "
+        return parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h, what=what)
+
+    def words(self, python: str) -> tuple[str, ...]:
+        """The command as it is run, `python` being the interpreter of the job."""
+        words = parse_command(self.command, what=f"The extra role {self.name!r}")
+        if words[0] == "python":
+            return (python, *words[1:])
+        return (python, *words) if words[0].endswith(".py") else words
+
+    def check(self) -> None:
+        """Raises `ConfigError` naming the role."""
+        what = f"The extra role {self.name!r}"
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ConfigError(f"{what}: a name may hold letters, digits, '-', '_' and '.' only.")
+        if self.name in _RESERVED:
+            raise ConfigError(f"{what}: the job itself has a role of that name; choose another.")
+        if self.replicas < 1:
+            raise ConfigError(f"{what}: replicas is {self.replicas}; it must be 1 or more.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"{what}: max_restarts is {self.max_restarts}; it must be 0 or more.")
+        check_env(self.env, what=f"{what}, env", secrets=_SECRETS)
+        self.words("python")
+        _ = self.resource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +103,23 @@ class FtJob:
     replicas: int = 2
     """Replica groups."""
     workers_per_replica: int = 1
-    """Processes of a group."""
+    """Processes of a group, on all its nodes together."""
+    nodes_per_replica: int = 1
+    """Nodes of a group; each is one replica of the trainer role."""
     max_restarts: int = 10
     """Restarts of a group within an hour."""
     min_replicas: int = 1
-    """The job can't go on with fewer groups."""
-    lighthouse: str | None = None
-    """Address of one that runs already; None: the job brings its own."""
+    """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
+    lighthouse: tuple[str, ...] = ()
+    """Addresses of one that runs already and its stand-bys; empty: the job brings its own."""
     lighthouse_from: str = "--lighthouse"
-    """What the address came from, for error messages."""
+    """What the addresses came from, for error messages."""
+    token_file: str = ""
+    """File with the token, as the job's processes see it; empty: made by the job's own lighthouse."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the trainer's environment."""
+    """Added to the environment of the trainers and of the extra roles."""
+    mounts: tuple[Any, ...] = ()
+    """TorchX's mounts, given to every role."""
     image: str = ""
     """Container image; empty: the job runs on this file system."""
     python: str = "python"
@@ -50,22 +129,45 @@ class FtJob:
     cpu: int = 2
     gpu: int = 0
     memMB: int = 4096
-    """Of one group."""
+    """Of one node of a group."""
+    resource: specs.Resource | None = None
+    """A whole TorchX resource; wins over h."""
     log_level: str = "info"
-    """One of `LOG_LEVELS`."""
+    """One of `LOG_LEVELS`; `debug` makes it at least that."""
+    debug: bool = False
+    """Adds `DEBUG_ENV`."""
+    extra_roles: tuple[ExtraRole, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    """Called once each with (scheduler, dry-run info), after our own adjustments of the request."""
 
     def __post_init__(self) -> None:
         if not self.script:
             raise ConfigError("--script is empty; name the training script.")
-        if not self.run_dir.startswith("/"):
-            raise ConfigError(f"--run_dir {self.run_dir!r} is not an absolute path.")
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
-            raise ConfigError(f"--name {self.name!r} may hold letters, digits, '-', '_' and '.' only.")
+        check_place(self.name, self.run_dir, self.log_level)
+        self._check_groups()
+        check_env(self.env, what="--env", secrets=_SECRETS)
+        if self.lighthouse:
+            parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
+        _ = self.trainer_resource
+        seen: set[str] = set()
+        for role in self.extra_roles:
+            role.check()
+            if role.name in seen:
+                raise ConfigError(f"The extra role {role.name!r} is there twice; roles need names of their own.")
+            seen.add(role.name)
+
+    def _check_groups(self) -> None:
         if self.replicas < 1:
             raise ConfigError(f"--replicas is {self.replicas}; a job needs at least one replica group.")
-        if self.workers_per_replica < 1:
+        workers, nodes = self.workers_per_replica, self.nodes_per_replica
+        if workers < 1:
+            raise ConfigError(f"--workers_per_replica is {workers}; a group needs at least one worker.")
+        if nodes < 1:
+            raise ConfigError(f"--nodes_per_replica is {nodes}; a group needs at least one node.")
+        if workers % nodes:
             raise ConfigError(
-                f"--workers_per_replica is {self.workers_per_replica}; a group needs at least one worker."
+                f"--workers_per_replica is {workers}, the workers of a whole group; "
+                f"it must be a multiple of --nodes_per_replica ({nodes})."
             )
         if not 1 <= self.min_replicas <= self.replicas:
             raise ConfigError(
@@ -73,10 +175,107 @@ class FtJob:
             )
         if self.max_restarts < 0:
             raise ConfigError(f"--max_restarts is {self.max_restarts}; it must be 0 or more.")
-        for what in ("cpu", "gpu", "memMB"):
-            if getattr(self, what) < 0:
-                raise ConfigError(f"--{what} is {getattr(self, what)}; it must be 0 or more.")
-        if self.log_level not in LOG_LEVELS:
-            raise ConfigError(f"--log_level {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}.")
-        if self.lighthouse is not None and parse_address(self.lighthouse, what=self.lighthouse_from).port == 0:
-            raise ConfigError(f"{self.lighthouse_from} {self.lighthouse!r}: port 0 is no port to connect to.")
+
+    @property
+    def trainer_resource(self) -> specs.Resource:
+        """Of one node of a group."""
+        return self.resource or parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h)
+
+    @property
+    def level(self) -> str:
+        """The log level in effect."""
+        return "debug" if self.debug else self.log_level
+
+    @property
+    def lighthouse_port(self) -> int:
+        """Where the job's own lighthouse listens on a host of its own: the same for all roles, another for another run."""
+        return 29510 + zlib.crc32(self.run_dir.encode()) % 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FtLighthouse:
+    """A stand-alone lighthouse for other jobs. Raises `ConfigError` naming the parameter."""
+
+    name: str = "lighthouse"
+    min_replicas: int = 1
+    """Groups a quorum needs."""
+    port: int = 29510
+    """0: a free one."""
+    join_timeout_ms: int = 60000
+    heartbeat_timeout_ms: int = 5000
+    quorum_tick_ms: int = 100
+    token_file: str = ""
+    """File with the token every caller needs."""
+    run_dir: str = ""
+    """Absolute, or empty: neither events nor an address file, and no token of its own."""
+    image: str = ""
+    python: str = "python"
+    h: str | None = None
+    cpu: int = 1
+    memMB: int = 512
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        check_place(self.name, self.run_dir or "/", self.log_level)
+        if self.min_replicas < 1:
+            raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port is {self.port}; it must lie between 0 (any free one) and 65535.")
+        for what in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
+            if getattr(self, what) < 1:
+                raise ConfigError(f"--{what} is {getattr(self, what)}; it must be a positive number of milliseconds.")
+        _ = self.resource
+
+    @property
+    def resource(self) -> specs.Resource:
+        return parse_resource(cpu=self.cpu, gpu=0, memMB=self.memMB, h=self.h)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DilocoSettings:
+    """How often groups that train apart exchange what they learned. Raises `ConfigError` naming the parameter."""
+
+    sync_steps: int = 10
+    """Steps of a group between two exchanges of the same fragment."""
+    num_fragments: int = 1
+    """Parts of the model that are exchanged in turn."""
+    fragment_sync_delay: int = 0
+    """Steps an exchange may take in the background."""
+    quantize: str = "none"
+    """One of `QUANTIZE`."""
+
+    def __post_init__(self) -> None:
+        if self.sync_steps < 1:
+            raise ConfigError(f"--sync_steps is {self.sync_steps}; it must be 1 or more.")
+        if self.num_fragments < 1 or self.sync_steps % self.num_fragments:
+            raise ConfigError(
+                f"--num_fragments is {self.num_fragments}; it must be 1 or more and divide --sync_steps "
+                f"({self.sync_steps})."
+            )
+        period = self.sync_steps // self.num_fragments
+        if not 0 <= self.fragment_sync_delay < period:
+            raise ConfigError(
+                f"--fragment_sync_delay is {self.fragment_sync_delay}; it must be 0 or more and below --sync_steps / "
+                f"--num_fragments ({period})."
+            )
+        if self.quantize not in QUANTIZE:
+            raise ConfigError(f"--quantize {self.quantize!r} is not one of {', '.join(QUANTIZE)}.")
+
+    def variables(self) -> dict[str, str]:
+        """What the script reads; its own flags win over them."""
+        return {
+            environment.SYNC_STEPS: str(self.sync_steps),
+            environment.NUM_FRAGMENTS: str(self.num_fragments),
+            environment.FRAGMENT_SYNC_DELAY: str(self.fragment_sync_delay),
+            environment.QUANTIZE: self.quantize,
+        }
+
+
+def check_place(name: str, run_dir: str, log_level: str) -> None:
+    """What a job and a lighthouse have in common. Raises `ConfigError`."""
+    if not run_dir.startswith("/"):
+        raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r} may hold letters, digits, '-', '_' and '.' only.")
+    if log_level not in LOG_LEVELS:
+        raise ConfigError(f"--log_level {log_level!r} is not one of {', '.join(LOG_LEVELS)}.")

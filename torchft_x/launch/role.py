@@ -16,7 +16,7 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.schedulers import adjust
 
 Hook = Callable[[str, Any], Any]
-"""A user's own adjustment: scheduler's name and its dry-run info in, the dry-run info out."""
+"""A user's own adjustment: scheduler's name and its dry-run info in, the dry-run info out (None: the same)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's class
         try:
             info = adjust(self, scheduler, dryrun_info)
             for hook in self.ft.hooks:
-                info = hook(scheduler, info)
+                changed = hook(scheduler, info)
+                info = info if changed is None else changed
             return info
         except TorchftXError as e:
             raise SystemExit(f"torchft_x: {e}") from None

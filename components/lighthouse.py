@@ -1,0 +1,68 @@
+"""The component `lighthouse`: `torchx run ./components/lighthouse.py:lighthouse`.
+
+Made by scripts/make_components.py: change it there. TorchX reads this file as text and runs it in surroundings of its
+own: whole `def`s with plain annotations only, no helpers, no relative imports, no `from __future__`.
+"""
+
+import os
+import sys
+from typing import Optional
+
+from torchx import specs
+
+try:
+    from torchft_x.launch.build import lighthouse_app
+except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
+    sys.path.insert(0, os.getcwd())
+    from torchft_x.launch.build import lighthouse_app
+
+
+def lighthouse(
+    min_replicas: int = 1,
+    port: int = 29510,
+    join_timeout_ms: int = 60000,
+    heartbeat_timeout_ms: int = 5000,
+    quorum_tick_ms: int = 100,
+    token_file: str = "",
+    run_dir: str = "",
+    name: str = "lighthouse",
+    image: str = "",
+    h: Optional[str] = None,
+    cpu: int = 1,
+    memMB: int = 512,
+    log_level: str = "info",
+) -> specs.AppDef:
+    """A lighthouse for other jobs: decides which replica groups train together, and stays until it is stopped.
+
+    Without token_file and run_dir it is open to everybody who reaches it, and says so.
+
+    Args:
+        min_replicas: groups that a quorum needs
+        port: where it listens, on all addresses of its host; 0: a free port
+        join_timeout_ms: how long a quorum waits for groups that are alive and haven't asked
+        heartbeat_timeout_ms: silence after which a group counts as lost
+        quorum_tick_ms: how often it looks at the clock
+        token_file: file with the token that every caller needs
+        run_dir: directory for its address, events, and a token if none is given
+        name: of the app, as the scheduler shows it
+        image: container image, where the scheduler uses one; empty: this file system
+        h: named resource of TorchX; wins over cpu and memMB
+        cpu: cores
+        memMB: memory in MiB
+        log_level: debug, info, warning or error
+    """
+    return lighthouse_app(
+        min_replicas=min_replicas,
+        port=port,
+        join_timeout_ms=join_timeout_ms,
+        heartbeat_timeout_ms=heartbeat_timeout_ms,
+        quorum_tick_ms=quorum_tick_ms,
+        token_file=token_file,
+        run_dir=run_dir,
+        name=name,
+        image=image,
+        h=h,
+        cpu=cpu,
+        memMB=memMB,
+        log_level=log_level,
+    )

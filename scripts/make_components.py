@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Write the component files, and the tables of docs/components.md, from the one list of parameters below.
+
+    python scripts/make_components.py            # writes what differs
+    python scripts/make_components.py --check    # only says what differs; exit code 1 then
+
+TorchX reads a component's signature and docstring from the text of the file it is in, and each way to name a component
+needs a file of its own. So the same `def`s stand in several files; a test holds them to this list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Of a component. The types are those that every TorchX line reads from a command line (`str` where it doesn't)."""
+
+    name: str
+    type: str
+    default: str
+    """As Python text."""
+    doc: str
+
+
+@dataclass(frozen=True)
+class Component:
+    name: str
+    summary: str
+    """First line of the docstring."""
+    more: str
+    """The rest of its description."""
+    builder: str
+    """Function of torchft_x.launch.build."""
+    parameters: tuple[Parameter, ...]
+    script: bool = True
+    """Whether it runs a script and takes its arguments."""
+
+
+def training(name: str, *more: Parameter) -> tuple[Parameter, ...]:
+    """Of the components that train, `more` being a component's own."""
+    return (
+        Parameter("script", "str", '"scripts/train_ddp.py"', "Python file that each worker runs"),
+        Parameter("replicas", "int", "2", "number of replica groups; each holds a whole copy of the model"),
+        Parameter("workers_per_replica", "int", "1", "processes of one group, on all its nodes together"),
+        Parameter("nodes_per_replica", "int", "1", "nodes (hosts, pods) of one group"),
+        Parameter("max_restarts", "int", "10", "restarts of one group within an hour"),
+        Parameter("min_replicas", "int", "1", "no step is taken, and the job can't go on, with fewer groups"),
+        *more,
+        Parameter("name", "str", f'"{name}"', "of the job, as the scheduler shows it"),
+        Parameter(
+            "lighthouse",
+            "str",
+            '""',
+            "auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; "
+            "empty: TORCHFT_LIGHTHOUSE if set, else auto",
+        ),
+        Parameter(
+            "run_dir",
+            "str",
+            '""',
+            "directory for events and logs, shared by the whole job; a new one below runs/ if empty",
+        ),
+        Parameter(
+            "token_file", "str", '""', "file with the token of the lighthouse; made by the job's own one if empty"
+        ),
+        Parameter("env", "Optional[Dict[str, str]]", "None", "environment of the script, as in A=1,B=2"),
+        Parameter(
+            "mounts",
+            "Optional[List[str]]",
+            "None",
+            "of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...",
+        ),
+        Parameter("image", "str", '""', "container image, where the scheduler uses one; empty: this file system"),
+        Parameter("h", "Optional[str]", "None", "named resource of TorchX; wins over cpu, gpu and memMB"),
+        Parameter("cpu", "int", "2", "cores of one group, on each of its nodes"),
+        Parameter("gpu", "int", "0", "accelerators of one group, on each of its nodes"),
+        Parameter("memMB", "int", "4096", "memory of one group in MiB, on each of its nodes"),
+        Parameter("log_level", "str", '"info"', "debug, info, warning or error"),
+        Parameter("debug", "str", '"False"', "True or False; True: much is logged, by PyTorch and NCCL as well"),
+    )
+
+
+SYNC = (
+    Parameter("sync_steps", "int", "10", "steps of a group between two exchanges of the same part of the model"),
+    Parameter("num_fragments", "int", "1", "parts of the model that are exchanged in turn"),
+    Parameter("fragment_sync_delay", "int", "0", "steps that an exchange may take in the background"),
+    Parameter("quantize", "str", '"none"', "none, int8 or int4: what is exchanged"),
+)
+
+LIGHTHOUSE = (
+    Parameter("min_replicas", "int", "1", "groups that a quorum needs"),
+    Parameter("port", "int", "29510", "where it listens, on all addresses of its host; 0: a free port"),
+    Parameter("join_timeout_ms", "int", "60000", "how long a quorum waits for groups that are alive and haven't asked"),
+    Parameter("heartbeat_timeout_ms", "int", "5000", "silence after which a group counts as lost"),
+    Parameter("quorum_tick_ms", "int", "100", "how often it looks at the clock"),
+    Parameter("token_file", "str", '""', "file with the token that every caller needs"),
+    Parameter("run_dir", "str", '""', "directory for its address, events, and a token if none is given"),
+    Parameter("name", "str", '"lighthouse"', "of the app, as the scheduler shows it"),
+    Parameter("image", "str", '""', "container image, where the scheduler uses one; empty: this file system"),
+    Parameter("h", "Optional[str]", "None", "named resource of TorchX; wins over cpu and memMB"),
+    Parameter("cpu", "int", "1", "cores"),
+    Parameter("memMB", "int", "512", "memory in MiB"),
+    Parameter("log_level", "str", '"info"', "debug, info, warning or error"),
+)
+
+COMPONENTS = (
+    Component(
+        "ddp",
+        "Fault-tolerant data parallel training: every worker holds the whole model, groups average their gradients.",
+        "",
+        "ft_app",
+        training("ddp"),
+    ),
+    Component(
+        "hsdp",
+        "Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.",
+        "The script does the sharding. The default one doesn't (it is the example for ddp): it is there to try the launch.",
+        "ft_app",
+        training("hsdp"),
+    ),
+    Component(
+        "diloco",
+        "Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.",
+        "The script does it; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS, "
+        "TORCHFT_X_FRAGMENT_SYNC_DELAY\n    and TORCHFT_X_QUANTIZE. The default script doesn't read them (it is the "
+        "example for ddp): it is there to try the launch.",
+        "diloco_app",
+        training("diloco", *SYNC),
+    ),
+    Component(
+        "lighthouse",
+        "A lighthouse for other jobs: decides which replica groups train together, and stays until it is stopped.",
+        "Without token_file and run_dir it is open to everybody who reaches it, and says so.",
+        "lighthouse_app",
+        LIGHTHOUSE,
+        script=False,
+    ),
+)
+
+FILES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "components.py": (
+        "The components of this repository: `torchx run ./components.py:hsdp`.",
+        ("ddp", "hsdp", "diloco", "lighthouse"),
+    ),
+    "components/__init__.py": (
+        "The components, installed as `torchft_x.components`.",
+        ("ddp", "hsdp", "diloco", "lighthouse"),
+    ),
+    # TorchX lists a package's modules, too (ft.ddp.ddp); this one has none
+    "components/listed.py": (
+        "The components as TorchX lists them once torchft_x is installed: ft.ddp, ft.hsdp, ft.diloco, ft.lighthouse.",
+        ("ddp", "hsdp", "diloco", "lighthouse"),
+    ),
+    **{
+        f"components/{name}.py": (f"The component `{name}`: `torchx run ./components/{name}.py:{name}`.", (name,))
+        for name in ("ddp", "hsdp", "diloco", "lighthouse")
+    },
+}
+
+HEADER = '''"""{title}
+
+Made by scripts/make_components.py: change it there. TorchX reads this file as text and runs it in surroundings of its
+own: whole `def`s with plain annotations only, no helpers, no relative imports, no `from __future__`.
+"""
+
+import os
+import sys
+{typing}
+from torchx import specs
+
+try:
+    from torchft_x.launch.build import {builders}
+except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
+    sys.path.insert(0, os.getcwd())
+    from torchft_x.launch.build import {builders}
+'''
+
+
+def definition(c: Component) -> str:
+    """A component's `def`."""
+    lines = [f"def {c.name}("]
+    if c.script:
+        lines.append("    *script_args: str,")
+    lines += [f"    {p.name}: {p.type} = {p.default}," for p in c.parameters]
+    lines += [") -> specs.AppDef:", f'    """{c.summary}', ""]
+    if c.more:
+        lines += [f"    {c.more}", ""]
+    lines.append("    Args:")
+    if c.script:
+        lines.append("        script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2")
+    lines += [f"        {p.name}: {p.doc}" for p in c.parameters]
+    lines += ['    """', f"    return {c.builder}("]
+    if c.script:
+        lines += ["        script,", "        script_args,"]
+    lines += [f"        {p.name}={p.name}," for p in c.parameters if not (c.script and p.name == "script")]
+    return "\n".join([*lines, "    )\n"])
+
+
+def component_file(title: str, names: tuple[str, ...]) -> str:
+    """The text of a file with these components."""
+    chosen = [c for c in COMPONENTS if c.name in names]
+    used = [t for t in ("Dict", "List", "Optional") if any(f"{t}[" in p.type for c in chosen for p in c.parameters)]
+    header = HEADER.format(
+        title=title,
+        typing=f"from typing import {', '.join(used)}\n" if used else "",
+        builders=", ".join(sorted({c.builder for c in chosen})),
+    )
+    return "\n\n".join([header, *(definition(c) for c in chosen)])
+
+
+def table(parameters: tuple[Parameter, ...]) -> str:
+    """As Markdown."""
+    rows = ["| parameter | default | |", "|---|---|---|"]
+    for p in parameters:
+        default = {"None": "", '""': ""}.get(p.default, f"`{p.default.strip(chr(34))}`")
+        rows.append(f"| `--{p.name}` | {default} | {p.doc.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def documentation(text: str) -> str:
+    """docs/components.md with its tables made anew."""
+    tables = {"training": table(training("NAME")), "diloco": table(SYNC), "lighthouse": table(LIGHTHOUSE)}
+    for name, rows in tables.items():
+        begin, end = f"<!-- {name}: made by scripts/make_components.py -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise SystemExit(f"docs/components.md has lost the place of the table {name!r}: {begin.strip()}")
+        text = f"{before}{begin}{rows}\n{end}{after}"
+    return text
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every file this tool makes, and what should stand in it."""
+    for place, (title, names) in FILES.items():
+        yield ROOT / place, component_file(title, names)
+    page = ROOT / "docs" / "components.md"
+    yield page, documentation(page.read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something differs")
+    check = parser.parse_args().check
+    different = [(p, t) for p, t in files() if not p.exists() or p.read_text(encoding="utf-8") != t]
+    for path, text in different:
+        print(f"{path.relative_to(ROOT)} {'differs' if check else 'written'}")
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A user's words as values. Each function raises `ConfigError` with one sentence that names the parameter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchx import specs
+
+from torchft_x.errors import ConfigError
+from torchft_x.net import parse_address
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_bool(value: bool | str, *, what: str) -> bool:
+    """True or False in any case. TorchX's own booleans take every other word for False without telling."""
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise ConfigError(f"{what} {value!r} is neither True nor False; write one of these two words.")
+    return word == "true"
+
+
+def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
+    """One address or a comma-separated list, each checked, none looked up."""
+    addresses = tuple(word.strip() for word in text.split(","))
+    for address in addresses:
+        if not address:
+            raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
+        if parse_address(address, what=what).port == 0:
+            raise ConfigError(f"{what} {address!r}: port 0 is no port to connect to.")
+    return addresses
+
+
+def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts") -> tuple[Any, ...]:
+    """TorchX's mounts: ``type=bind,src=PATH,dst=PATH[,readonly]``, one after the other, as text or split at commas."""
+    words = options.split(",") if isinstance(options, str) else list(options or ())
+    words = [word.strip() for option in words for word in option.split(",") if word.strip()]
+    try:
+        return tuple(specs.parse_mounts(words))
+    except (KeyError, ValueError) as e:
+        reason = str(e.args[0]) if e.args else str(e)
+        missing = reason in ("src", "dst")
+        reason = f"{reason}=PATH is missing" if missing else reason
+        raise ConfigError(
+            f"{what} {','.join(words)}: {reason}; write type=bind,src=PATH,dst=PATH, and ,readonly if it is."
+        ) from None
+
+
+def parse_resource(*, cpu: int, gpu: int, memMB: int, h: str | None, what: str = "") -> specs.Resource:
+    """`what` says whose: empty for the trainers', whose parameters are flags."""
+    for name, value, least in (("cpu", cpu, 1), ("gpu", gpu, 0), ("memMB", memMB, 1)):
+        if value < least:
+            raise ConfigError(f"{what or '--'}{name} is {value}; it must be {least} or more.")
+    try:
+        return specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h)
+    except KeyError as e:
+        near = re.search(r"Did you mean `([^`]+)`", str(e))
+        hint = f"did you mean {near[1]!r}?" if near else "give --cpu, --gpu and --memMB instead."
+        raise ConfigError(f"{what or '--'}h {h!r} is no named resource that TorchX knows here; {hint}") from None
+
+
+def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]:
+    """Words of a command; text is split as a shell would split it."""
+    try:
+        words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    except ValueError as e:
+        raise ConfigError(f"{what}: the command {command!r} can't be split into words ({e}).") from None
+    if not words or not all(isinstance(word, str) for word in words) or not words[0]:
+        raise ConfigError(f"{what}: the command {command!r} is not a program and its arguments, all text.")
+    return words
+
+
+def check_env(env: Mapping[str, str], *, what: str, secrets: Mapping[str, str]) -> None:
+    """`secrets`: names that must not be in an app, which schedulers show to everybody, and what to use instead."""
+    for name, value in env.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise ConfigError(f"{what}: {name!r} is no name of a variable.")
+        if not isinstance(value, str):
+            raise ConfigError(f"{what}: {name} is {value!r}; the value of a variable is text.")
+        if name in secrets:
+            raise ConfigError(f"{what}: {name} would show the secret to all who may see the job; {secrets[name]}.")
