@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from torchx import specs
 
-from torchft_x.errors import ConfigError
-from torchft_x.launch.app import to_app
-from torchft_x.launch.job import FtJob
+from torchft_x.launch.app import lighthouse_app, to_app
+from torchft_x.launch.job import DEBUG_ENV, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.parse import parse_mounts
 
 GOLDEN = Path(__file__).parent / "golden"
-FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "mounts", "metadata")
+FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "metadata")
 
 JOBS = {
     "default": FtJob(script="scripts/train_ddp.py", run_dir="/data/runs/1"),
@@ -25,17 +25,34 @@ JOBS = {
         name="big-job",
         replicas=3,
         workers_per_replica=8,
+        nodes_per_replica=2,
         max_restarts=3,
         min_replicas=2,
-        env={"A": "1", "TORCHFT_X_LOG_LEVEL": "lost: --log_level decides"},
+        token_file="/secrets/token",
+        env={"A": "1", "NCCL_DEBUG": "WARN", "TORCHFT_X_LOG_LEVEL": "lost: --log_level decides"},
+        mounts=parse_mounts("type=bind,src=/data,dst=/in,readonly,type=volume,src=v,dst=/shared"),
         image="registry/img:1",
         cpu=16,
         gpu=8,
         memMB=65536,
-        log_level="debug",
+        log_level="warning",
+        debug=True,
     ),
-    "external_lighthouse": FtJob(script="train.py", run_dir="/r", lighthouse="http://node1:29510", replicas=1),
+    "external_lighthouse": FtJob(
+        script="train.py", run_dir="/r", lighthouse=("http://node1:29510", "node2:29510"), replicas=1
+    ),
     "named_resource": FtJob(script="train.py", run_dir="/r", h="aws_p3.2xlarge"),
+    "extra_roles": FtJob(
+        script="train.py",
+        run_dir="/r",
+        env={"A": "job", "B": "job"},
+        extra_roles=(
+            ExtraRole("evaluator", "evaluate.py --every 10", env={"A": "role"}),
+            ExtraRole(
+                "data", ["serve", "--shard", "${replica_id}"], replicas=2, max_restarts=0, image="data:1", h="cpu.small"
+            ),
+        ),
+    ),
 }
 
 
@@ -44,21 +61,31 @@ def rendered(app: specs.AppDef) -> str:
     roles = []
     for role in app.roles:
         resource = {k: getattr(role.resource, k) for k in ("cpu", "gpu", "memMB")}
-        roles.append({k: getattr(role, k) for k in FIELDS} | {"resource": resource})
+        facts = {k: getattr(role.ft, k) for k in ("kind", "groups", "nodes", "min_replicas", "own_lighthouse")}
+        mounts = [repr(m) for m in role.mounts]
+        roles.append({k: getattr(role, k) for k in FIELDS} | {"mounts": mounts, "resource": resource, "ft": facts})
     return json.dumps({"name": app.name, "roles": roles}, indent=2) + "\n"
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_golden(name: str) -> None:
+def compare(name: str, app: specs.AppDef) -> None:
     path = GOLDEN / f"{name}.json"
-    text = rendered(to_app(JOBS[name]))
+    text = rendered(app)
     if os.environ.get("TORCHFT_X_REGENERATE") == "1":
         path.write_text(text)
     assert text == path.read_text()
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_golden(name: str) -> None:
+    compare(name, to_app(JOBS[name]))
+
+
+def test_golden_lighthouse() -> None:
+    compare("lighthouse", lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t")))
+
+
 def test_every_golden_file_is_used() -> None:
-    assert {p.stem for p in GOLDEN.glob("*.json")} == set(JOBS)
+    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse"}
 
 
 def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,24 +93,32 @@ def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "very-secret" not in repr(to_app(JOBS["everything"]))
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"script": ""}, "--script"),
-        ({"run_dir": "runs"}, "--run_dir"),
-        ({"name": "a b"}, "--name"),
-        ({"replicas": 0}, "--replicas is 0"),
-        ({"workers_per_replica": 0}, "--workers_per_replica"),
-        ({"min_replicas": 0}, "--min_replicas"),
-        ({"replicas": 2, "min_replicas": 3}, r"--min_replicas is 3.*--replicas \(2\)"),
-        ({"max_restarts": -1}, "--max_restarts"),
-        ({"gpu": -1}, "--gpu"),
-        ({"log_level": "loud"}, "--log_level"),
-        ({"lighthouse": "nowhere"}, "--lighthouse 'nowhere'"),
-        ({"lighthouse": "http://h:0"}, "port 0"),
-        ({"lighthouse": "h", "lighthouse_from": "TORCHFT_LIGHTHOUSE"}, "TORCHFT_LIGHTHOUSE 'h'"),
-    ],
-)
-def test_mistakes_are_named(options: dict, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        FtJob(**({"script": "train.py", "run_dir": "/r"} | options))
+def test_the_port_is_the_runs_own() -> None:
+    ports = {FtJob(script="t.py", run_dir=f"/runs/{k}").lighthouse_port for k in range(50)}
+    assert len(ports) > 40
+    assert all(29510 <= p < 31510 for p in ports)
+    assert FtJob(script="t.py", run_dir="/runs/1").lighthouse_port in ports  # of the run directory alone
+
+
+def test_debug_gives_way_to_the_users_variables() -> None:
+    _, trainer = to_app(JOBS["everything"]).roles
+    assert trainer.env["NCCL_DEBUG"] == "WARN"
+    assert trainer.env["TORCHFT_X_LOG_LEVEL"] == "debug"
+    assert {k: trainer.env[k] for k in DEBUG_ENV if k != "NCCL_DEBUG"} == {
+        k: v for k, v in DEBUG_ENV.items() if k != "NCCL_DEBUG"
+    }
+    _, plain = to_app(JOBS["default"]).roles
+    assert not DEBUG_ENV.keys() & plain.env.keys()
+
+
+def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def hook(scheduler: str, info: object) -> None:
+        calls.append(scheduler)  # it returns nothing: the request stays as it is
+
+    monkeypatch.setattr("torchft_x.launch.role.adjust", lambda role, scheduler, info: calls.append(role.name) or info)
+    app = to_app(FtJob(script="t.py", run_dir="/r", extra_roles=(ExtraRole("e", "x"),), hooks=(hook,)))
+    request = object()
+    assert [role.pre_proc("slurm", request) for role in app.roles] == [request] * 3
+    assert calls == ["lighthouse", "trainer", "e", "slurm"]

@@ -1,27 +1,44 @@
-"""The components: the same in every place, portable, and each mistake one sentence. Runs on every TorchX line."""
+"""The components: the same in every place and as their one list says, portable, and each mistake one sentence."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from torchx import specs
 
+from tests.launch.lines import BOTH, ROOT, environment, interpreter, torchx
+from tests.util import scaled, wait_for
 from torchft_x.launch.role import FtRole
 
-ROOT = Path(__file__).parent.parent.parent
-NAMES = ("ddp", "hsdp")
+NAMES = ("ddp", "hsdp", "diloco", "lighthouse")
+TRAINING = NAMES[:3]
 PLACES = {
     "components.py": NAMES,
     "components/__init__.py": NAMES,
-    "components/ddp.py": ("ddp",),
-    "components/hsdp.py": ("hsdp",),
+    "components/listed.py": NAMES,
+    **{f"components/{name}.py": (name,) for name in NAMES},
 }
+
+
+def maker() -> ModuleType:
+    """scripts/make_components.py."""
+    spec = importlib.util.spec_from_file_location("make_components", ROOT / "scripts" / "make_components.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_components"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
 
 
 def defs(place: str) -> dict[str, str]:
@@ -41,6 +58,16 @@ def component(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path):
     return space[name]
 
 
+def test_the_files_are_made_from_the_list() -> None:
+    different = [str(p) for p, text in maker().files() if p.read_text(encoding="utf-8") != text]
+    assert different == [], "run python scripts/make_components.py and read the diff"
+
+
+def test_every_file_is_made() -> None:
+    there = {f"components/{p.name}" for p in (ROOT / "components").glob("*.py")} | {"components.py"}
+    assert there == set(PLACES) == set(maker().FILES)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_the_same_everywhere(place: str) -> None:
     here, there = defs(place), defs("components.py")
@@ -49,25 +76,27 @@ def test_the_same_everywhere(place: str) -> None:
         assert text == there[name]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_every_parameter_is_explained_and_passed_on(place: str) -> None:
-    for name, text in defs(place).items():
-        node = ast.parse(text).body[0]
-        assert isinstance(node, ast.FunctionDef)
-        parameters = [a.arg for a in node.args.args]
-        docstring = ast.get_docstring(node) or ""
-        explained = [line.split(":")[0].strip() for line in docstring.split("Args:\n")[1].splitlines()]
-        assert explained == ["script_args", *(a.arg for a in node.args.kwonlyargs)], name
-        assert parameters == []  # all after *script_args
-        returned = node.body[-1]
-        assert isinstance(returned, ast.Return)
-        assert isinstance(returned.value, ast.Call)
-        assert [k.arg for k in returned.value.keywords] == [a.arg for a in node.args.kwonlyargs]
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_explained_and_passed_on(name: str) -> None:
+    node = ast.parse(defs("components.py")[name]).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    own = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+    varargs = [node.args.vararg.arg] if node.args.vararg else []
+    docstring = ast.get_docstring(node) or ""
+    explained = [line.split(":")[0].strip() for line in docstring.split("Args:\n")[1].splitlines()]
+    assert explained == [*varargs, *own]
+    returned = node.body[-1]
+    assert isinstance(returned, ast.Return)
+    assert isinstance(returned.value, ast.Call)
+    words = [a.id for a in returned.value.args if isinstance(a, ast.Name)]
+    assert sorted([*words, *(k.arg or "" for k in returned.value.keywords)]) == sorted([*varargs, *own])
+    assert all(isinstance(k.value, ast.Name) and k.value.id == k.arg for k in returned.value.keywords)
 
 
-def test_the_builder_makes_the_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ddp = component("ddp", monkeypatch, tmp_path)
-    app = ddp("--steps", "3", script="train.py", replicas=3, run_dir="out", env={"A": "1"})
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_components_app(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = component(name, monkeypatch, tmp_path)("--steps", "3", script="train.py", replicas=3, run_dir="out")
+    assert app.name == name
     assert [r.name for r in app.roles] == ["lighthouse", "trainer"]
     assert all(isinstance(r, FtRole) for r in app.roles)
     trainer = app.roles[1]
@@ -78,48 +107,135 @@ def test_the_builder_makes_the_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not (tmp_path / "out").exists()  # a dry-run makes nothing
 
 
-def test_each_run_has_its_own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hsdp = component("hsdp", monkeypatch, tmp_path)
-    first, second = (hsdp(script="train.py").roles[0].env["TORCHFT_X_RUN_DIR"] for _ in range(2))
-    assert first != second
-    assert first.startswith(f"{tmp_path}/runs/")
+def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    diloco = component("diloco", monkeypatch, tmp_path)
+    env = {"TORCHFT_X_QUANTIZE": "int4"}
+    _, trainer = diloco(script="train.py", sync_steps=20, num_fragments=2, fragment_sync_delay=3, env=env).roles
+    names = ("SYNC_STEPS", "NUM_FRAGMENTS", "FRAGMENT_SYNC_DELAY", "QUANTIZE")
+    assert [trainer.env[f"TORCHFT_X_{n}"] for n in names] == ["20", "2", "3", "int4"]
+    with pytest.raises(SystemExit, match=r"torchft_x: --num_fragments is 3"):
+        diloco(script="train.py", num_fragments=3)
 
 
-def test_an_image_brings_its_own_python_and_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    app = component("ddp", monkeypatch, tmp_path)(script="/in/the/image.py", image="img:1")
-    assert {r.entrypoint for r in app.roles} == {"python"}
+def test_the_default_script_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in TRAINING:
+        hsdp = component(name, monkeypatch, tmp_path)
+        with pytest.raises(SystemExit, match=r"default script scripts/train_ddp.py, .* clone .*; name yours with --sc"):
+            hsdp()
+        monkeypatch.chdir(ROOT)
+        assert "scripts/train_ddp.py" in hsdp().roles[1].args
 
 
-def test_who_names_the_lighthouse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ddp = component("ddp", monkeypatch, tmp_path)
-    monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://variable:1")
+@pytest.mark.parametrize("line", BOTH)
+class TestCommandLine:
+    """What TorchX itself makes of it, on each line."""
 
-    def lighthouse(**options: object) -> str:
-        (trainer,) = ddp(script="train.py", **options).roles
-        return trainer.env["TORCHFT_LIGHTHOUSE"]
+    @pytest.mark.parametrize("place", PLACES)
+    def test_dry_run_of_each_place(self, place: str, line: str) -> None:
+        for name in PLACES[place]:
+            words = ["--script", str(Path(__file__)), "--", "--steps", "3"] if name in TRAINING else []
+            done = torchx("run", "-s", "local_cwd", "--dryrun", f"./{place}:{name}", *words, line=line)
+            assert done.returncode == 0, done.stderr
+            assert f"'name': '{name}'" in done.stdout
+            assert ("'--steps'" in done.stdout) == (name in TRAINING)
 
-    assert lighthouse() == "http://variable:1"
-    assert lighthouse(env={"TORCHFT_LIGHTHOUSE": "http://option:1"}) == "http://option:1"
-    assert lighthouse(lighthouse="http://argument:1") == "http://argument:1"
+    def test_the_default_component(self, line: str) -> None:
+        done = torchx("run", "--dryrun", "--", "--script", str(Path(__file__)), line=line)
+        assert done.returncode == 0, done.stderr
+        assert "'name': 'hsdp'" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            # by the argument parser of TorchX: good enough, the last line names it
+            ("--replicas 1.5", r"error: argument --replicas: invalid int value: '1\.5'"),
+            ("--nope 3", "error: unrecognized arguments: --nope"),
+            ("-- --a 1 --a 2", r"error: Repeated Command Line Arguments: \['--a'\]"),
+            # by us
+            ("--replicas 0", "torchft_x: --replicas is 0; a job needs at least one replica group."),
+            ("--debug yes", "torchft_x: --debug 'yes' is neither True nor False; write one of these two words."),
+            ("--h aws_p3.2xlargo", "torchft_x: --h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'.*"),
+            ("--mounts type=bind,src=/none,dst=/b", "torchft_x: --mounts: /none does not exist on this machine.*"),
+            ("--mounts nonsense", "torchft_x: --mounts nonsense: unknown mount option nonsense.*"),
+        ],
+    )
+    def test_a_mistake_is_the_last_line(self, words: str, said: str, line: str) -> None:
+        done = torchx("run", "-s", "local_cwd", "./components.py:ddp", *words.split(), line=line)
+        assert done.returncode in (1, 2)
+        assert re.search(said + "$", done.stderr.splitlines()[-1]), done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_the_way_round_for_flags_of_the_script_given_twice(self, line: str) -> None:
+        options = ["--script", str(Path(__file__)), "--name", "mine"]
+        script = ["--a=1", "--a=2", "--name=the-scripts"]  # also one that the component has
+        done = torchx("run", "-s", "local_cwd", "--dryrun", "./components.py:ddp", *options, "--", *script, line=line)
+        assert done.returncode == 0, done.stderr
+        application = done.stdout.split("=== SCHEDULER REQUEST ===")[0]
+        assert re.findall(r"'(--\w+=[^']*)'", application) == script
+
+    def test_values_of_a_list_and_of_a_dict(self, line: str) -> None:
+        mounts = "type=bind,src=/tmp,dst=/in,readonly,type=volume,src=v,dst=/out"
+        words = ["--script", str(Path(__file__)), "--env", "A=1,2,B=x y", "--mounts", mounts]
+        done = torchx("run", "-s", "local_cwd", "--dryrun", "./components.py:ddp", *words, line=line)
+        assert done.returncode == 0, done.stderr
+        assert "'A': '1,2'" in done.stdout
+        assert "'B': 'x y'" in done.stdout
+        assert done.stdout.count("src_path='/tmp'") + done.stdout.count("'src_path': '/tmp'") >= 2  # each role
+
+    @pytest.mark.slow
+    def test_a_lighthouse_stays_until_it_is_stopped(self, line: str, tmp_path: Path) -> None:
+        output = tmp_path / "out.txt"
+        first = self._lighthouse(line, output, "--port", "0")
+        try:
+            found = wait_for(
+                lambda: re.search(r"Lighthouse listening on http://\S+:(\d+)", output.read_text()), 30, "its address"
+            )
+            done = torchx("run", "-s", "local_cwd", "./components.py:lighthouse", "--port", found[1], line=line)
+            assert done.returncode == 1
+            assert f"can't listen on [::]:{found[1]}: Address already in use" in done.stderr
+            assert first.poll() is None
+        finally:
+            first.send_signal(signal.SIGINT)
+            first.wait(scaled(30))
+        assert "No token is set" in output.read_text()
+
+    @pytest.mark.slow
+    def test_a_lighthouse_ends_with_its_launcher(self, line: str, tmp_path: Path) -> None:
+        output = tmp_path / "out.txt"
+        cli = self._lighthouse(line, output, "--port", "0")
+        try:
+            wait_for(lambda: "listening on" in output.read_text(), 30, "its address")
+        finally:
+            cli.kill()
+            cli.wait()
+        pids = Path(f"/proc/{cli.pid}")
+        wait_for(lambda: not pids.exists(), 5, "the launcher's end")
+        mark = f"TORCHFT_X_LAUNCHER_PID={cli.pid}".encode()
+        wait_for(lambda: not _processes_with(mark), 15, "the lighthouse's end")
+
+    def _lighthouse(self, line: str, output: Path, *words: str) -> subprocess.Popen[bytes]:
+        command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
+        with open(output, "wb") as out:
+            return subprocess.Popen(
+                [*command, "./components.py:lighthouse", *words],
+                cwd=ROOT,
+                env=environment(),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"script": "nowhere.py"}, "nowhere.py does not exist in"),
-        ({"script": "typo.py"}, "typo.py can't run: '(' was never closed (line 2: print()."),
-        ({"replicas": 0}, "--replicas is 0"),
-        ({"min_replicas": 5}, "--min_replicas is 5"),
-        ({"lighthouse": "http://host"}, "--lighthouse 'http://host' has no valid port"),
-    ],
-)
-def test_a_mistake_is_one_sentence(options: dict, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ddp = component("ddp", monkeypatch, tmp_path)
-    (tmp_path / "typo.py").write_text("import os\nprint(\n")
-    with pytest.raises(SystemExit, match="torchft_x: ") as caught:
-        ddp(**({"script": "train.py"} | options))
-    assert named in str(caught.value)
-    assert "\n" not in str(caught.value)
+def _processes_with(mark: bytes) -> list[str]:
+    """Processes whose environment has this variable."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            pass
+    return found
 
 
 class TestRole:
@@ -159,39 +275,8 @@ class TestRole:
         monkeypatch.setattr("torchft_x.launch.checks.accelerators", lambda: ["/dev/nvidia0"])
         role.pre_proc("local", object())
 
-    def test_the_lighthouses_name_is_looked_up(self) -> None:
-        role = FtRole(name="trainer", image="", env={"TORCHFT_LIGHTHOUSE": "http://no.such.host.invalid:1"})
+    def test_the_lighthouses_names_are_looked_up(self) -> None:
+        addresses = "http://localhost:1,http://no.such.host.invalid:1"
+        role = FtRole(name="trainer", image="", env={"TORCHFT_LIGHTHOUSE": addresses})
         with pytest.raises(SystemExit, match=r"TORCHFT_LIGHTHOUSE\) http://no\.such\.host\.invalid:1"):
             role.pre_proc("local", object())
-
-
-def torchx(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The real command, without the clone on the path: as a user's shell has it."""
-    environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHFT_LIGHTHOUSE")}
-    command = [str(Path(sys.executable).with_name("torchx")), *words]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_dry_run_of_each_place(place: str) -> None:
-    for name in PLACES[place]:
-        script = str(Path(__file__))
-        done = torchx(
-            "run", "-s", "local_cwd", "--dryrun", f"./{place}:{name}", "--script", script, "--", "--steps", "3"
-        )
-        assert done.returncode == 0, done.stderr
-        assert "'supervise'" in done.stdout
-        assert "'--steps'" in done.stdout
-
-
-def test_the_default_component() -> None:
-    done = torchx("run", "--dryrun", "--", "--script", str(Path(__file__)))
-    assert done.returncode == 0, done.stderr
-    assert "'name': 'hsdp'" in done.stdout
-
-
-def test_a_mistake_on_the_command_line() -> None:
-    done = torchx("run", "./components.py:ddp", "--replicas", "0")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "torchft_x: --replicas is 0; a job needs at least one replica group."
-    assert "Traceback" not in done.stderr

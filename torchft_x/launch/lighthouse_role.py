@@ -43,7 +43,9 @@ def make_token(run_dir: Path) -> Path:
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """The flags of the server with what the role adds; a flag that is given stays as it is."""
     added: list[str] = []
-    if "--token_file" not in argv and env.read(env.TOKEN) is None:
+    if "--bind" not in argv:  # a local job shares its host's ports with others
+        added += ["--bind", "[::]:0" if local else f"[::]:{env.read_int(env.LIGHTHOUSE_PORT, 29510)}"]
+    if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
         added += ["--address_file", str(run_dir / "lighthouse")]

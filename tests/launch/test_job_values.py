@@ -1,0 +1,163 @@
+"""FtJob, its kin, and a user's words as values: each mistake is one sentence that names the parameter."""
+
+from __future__ import annotations
+
+import pytest
+from torchx import specs
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.parse import parse_addresses, parse_bool, parse_command, parse_mounts, parse_resource
+
+
+def refused(sentence: str):
+    return pytest.raises(ConfigError, match=sentence)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"script": ""}, "--script"),
+        ({"run_dir": "runs"}, "--run_dir"),
+        ({"name": "a b"}, "--name"),
+        ({"replicas": 0}, "--replicas is 0"),
+        ({"workers_per_replica": 0}, "--workers_per_replica"),
+        ({"nodes_per_replica": 0}, "--nodes_per_replica"),
+        ({"workers_per_replica": 3, "nodes_per_replica": 2}, r"--workers_per_replica is 3.*--nodes_per_replica \(2\)"),
+        ({"min_replicas": 0}, "--min_replicas"),
+        ({"replicas": 2, "min_replicas": 3}, r"--min_replicas is 3.*--replicas \(2\)"),
+        ({"max_restarts": -1}, "--max_restarts"),
+        ({"cpu": 0}, "--cpu is 0"),  # TorchX would make 2 of it
+        ({"gpu": -1}, "--gpu"),
+        ({"memMB": 0}, "--memMB"),
+        ({"h": "aws_p3.2xlargo"}, r"--h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'\?"),
+        ({"h": "nonsense"}, "--h 'nonsense' .* give --cpu"),
+        ({"log_level": "loud"}, "--log_level"),
+        ({"lighthouse": ("nowhere",)}, "--lighthouse 'nowhere'"),
+        ({"lighthouse": ("http://h:0",)}, "port 0"),
+        ({"lighthouse": ("h:1", "h"), "lighthouse_from": "TORCHFT_LIGHTHOUSE"}, "TORCHFT_LIGHTHOUSE 'h'"),
+        ({"env": {"1A": "x"}}, "--env: '1A'"),
+        ({"env": {"A": 3}}, "--env: A is 3"),
+        ({"env": {"TORCHFT_X_TOKEN": "abc"}}, "TORCHFT_X_TOKEN would show .* --token_file"),
+        ({"extra_roles": (ExtraRole("trainer", "x"),)}, "'trainer'.*choose another"),
+        ({"extra_roles": (ExtraRole("a/b", "x"),)}, "'a/b'"),
+        ({"extra_roles": (ExtraRole("e", "x"), ExtraRole("e", "y"))}, "'e' is there twice"),
+        ({"extra_roles": (ExtraRole("e", []),)}, r"'e': the command \[\]"),
+        ({"extra_roles": (ExtraRole("e", "a 'b"),)}, "can't be split"),
+        ({"extra_roles": (ExtraRole("e", ["sleep", 3]),)}, "'e': the command"),  # type: ignore[list-item]
+        ({"extra_roles": (ExtraRole("e", "x", replicas=0),)}, "'e': replicas is 0"),
+        ({"extra_roles": (ExtraRole("e", "x", max_restarts=-1),)}, "'e': max_restarts"),
+        ({"extra_roles": (ExtraRole("e", "x", memMB=0),)}, "'e': memMB is 0"),
+        ({"extra_roles": (ExtraRole("e", "x", h="nonsense"),)}, "'e': h 'nonsense'"),
+        ({"extra_roles": (ExtraRole("e", "x", env={"A": None}),)}, "'e', env: A"),  # type: ignore[dict-item]
+    ],
+)
+def test_mistakes_in_a_job(options: dict, named: str) -> None:
+    with refused(named) as caught:
+        FtJob(**({"script": "train.py", "run_dir": "/r"} | options))
+    assert "abc" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"port": 65536}, "--port is 65536"),
+        ({"port": -1}, "--port is -1"),
+        ({"min_replicas": 0}, "--min_replicas"),
+        ({"join_timeout_ms": 0}, "--join_timeout_ms"),
+        ({"heartbeat_timeout_ms": -5}, "--heartbeat_timeout_ms"),
+        ({"quorum_tick_ms": 0}, "--quorum_tick_ms"),
+        ({"memMB": 0}, "--memMB"),
+        ({"h": "nonsense"}, "--h"),
+        ({"name": ""}, "--name"),
+        ({"log_level": "no"}, "--log_level"),
+    ],
+)
+def test_mistakes_in_a_lighthouse(options: dict, named: str) -> None:
+    with refused(named):
+        FtLighthouse(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sync_steps": 0}, "--sync_steps is 0"),
+        ({"num_fragments": 0}, "--num_fragments is 0"),
+        ({"sync_steps": 10, "num_fragments": 3}, r"--num_fragments is 3; .* --sync_steps \(10\)"),
+        ({"fragment_sync_delay": -1}, "--fragment_sync_delay"),
+        ({"sync_steps": 10, "num_fragments": 2, "fragment_sync_delay": 5}, r"--fragment_sync_delay is 5; .*\(5\)"),
+        ({"quantize": "int3"}, "--quantize 'int3' is not one of none, int8, int4"),
+    ],
+)
+def test_mistakes_in_dilocos_settings(options: dict, named: str) -> None:
+    with refused(named):
+        DilocoSettings(**options)
+
+
+def test_a_whole_resource_wins() -> None:
+    resource = specs.Resource(cpu=3, gpu=1, memMB=77)
+    assert FtJob(script="t.py", run_dir="/r", h="cpu.small", resource=resource).trainer_resource is resource
+
+
+@pytest.mark.parametrize(("word", "meant"), [("True", True), ("false", False), ("TRUE", True), (" False ", False)])
+def test_words_for_truth(word: str, meant: bool) -> None:
+    assert parse_bool(word, what="--debug") is meant
+
+
+@pytest.mark.parametrize("word", ["yes", "1", "on", "", "0", "no"])
+def test_other_words_are_not_taken_for_false(word: str) -> None:
+    with refused(f"--debug '{word}' is neither True nor False"):
+        parse_bool(word, what="--debug")
+
+
+def test_addresses() -> None:
+    assert parse_addresses("a:1", what="x") == ("a:1",)
+    assert parse_addresses(" http://a:1 , [::1]:2", what="x") == ("http://a:1", "[::1]:2")
+    with refused("x 'a:1,,b:2' has an empty place"):
+        parse_addresses("a:1,,b:2", what="x")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "type=bind,src=/a,dst=/b,readonly,type=device,src=/dev/x",
+        ["type=bind", "src=/a", "dst=/b", "readonly", "type=device", "src=/dev/x"],  # as TorchX's command line gives it
+        ["type=bind,src=/a,dst=/b,readonly", "type=device,src=/dev/x"],  # as one writes it in Python
+    ],
+)
+def test_mounts(options: object) -> None:
+    bind, device = parse_mounts(options)  # type: ignore[arg-type]
+    assert (bind.src_path, bind.dst_path, bind.read_only) == ("/a", "/b", True)
+    assert device.src_path == "/dev/x"
+    assert parse_mounts(None) == parse_mounts("") == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("x", "unknown mount option x"),
+        ("src=/a,dst=/b", "type must be specified first"),
+        ("type=bind,src=/a", "dst=PATH is missing"),
+        ("type=bind,dst=/a", "src=PATH is missing"),
+        ("type=tape,src=/a,dst=/b", "invalid mount type 'tape'"),
+        ("type=device,src=/dev/x,perm=q", "q is not a valid permission"),
+    ],
+)
+def test_mistakes_in_mounts(words: str, reason: str) -> None:
+    with refused(f"--mounts {words}: {reason}.*; write type=bind"):
+        parse_mounts(words)
+
+
+def test_commands() -> None:
+    role = ExtraRole("e", "evaluate.py --note 'two words'")
+    assert role.words("/usr/bin/py") == ("/usr/bin/py", "evaluate.py", "--note", "two words")
+    assert ExtraRole("e", ["python", "-m", "mine"]).words("/usr/bin/py") == ("/usr/bin/py", "-m", "mine")
+    assert ExtraRole("e", "redis-server --port 1").words("/usr/bin/py")[0] == "redis-server"
+    with refused("what"):
+        parse_command("", what="what")
+
+
+def test_resources_are_the_same_on_every_line() -> None:
+    resource = parse_resource(cpu=3, gpu=0, memMB=5, h=None)
+    assert (resource.cpu, resource.gpu, resource.memMB) == (3, 0, 5)
