@@ -213,6 +213,25 @@ class TestCommandLine:
         mark = f"TORCHFT_X_LAUNCHER_PID={cli.pid}".encode()
         wait_for(lambda: not _processes_with(mark), 15, "the lighthouse's end")
 
+    @pytest.mark.slow
+    def test_a_job_under_a_lighthouse_that_stands_alone(self, line: str, tmp_path: Path) -> None:
+        (tmp_path / "script.py").write_text("print('trained')")
+        files = tmp_path / "lighthouse"
+        cli = self._lighthouse(line, tmp_path / "out.txt", "--port", "0", "--run_dir", str(files))
+        words = ["run", "-s", "local_cwd", "./components.py:ddp", "--script", str(tmp_path / "script.py")]
+        try:
+            wait_for((files / "lighthouse").exists, 30, "its address")
+            words += ["--lighthouse", (files / "lighthouse").read_text().strip(), "--run_dir", str(tmp_path / "run")]
+            done = torchx(*words, "--token_file", str(files / "token"), line=line)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.count("trained") + done.stdout.count("trained") == 2
+            assert cli.poll() is None
+        finally:
+            cli.send_signal(signal.SIGINT)
+            cli.wait(scaled(30))
+        token = (files / "token").read_text().strip()
+        assert not any(token in text for text in (done.stdout, done.stderr, (tmp_path / "out.txt").read_text()))
+
     def _lighthouse(self, line: str, output: Path, *words: str) -> subprocess.Popen[bytes]:
         command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
         with open(output, "wb") as out:
