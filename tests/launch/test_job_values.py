@@ -1,4 +1,4 @@
-"""FtJob, its kin, and a user's words as values: each mistake is one sentence that names the parameter."""
+"""FtJob and its kin: each mistake is one sentence that names the parameter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from torchx import specs
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
-from torchft_x.launch.parse import parse_addresses, parse_bool, parse_command, parse_mounts, parse_resource
 
 
 def refused(sentence: str):
@@ -38,7 +37,8 @@ def refused(sentence: str):
         ({"lighthouse": ("h:1", "h"), "lighthouse_from": "TORCHFT_LIGHTHOUSE"}, "TORCHFT_LIGHTHOUSE 'h'"),
         ({"env": {"1A": "x"}}, "--env: '1A'"),
         ({"env": {"A": 3}}, "--env: A is 3"),
-        ({"env": {"TORCHFT_X_TOKEN": "abc"}}, "TORCHFT_X_TOKEN would show .* --token_file"),
+        ({"env": {"TORCHFT_X_TOKEN": "abc"}}, "TORCHFT_X_TOKEN can't be given here; .* --token_file"),
+        ({"env": {"TORCHFT_X_TOKEN_FILE": "/t"}}, "--env: TORCHFT_X_TOKEN_FILE .* use --token_file"),
         ({"extra_roles": (ExtraRole("trainer", "x"),)}, "'trainer'.*choose another"),
         ({"extra_roles": (ExtraRole("a/b", "x"),)}, "'a/b'"),
         ({"extra_roles": (ExtraRole("e", "x"), ExtraRole("e", "y"))}, "'e' is there twice"),
@@ -48,7 +48,7 @@ def refused(sentence: str):
         ({"extra_roles": (ExtraRole("e", "x", replicas=0),)}, "'e': replicas is 0"),
         ({"extra_roles": (ExtraRole("e", "x", max_restarts=-1),)}, "'e': max_restarts"),
         ({"extra_roles": (ExtraRole("e", "x", memMB=0),)}, "'e': memMB is 0"),
-        ({"extra_roles": (ExtraRole("e", "x", h="nonsense"),)}, "'e': h 'nonsense'"),
+        ({"extra_roles": (ExtraRole("e", "x", h="nonsense"),)}, "'e': h 'nonsense' .* give cpu, gpu and memMB"),
         ({"extra_roles": (ExtraRole("e", "x", env={"A": None}),)}, "'e', env: A"),  # type: ignore[dict-item]
     ],
 )
@@ -100,64 +100,8 @@ def test_a_whole_resource_wins() -> None:
     assert FtJob(script="t.py", run_dir="/r", h="cpu.small", resource=resource).trainer_resource is resource
 
 
-@pytest.mark.parametrize(("word", "meant"), [("True", True), ("false", False), ("TRUE", True), (" False ", False)])
-def test_words_for_truth(word: str, meant: bool) -> None:
-    assert parse_bool(word, what="--debug") is meant
-
-
-@pytest.mark.parametrize("word", ["yes", "1", "on", "", "0", "no"])
-def test_other_words_are_not_taken_for_false(word: str) -> None:
-    with refused(f"--debug '{word}' is neither True nor False"):
-        parse_bool(word, what="--debug")
-
-
-def test_addresses() -> None:
-    assert parse_addresses("a:1", what="x") == ("a:1",)
-    assert parse_addresses(" http://a:1 , [::1]:2", what="x") == ("http://a:1", "[::1]:2")
-    with refused("x 'a:1,,b:2' has an empty place"):
-        parse_addresses("a:1,,b:2", what="x")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "type=bind,src=/a,dst=/b,readonly,type=device,src=/dev/x",
-        ["type=bind", "src=/a", "dst=/b", "readonly", "type=device", "src=/dev/x"],  # as TorchX's command line gives it
-        ["type=bind,src=/a,dst=/b,readonly", "type=device,src=/dev/x"],  # as one writes it in Python
-    ],
-)
-def test_mounts(options: object) -> None:
-    bind, device = parse_mounts(options)  # type: ignore[arg-type]
-    assert (bind.src_path, bind.dst_path, bind.read_only) == ("/a", "/b", True)
-    assert device.src_path == "/dev/x"
-    assert parse_mounts(None) == parse_mounts("") == ()
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("x", "unknown mount option x"),
-        ("src=/a,dst=/b", "type must be specified first"),
-        ("type=bind,src=/a", "dst=PATH is missing"),
-        ("type=bind,dst=/a", "src=PATH is missing"),
-        ("type=tape,src=/a,dst=/b", "invalid mount type 'tape'"),
-        ("type=device,src=/dev/x,perm=q", "q is not a valid permission"),
-    ],
-)
-def test_mistakes_in_mounts(words: str, reason: str) -> None:
-    with refused(f"--mounts {words}: {reason}.*; write type=bind"):
-        parse_mounts(words)
-
-
-def test_commands() -> None:
+def test_the_command_of_an_extra_role() -> None:
     role = ExtraRole("e", "evaluate.py --note 'two words'")
     assert role.words("/usr/bin/py") == ("/usr/bin/py", "evaluate.py", "--note", "two words")
     assert ExtraRole("e", ["python", "-m", "mine"]).words("/usr/bin/py") == ("/usr/bin/py", "-m", "mine")
     assert ExtraRole("e", "redis-server --port 1").words("/usr/bin/py")[0] == "redis-server"
-    with refused("what"):
-        parse_command("", what="what")
-
-
-def test_resources_are_the_same_on_every_line() -> None:
-    resource = parse_resource(cpu=3, gpu=0, memMB=5, h=None)
-    assert (resource.cpu, resource.gpu, resource.memMB) == (3, 0, 5)

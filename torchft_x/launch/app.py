@@ -8,6 +8,8 @@ name "the first replica's host" name it. With a lighthouse outside the job there
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Literal
 
 from torchx import specs
 
@@ -77,7 +79,7 @@ def _trainer(job: FtJob) -> FtRole:
         image=job.image,
         entrypoint=job.python,
         args=args,
-        env=_user_env(job) | _env(job),
+        env=_user_env(job, {}) | _env(job),
         num_replicas=job.replicas * job.nodes_per_replica,
         resource=job.trainer_resource,
         mounts=list(job.mounts),
@@ -95,7 +97,7 @@ def _companion(job: FtJob, role: ExtraRole) -> FtRole:
         image=role.image or job.image,
         entrypoint=python,
         args=args,
-        env=_user_env(job) | dict(role.env) | _env(job),
+        env=_user_env(job, role.env) | _env(job),
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),
@@ -103,9 +105,9 @@ def _companion(job: FtJob, role: ExtraRole) -> FtRole:
     )
 
 
-def _facts(job: FtJob, kind: str) -> RoleFacts:
+def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "companion"]) -> RoleFacts:
     return RoleFacts(
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         groups=job.replicas,
         nodes=job.nodes_per_replica,
         min_replicas=job.min_replicas,
@@ -113,9 +115,9 @@ def _facts(job: FtJob, kind: str) -> RoleFacts:
     )
 
 
-def _user_env(job: FtJob) -> dict[str, str]:
-    """Of the roles that run the user's programs; `_env` wins over it."""
-    out = {**(DEBUG_ENV if job.debug else {}), **job.env}
+def _user_env(job: FtJob, more: Mapping[str, str]) -> dict[str, str]:
+    """Of the roles that run the user's programs, `more` being a role's own; `_env` wins over it."""
+    out = {**(DEBUG_ENV if job.debug else {}), **job.env, **more}
     out.pop(env.LIGHTHOUSE, None)  # it has been read by now: `job.lighthouse` is what it said, or nothing
     return out
 

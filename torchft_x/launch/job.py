@@ -26,7 +26,11 @@ DEBUG_ENV = {
 }
 """What --debug adds to the environment of trainers and extra roles; the user's own values win."""
 
-_SECRETS = {environment.TOKEN: "put it into a file that the job can read and name that with --token_file"}
+_REFUSED = {
+    environment.TOKEN: "schedulers show it to everybody: put the token into a file and name that with --token_file",
+    environment.TOKEN_FILE: "use --token_file, which reaches the lighthouse as well",
+}
+"""Variables that `env` must not hold."""
 _RESERVED = ("lighthouse", "trainer")  # names of our own roles
 
 
@@ -80,7 +84,7 @@ class ExtraRole:
             raise ConfigError(f"{what}: replicas is {self.replicas}; it must be 1 or more.")
         if self.max_restarts < 0:
             raise ConfigError(f"{what}: max_restarts is {self.max_restarts}; it must be 0 or more.")
-        check_env(self.env, what=f"{what}, env", secrets=_SECRETS)
+        check_env(self.env, what=f"{what}, env", refused=_REFUSED)
         self.words("python")
         _ = self.resource
 
@@ -145,7 +149,7 @@ class FtJob:
             raise ConfigError("--script is empty; name the training script.")
         check_place(self.name, self.run_dir, self.log_level)
         self._check_groups()
-        check_env(self.env, what="--env", secrets=_SECRETS)
+        check_env(self.env, what="--env", refused=_REFUSED)
         if self.lighthouse:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
         _ = self.trainer_resource

@@ -46,21 +46,22 @@ def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts")
         missing = reason in ("src", "dst")
         reason = f"{reason}=PATH is missing" if missing else reason
         raise ConfigError(
-            f"{what} {','.join(words)}: {reason}; write type=bind,src=PATH,dst=PATH, and ,readonly if it is."
+            f"{what} {','.join(words)}: {reason}; write type=bind,src=PATH,dst=PATH[,readonly]."
         ) from None
 
 
 def parse_resource(*, cpu: int, gpu: int, memMB: int, h: str | None, what: str = "") -> specs.Resource:
-    """`what` says whose: empty for the trainers', whose parameters are flags."""
+    """`what` says whose; empty where the parameters are flags."""
+    dashes = "" if what else "--"
     for name, value, least in (("cpu", cpu, 1), ("gpu", gpu, 0), ("memMB", memMB, 1)):
         if value < least:
-            raise ConfigError(f"{what or '--'}{name} is {value}; it must be {least} or more.")
+            raise ConfigError(f"{what}{dashes}{name} is {value}; it must be {least} or more.")
     try:
         return specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h)
     except KeyError as e:
         near = re.search(r"Did you mean `([^`]+)`", str(e))
-        hint = f"did you mean {near[1]!r}?" if near else "give --cpu, --gpu and --memMB instead."
-        raise ConfigError(f"{what or '--'}h {h!r} is no named resource that TorchX knows here; {hint}") from None
+        hint = f"did you mean {near[1]!r}?" if near else f"give {dashes}cpu, {dashes}gpu and {dashes}memMB instead."
+        raise ConfigError(f"{what}{dashes}h {h!r} is no named resource that TorchX knows here; {hint}") from None
 
 
 def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]:
@@ -74,12 +75,12 @@ def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]
     return words
 
 
-def check_env(env: Mapping[str, str], *, what: str, secrets: Mapping[str, str]) -> None:
-    """`secrets`: names that must not be in an app, which schedulers show to everybody, and what to use instead."""
+def check_env(env: Mapping[str, str], *, what: str, refused: Mapping[str, str]) -> None:
+    """`refused`: names that have no place here, and what to do instead."""
     for name, value in env.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise ConfigError(f"{what}: {name!r} is no name of a variable.")
+        if name in refused:
+            raise ConfigError(f"{what}: {name} can't be given here; {refused[name]}.")
         if not isinstance(value, str):
             raise ConfigError(f"{what}: {name} is {value!r}; the value of a variable is text.")
-        if name in secrets:
-            raise ConfigError(f"{what}: {name} would show the secret to all who may see the job; {secrets[name]}.")
