@@ -36,7 +36,6 @@ members = st.builds(
     handles=st.lists(texts, max_size=3).map(tuple),
     prepared=st.none() | st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1)),
     library=texts,
-    layout=texts,
 )
 seconds = st.floats(0, 1e12)
 quorums = st.builds(
@@ -82,7 +81,6 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         commit_failures=numbers,
         checkpoint_metadata=texts,
         handle=texts,
-        layout=texts,
         reason=st.sampled_from(list(JoinReason)),
         suspects=st.lists(texts, max_size=3).map(tuple),
     )
@@ -95,7 +93,7 @@ def test_an_ask_survives(ask: m.Ask) -> None:
 def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = codec.peer_member_from_proto(codec.peer_member_to_proto(member))
     state = State(member.state.step)
-    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="", layout="")
+    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="")
 
 
 def test_the_peer_sees_the_config_id_and_the_time() -> None:
