@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rpc.test_traits_codec import traits
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import codec, wire
@@ -56,10 +58,15 @@ def test_a_quorum_survives(quorum: Quorum) -> None:
     assert codec.down_to_event(down) == m.QuorumArrived(quorum)
 
 
-@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple))
-def test_a_join_survives(member: Member, reason: JoinReason, suspects: tuple[str, ...]) -> None:
-    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects)), "message")
-    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects)
+declared = st.none() | traits
+
+
+@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared)
+def test_a_join_survives(
+    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None
+) -> None:
+    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects, declared)), "message")
+    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared)
 
 
 @given(st.none() | quorums, states, seconds)
@@ -83,6 +90,7 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         handle=texts,
         reason=st.sampled_from(list(JoinReason)),
         suspects=st.lists(texts, max_size=3).map(tuple),
+        traits=st.none() | traits.filter(lambda t: bool(t.items)),
     )
 )
 def test_an_ask_survives(ask: m.Ask) -> None:

@@ -79,7 +79,7 @@ def _refusal(record: Record, other: Record, found: Difference) -> str:
 
 def _called(record: Record) -> str:
     group = group_of(record.replica_id)
-    return f"group {group}" if group else record.replica_id
+    return group if group.startswith("group") else f"group {group}" if group else record.replica_id
 
 
 def _named(record: Record) -> str:

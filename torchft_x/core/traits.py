@@ -69,14 +69,14 @@ class Traits:
 
 
 def describe(name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> Trait:
-    """A trait within the limits. Without a digest that of the parts is taken, or of the words if there are none.
+    """A trait within the limits. Without a digest that of the words and parts is taken.
 
     Raises `ConfigError` if the name is empty.
     """
     if not name.strip():
         raise ConfigError("a trait needs a name, like 'data set'.")
     if not digest or len(digest) > MAX_TEXT or not digest.isprintable():
-        digest = _digest([digest] if digest else list(parts) or [words])
+        digest = _digest([digest] if digest else [words, *parts])
     return Trait(_text(name), digest, _text(words) or "undescribed", _fit(parts, MAX_PARTS, MAX_CHARACTERS // 2))
 
 
@@ -93,7 +93,7 @@ def merge(ranks: Sequence[Traits]) -> Traits:
     Ranks may differ (stages of a pipeline): each meets its own rank in the other groups, and is compared with it.
     """
     names = dict.fromkeys(t.name for traits in ranks for t in traits.items)
-    return _cut(trait for name in names for trait in _merge_one([t.find(name, None) for t in ranks]))
+    return within_limits(trait for name in names for trait in _merge_one([t.find(name, None) for t in ranks]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ def _merge_one(by_rank: Sequence[Trait | None]) -> list[Trait]:
     return [replace(first[digest], ranks=tuple(ranks)) for digest, ranks in kinds.items()]
 
 
-def _cut(items: Iterable[Trait]) -> Traits:
-    """Within the limits of the whole: parts go first."""
+def within_limits(items: Iterable[Trait]) -> Traits:
+    """All of these, with fewer parts where they are too many together."""
     count, characters = MAX_ALL_PARTS, MAX_CHARACTERS
     kept: list[Trait] = []
     for trait in list(items)[:MAX_TRAITS]:

@@ -87,19 +87,19 @@ def _entries(source: object) -> Iterator[tuple[str, _Source]]:
 def _digest(source: _Source, *, look: bool) -> tuple[int, str]:
     h = hashlib.sha256()
     if isinstance(source, memoryview):
-        for start, end in _spans(len(source)):
+        for start, end in spans(len(source)):
             h.update(source[start:end])
         return len(source), h.hexdigest()
     size = source.stat().st_size
     if look:
         with open(source, "rb") as f:
-            for start, end in _spans(size):
+            for start, end in spans(size):
                 f.seek(start)
                 h.update(f.read(end - start))
     return size, h.hexdigest()
 
 
-def _spans(size: int) -> list[tuple[int, int]]:
+def spans(size: int) -> list[tuple[int, int]]:
     """What is read of `size` bytes."""
     if size <= WHOLE_BYTES:
         return [(at, min(size, at + (1 << 20))) for at in range(0, size, 1 << 20)]

@@ -10,7 +10,18 @@ import torch
 from torch import nn
 
 from torchft_x._version import __version__
-from torchft_x.core.traits import BUCKETS, LIBRARY, MODEL, TORCH, WORLD_SIZE, Trait, Traits, describe, release
+from torchft_x.core.traits import (
+    BUCKETS,
+    LIBRARY,
+    MODEL,
+    TORCH,
+    WORLD_SIZE,
+    Trait,
+    Traits,
+    describe,
+    release,
+    within_limits,
+)
 from torchft_x.errors import ConfigError
 from torchft_x.train.buckets import Bucket, layout_digest
 
@@ -39,7 +50,7 @@ class Declarations:
 
     def _append(self, trait: Trait) -> None:
         if trait.name not in self._may_differ:
-            self.traits = Traits((*self.traits.items, trait))
+            self.traits = within_limits((*self.traits.items, trait))
 
 
 def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]) -> None:
