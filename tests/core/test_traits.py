@@ -125,6 +125,11 @@ class TestLimits:
         long, longer = model(*["x" * 100] * 2000), model(*["x" * 100] * 3000)
         assert told(declared(long), declared(longer)) == "its model is 2000 tensors where group 0's is 3000 tensors"
 
+    def test_of_two_lists_cut_in_different_places_only_the_words_are_told(self) -> None:
+        short = Trait("model", "1", "9 tensors", ("a", CUT))
+        long = Trait("model", "2", "8 tensors", ("a", "b", CUT))
+        assert told(declared(short), declared(long)) == "its model is 9 tensors where group 0's is 8 tensors"
+
     def test_texts_become_short_and_printable(self) -> None:
         trait = describe("n" * 300, "a\nb\x1b[31m", ["p" * 300])
         assert len(trait.name) == len(trait.parts[0]) == t.MAX_TEXT

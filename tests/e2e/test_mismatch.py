@@ -75,9 +75,11 @@ def test_the_verdict_of_a_job_says_what_differs(what: str, tmp_path: Path) -> No
         code = job.wait(90)
         output = job.output()
         assert code != 0, output
-        verdict = rf"1 of 2 groups finished, but group \d gave up on .*: Group \d \(host .*{SENTENCES[what]}"
+        verdict = rf"1 of 2 groups finished, but group \d gave up on .*: torchft_x: Group \d \(host .*{SENTENCES[what]}"
         assert re.search(verdict, output), output
         assert "Traceback" not in output
+        said = [line for line in output.splitlines() if "can't train" in line and line.startswith("trainer/")]
+        assert len(said) == 2, said  # by the script, and by its supervisor
         gone(run_dir, 10)
     exits = [e for e in job.events() if e["event"] == "exit" and "attempt" in e]  # of groups
     assert sorted(e["code"] for e in exits) == [0, 2]  # nobody was started a second time
