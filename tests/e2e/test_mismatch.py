@@ -83,3 +83,7 @@ def test_the_verdict_of_a_job_says_what_differs(what: str, tmp_path: Path) -> No
         gone(run_dir, 10)
     exits = [e for e in job.events() if e["event"] == "exit" and "attempt" in e]  # of groups
     assert sorted(e["code"] for e in exits) == [0, 2]  # nobody was started a second time
+    [refusal] = [e for e in job.events() if e["event"] == "error" and e["role"] == "lighthouse"]
+    group = next(e["group"] for e in exits if e["code"] == 2)
+    assert refusal["replica_id"].startswith(f"{group}:")
+    assert re.search(SENTENCES[what], refusal["reason"])

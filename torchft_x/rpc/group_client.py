@@ -90,7 +90,8 @@ class GroupClient:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
-        (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`, `UnreachableError`.
+        (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
+        `UnreachableError`.
         """
         ask = m.Ask(
             call=0,

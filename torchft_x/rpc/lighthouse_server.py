@@ -190,6 +190,8 @@ class LighthouseShell:
         if effect.session is not None:
             refused = pb.Down(refused=pb.Refused(sentence=effect.sentence))
             self._send([effect.session], refused.SerializeToString(), last=True)
+            who, _ = self._members.get(effect.session, ("", None))
+            self._events.emit("error", replica_id=who or None, reason=effect.sentence)
         future = self._calls.get(effect.call) if effect.call is not None else None
         if future is not None and not future.done():
             future.set_exception(RefusedError(effect.sentence))

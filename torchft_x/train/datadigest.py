@@ -54,7 +54,7 @@ def describe_data(
         except OSError as e:
             raise ConfigError(f"the data {label} can't be read ({e.strerror or e}).") from None
         total.update(f"{n} {digest}\n".encode())
-        parts.append(f"{label} of {n:,} bytes, digest {digest[:12]}")
+        parts.append(f"{label} of {n:,} bytes" + (f", digest {digest[:12]}" if i in looked_into else ""))
         size += n
     whole = total.hexdigest()[:32]
     first = name or entries[0][0]
