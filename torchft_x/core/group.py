@@ -7,8 +7,7 @@ asks again on every new session, because a join belongs to its session (R3).
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.messages import (
@@ -35,6 +34,7 @@ from torchft_x.core.messages import (
     Tick,
     Vote,
 )
+from torchft_x.core.traits import Traits, merge
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 from torchft_x.errors import ConfigError
 
@@ -76,6 +76,9 @@ class Group:
         self._config = config
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
         self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
+        self._declared: dict[int, Traits] = {}  # rank -> what it last declared
+        self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
+        self._told: Traits | None = None  # what was sent on the present session
         self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
         self._quorum: Quorum | None = None  # quorum in hand: newest received
         self._lease_until = now  # of the quorum in hand, own monotonic clock
@@ -152,6 +155,7 @@ class Group:
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
+                self._told = None
                 return self._send_join(now, new_session=True)
             case SessionDown(reason):
                 self._session = False
@@ -179,6 +183,9 @@ class Group:
             text = f"group rank {ask.rank} is outside this group of {self._config.world_size} ranks."
             return [FailCalls((ask.call,), text, retry=False)]
         self._metadata[ask.rank] = ask.checkpoint_metadata
+        if ask.traits is not None and ask.traits != self._declared.get(ask.rank):
+            self._declared[ask.rank] = ask.traits
+            self._traits = None
         owed = self._owed.pop(ask.rank, None)
         usable = self._join is None and not self._over and now <= self._lease_until
         if owed is not None and owed.state == ask.state and usable and self._quorum is not None:
@@ -289,7 +296,8 @@ class Group:
             return []
         if new_session or self._sent_at is None:
             self._sent_at = now
-        return [self._join]
+        told, self._told = self._told, self._join.traits
+        return [replace(self._join, traits=None) if told is self._told else self._join]
 
     def _make_join(self, now: float) -> SendJoin:
         """One join out of all ranks' asks. The weakest rank speaks for the group (I2)."""
@@ -309,20 +317,12 @@ class Group:
             data=c.data,
             handles=handles if any(handles) else (),
             library=c.library,
-            layout=_group_layout([a.layout for a in asks]),
         )
         reason = min((a.reason for a in asks), key=_REASON_ORDER.index)
         lapsed = self._quorum is not None and (self._over or now > self._lease_until)
         if lapsed and reason is JoinReason.BOUNDARY:
             reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
         suspects = sorted({s for a in asks for s in a.suspects})
-        return SendJoin(member, reason, tuple(suspects))
-
-
-def _group_layout(layouts: list[str]) -> str:
-    """One digest for all ranks; unknown ('') if any rank's is. A rank meets only its own rank in other groups."""
-    if not all(layouts):
-        return ""
-    if len(layouts) == 1:
-        return layouts[0]
-    return hashlib.sha256("\0".join(layouts).encode()).hexdigest()[:32]
+        if self._traits is None:
+            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(c.world_size)])
+        return SendJoin(member, reason, tuple(suspects), self._traits if self._traits.items else None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 # --- into the lighthouse ---------------------------------------------------------------------------------------------
@@ -43,6 +44,7 @@ class Join:
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +216,9 @@ class Ask:
     commit_failures: int = 0
     checkpoint_metadata: str = ""
     handle: str = ""
-    layout: str = ""
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what the rank declares; None: as last told
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,7 @@ class SendJoin:
     member: Member
     reason: JoinReason
     suspects: tuple[str, ...]
+    traits: Traits | None = None  # None: the lighthouse has them already
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,6 @@ class Member:
     handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
     prepared: Prepared | None = None
     library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
-    layout: str = ""  # digest of the buckets it will reduce; empty: unknown
 
     @property
     def group_id(self) -> str:
