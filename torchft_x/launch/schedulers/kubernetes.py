@@ -36,7 +36,7 @@ _DECIDES = [
 
 def adjust(role: FtRole, info: Any) -> Any:
     """Raises `ConfigError` where no pod could start, or none could find the others."""
-    resource = getattr(getattr(info, "request", None), "resource", None)
+    resource: Any = getattr(getattr(info, "request", None), "resource", None)
     tasks = _tasks(resource)
     own = [t for t in tasks if _label(t, _ROLE_NAME) == role.name]
     if not own:
