@@ -42,6 +42,7 @@ NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
 FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # exit code of a supervisor that gives up; 0: don't restart me
+REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly

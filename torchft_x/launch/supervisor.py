@@ -294,14 +294,21 @@ class Supervisor:
         )
 
     def _finish(self, stop: _Stop) -> int:
-        """Tell the lighthouse and the person how it ends."""
+        """Tell the lighthouse and the person how it ends; the exit code."""
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
-        return stop.code
+        return self._exit_code(stop)
+
+    def _exit_code(self, stop: _Stop) -> int:
+        """A scheduler that restarts what fails must not restart a group that is over; after a signal it may."""
+        if stop.code == 0 or stop.code >= 128:
+            return stop.code
+        code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        return stop.code if code is None else code
 
     def _announce(self, stop: _Stop) -> None:
         """Say once why the group stops."""
