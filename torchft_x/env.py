@@ -37,9 +37,7 @@ LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's ex
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit with fewer groups
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
-GIVE_UP_CODE = (
-    "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, where the scheduler starts again what fails
-)
+GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, so that it is not started again
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
