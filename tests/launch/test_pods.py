@@ -61,14 +61,16 @@ def newest_step(job: Job) -> int:
     return max((c["step"] for c in commits(job.events())), default=0)
 
 
-def test_groups_that_share_nothing_train_and_one_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["container killed", "pod deleted"])
+def test_groups_that_share_nothing_train_and_one_comes_back(tmp_path: Path, number: signal.Signals) -> None:
     pods = Pods(tmp_path)
     with pods.group("0") as zero:  # before there is a lighthouse
         with pods.lighthouse() as lighthouse:
             with pods.group("1") as one:
                 one.wait_for(lambda: newest_step(one) >= 5, 90, "both groups train")
-                one.process.send_signal(signal.SIGKILL)  # the container is gone; the kubelet starts it again
+                one.process.send_signal(number)
                 one.wait(20)
+                assert zero.process.poll() is None
             with pods.group("1") as again:
                 assert again.wait(120) == 0
                 assert zero.wait(60) == 0
