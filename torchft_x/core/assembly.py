@@ -329,8 +329,12 @@ class Assembly:
         group.attempt = max(group.attempt, event.attempt)
         if group.life is not None or event.life in group.past or group.stopped is not None:
             return []
-        group.life = _Life(event.attempt, event.life, "")
-        return [LifeStarted(group.name, event.attempt, event.life)]
+        life = group.life = _Life(event.attempt, event.life, "")
+        effects: list[AssemblyEffect] = [LifeStarted(group.name, event.attempt, event.life)]
+        for s in group.seats:
+            if s.ready is not None or s.done:  # it has come to us before, and knows nothing of this life
+                effects += self._runs_nothing(group, life, s, f"node {s.node} is not part of it")
+        return effects
 
     def _runs_nothing(self, group: _Group, life: _Life, seat: _Seat, why: str) -> list[AssemblyEffect]:
         """The node is here and runs nothing. That is a confirmation if we ourselves gave this supervisor the life."""
@@ -377,9 +381,14 @@ class Assembly:
         group.past[life.token] = life.over
         while len(group.past) > _REMEMBERED:
             del group.past[next(iter(group.past))]
+        effects: list[AssemblyEffect] = []
         if life.over[0] == 0 and group.stopped is None:
             group.stopped = (0, f"group {group.name} has finished already")
-        return [] if life.unproven else [LifeExited(group.name, life.attempt, life.token, *life.over)]
+            # supervisors that were started again after their node's part had finished
+            effects += [SendStop(s.ready.session, *group.stopped) for s in group.seats if s.ready is not None]
+        if not life.unproven:
+            effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
+        return effects
 
     def _begin(self, group: _Group) -> list[AssemblyEffect]:
         ready = [s.ready for s in group.seats if s.ready is not None]
