@@ -236,6 +236,41 @@ def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() ->
     assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
 
 
+def test_the_highest_number_any_node_knows_is_the_groups() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0, 0)
+    assert scene.ready(1, 5)[1] == SendBegin(1, 5, "L0", MEETING)
+
+
+def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0)
+    scene.here(0, session=7)
+    assert scene.ready(1) == []
+    assert scene.ready(0, session=7)[1] == SendBegin(7, 0, "L0", MEETING)
+
+
+def test_a_supervisor_started_again_after_its_part_had_finished_waits_for_the_others(scene: Scene) -> None:
+    scene.ended(0, 0)
+    assert scene.here(0, session=7, incarnation="new") == [CloseStream(1)]
+    assert scene.ready(0, session=7) == []
+    assert SendStop(7, 0, "group g has finished already") in scene.ended(1, 0)
+
+
+def test_a_new_lighthouse_hears_that_all_had_finished() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old")
+    scene.ended(0, 0, "old")
+    scene.see(NodeDone(1, 0, ""))
+    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
+
+
 def test_a_second_life_is_told_to_end(scene: Scene) -> None:
     assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
 
@@ -400,6 +435,14 @@ class World:
     def connect(self, n: Node) -> None:
         n.connect()
 
+    def flow(self, _n: Node) -> None:
+        """All is well for a moment."""
+        for n in self.nodes:
+            n.connect()
+            for _ in range(4):
+                self.deliver_up(n)
+                self.deliver_down(n)
+
     def cut(self, n: Node) -> None:
         n.cut(noticed=True)
 
@@ -463,16 +506,13 @@ class World:
                 self.notice(self.nodes[0])
             for z in self.zombies:
                 z.cut(noticed=False)
-            for n in self.nodes:
-                n.connect()
-                for _ in range(5):
-                    self.deliver_up(n)
-                    self.deliver_down(n)
+            self.flow(self.nodes[0])
             self.tick(self.nodes[0])
 
 
 STEPS = [
     *["deliver_up", "deliver_down"] * 4,
+    *["flow"] * 3,
     *["connect", "connect", "cut", "cut_unnoticed", "notice", "fail", "fail", "finish", "kill", "replace"],
     *["zombie", "tick", "lighthouse"],
 ]
