@@ -46,6 +46,9 @@ class Lives(Protocol):
     def is_over(self, begun: Begun) -> bool:
         """Whether this node's part shall be ended at once."""
 
+    def finished(self, begun: Begun) -> None:
+        """All workers of this node have exited with 0, while torchrun still serves the other nodes."""
+
     def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
         """Nothing of the life is left here: report it. How the whole group's life ended; None: told to stop first."""
 
@@ -65,6 +68,9 @@ class Alone:
 
     def is_over(self, begun: Begun) -> bool:
         return False
+
+    def finished(self, begun: Begun) -> None:
+        pass  # its life ends with that
 
     def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd:
         self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
@@ -105,6 +111,7 @@ class OneOfSeveral:
         self._wake = wake
         self._say = say
         self._give_up = give_up  # the group, with a sentence
+        self._finished = ""  # newest life that was reported as finished here
         self._port: socket.socket | None = None  # of the coming or present life's meeting, held by node 0
         # Written by the client's thread, each a whole value; read on the main thread.
         self._begun: Begun | None = None  # newest order to begin
@@ -135,10 +142,16 @@ class OneOfSeveral:
     def is_over(self, begun: Begun) -> bool:
         return begun.life in self._over
 
+    def finished(self, begun: Begun) -> None:
+        if self._finished != begun.life:
+            self._finished = begun.life
+            self._reports.ended(begun.attempt, begun.life, 0, "finished")
+
     def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
-        last = f": {end.last_words[-1].strip()}" if end.last_words else ""
-        reason = "finished" if end.ok else f"node {self._place.node}: {end.reason}{last}"
-        self._reports.ended(begun.attempt, begun.life, end.code, reason)
+        if end.ok:
+            self.finished(begun)
+        else:
+            self._report_failure(begun, end)
         if not self._wait(lambda: begun.life in self._over, float("inf")):
             return None
         code, reason = self._over[begun.life]
@@ -148,6 +161,11 @@ class OneOfSeveral:
         return replace(end, ok=False, code=code, reason=reason, own_doing=own, last_words=(), shown=True)
 
     # --- parts ---------------------------------------------------------------------------------------------------------
+
+    def _report_failure(self, begun: Begun, end: LifeEnd) -> None:
+        last = f": {end.last_words[-1].strip()}" if end.last_words else ""
+        reason = f"node {self._place.node}: {end.reason}{last}"
+        self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
 
     def _meeting(self) -> str:
         """An address of this host that nobody else takes until torchrun listens there.
