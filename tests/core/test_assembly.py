@@ -9,13 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchft_x.core.assembly import (
-    Assembly,
-    AssemblyEffect,
-    AssemblyEvent,
+from torchft_x.core.assembly import Assembly
+from torchft_x.core.messages import Note, Tick
+from torchft_x.core.node_messages import (
     CloseStream,
     NodeDone,
+    NodeEffect,
     NodeEnded,
+    NodeEvent,
     NodeGone,
     NodeHere,
     NodeReady,
@@ -25,7 +26,6 @@ from torchft_x.core.assembly import (
     SendLifeOver,
     SendStop,
 )
-from torchft_x.core.messages import Note, Tick
 from torchft_x.core.roster import LifeExited, LifeStarted
 
 MEETING = "host0:1234"
@@ -44,7 +44,7 @@ class Scene:
         self.machine = Assembly(tokens(), gone_grace=3.0)
         self.now = 0.0
 
-    def see(self, event: AssemblyEvent) -> list[AssemblyEffect]:
+    def see(self, event: NodeEvent) -> list[NodeEffect]:
         return self.machine.handle(event, self.now)
 
     def here(self, node: int, session: int | None = None, incarnation: str = "", nodes: int = 0) -> list:
@@ -311,8 +311,8 @@ class Node:
         self.node = node
         self.incarnation = f"i{next(world.numbers)}"
         self.session: int | None = None
-        self.up: list[AssemblyEvent] = []  # on its way
-        self.down: list[AssemblyEffect] = []
+        self.up: list[NodeEvent] = []  # on its way
+        self.down: list[NodeEffect] = []
         self.reports: dict[str, tuple] = {}  # by kind; the arguments after the session
         self.runs: tuple[int, str] | None = None  # attempt and life, from the order to begin until the last process
         self.waits = ""  # life of which it has not heard yet how it ended for the group
@@ -363,7 +363,7 @@ class Node:
         if "done" not in self.reports:
             self.report("done", code, "told")
 
-    def hear(self, effect: AssemblyEffect) -> None:
+    def hear(self, effect: NodeEffect) -> None:
         if isinstance(effect, SendBegin) and "ready" in self.reports:
             assert self.runs is None, "two lives at once on one node"
             assert effect.attempt >= self.attempt
@@ -402,7 +402,7 @@ class World:
         self.zombies: list[Node] = []  # cut off and replaced, but alive
         self.nodes = [Node(self, n) for n in range(size)]
 
-    def see(self, event: AssemblyEvent) -> None:
+    def see(self, event: NodeEvent) -> None:
         if isinstance(event, NodeHere):
             self.known.add(event.incarnation)
         for effect in self.machine.handle(event, self.now):
