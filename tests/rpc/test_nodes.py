@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.rpc.support import group as group_server
@@ -135,3 +137,18 @@ def test_a_report_of_the_other_kind_of_group_is_refused() -> None:
         zero.client.exited(0, "life", 1, "x")
         assert "ready, started, ended" in zero.next("stops")[1]
         close(zero)
+
+
+def test_a_lighthouse_that_knows_no_supervisors_is_one_sentence() -> None:
+    """The peer's, for instance."""
+    other = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        zero = Supervisor(f"http://127.0.0.1:{port}", 0)
+        code, sentence = zero.next("stops")
+        assert code == REFUSED_CODE
+        assert "torchft's own? Use torchft_x's." in sentence
+        close(zero)
+    finally:
+        other.stop(None)
