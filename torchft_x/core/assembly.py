@@ -42,8 +42,8 @@ class _Life:
     """The newest life of a group, from its begin until every node is accounted for."""
 
     def __init__(self, attempt: int, token: str, meeting: str) -> None:
-        self.attempt = attempt
-        self.token = token
+        self.attempt = attempt  # the same on all nodes
+        self.token = token  # core.types.Life.token
         self.meeting = meeting  # empty: begun by a lighthouse before us, and known from the nodes' word only
         self.ended: set[int] = set()  # nodes that have confirmed that nothing of it runs there
         self.well: set[int] = set()  # those of them that finished with 0
@@ -59,7 +59,7 @@ class _Seat:
     """One node of a group."""
 
     def __init__(self, node: int) -> None:
-        self.node = node
+        self.node = node  # its number
         self.host = ""  # of the newest supervisor; empty: none has come yet
         self.incarnation = ""  # of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
@@ -71,10 +71,10 @@ class _Seat:
 
 class _Group:
     def __init__(self, name: str, nodes: int) -> None:
-        self.name = name
+        self.name = name  # group id
         self.seats = [_Seat(n) for n in range(nodes)]  # by node
         self.attempt = -1  # of the newest life that anybody knows
-        self.life: _Life | None = None
+        self.life: _Life | None = None  # until every node is accounted for
         self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest lives that are over
         self.stopped: tuple[int, str] | None = None  # no life is begun any more: a node is done, or all finished
         self.waits_since: float | None = None  # when it began to wait; None: it doesn't
@@ -85,8 +85,8 @@ class Assembly:
     """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
 
     def __init__(self, make_token: Callable[[], str], gone_grace: float = 3.0) -> None:
-        self._make_token = make_token
-        self._gone_grace = gone_grace
+        self._make_token = make_token  # random, which a machine can't be
+        self._gone_grace = gone_grace  # seconds
         self._groups: dict[str, _Group] = {}  # by group id
         self._sessions: dict[int, tuple[_Group, _Seat]] = {}  # newest stream of each node
 

@@ -59,7 +59,7 @@ class Alone:
     decides = True
 
     def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+        self._reports = reports  # to the lighthouse
 
     def begin(self, attempt: int) -> Begun:
         begun = Begun(attempt, secrets.token_hex(8))
@@ -87,7 +87,7 @@ class Place:
     host: str
     """The other nodes reach this one by it."""
     patience: float
-    """Seconds to wait for the other nodes before the group is given up."""
+    """Seconds to wait for the other nodes, or a lighthouse that is away, before the group is given up."""
 
 
 class OneOfSeveral:
@@ -105,11 +105,11 @@ class OneOfSeveral:
         give_up: Callable[[str], None],
     ) -> None:
         self._place = place  # fixed
-        self._reports = reports
-        self._wait = wait
+        self._reports = reports  # to the lighthouse
+        self._wait = wait  # see Wait
         self._stopped = stopped  # whether this supervisor was told to stop
-        self._wake = wake
-        self._say = say
+        self._wake = wake  # from the client's thread
+        self._say = say  # a line for a person
         self._give_up = give_up  # the group, with a sentence
         self._finished = ""  # newest life that was reported as finished here
         self._port: socket.socket | None = None  # of the coming or present life's meeting, held by node 0
@@ -152,8 +152,11 @@ class OneOfSeveral:
             self.finished(begun)
         else:
             self._report_failure(begun, end)
-        if not self._wait(lambda: begun.life in self._over, float("inf")):
-            return None
+        while not self._wait(lambda: begun.life in self._over, self._place.patience):
+            if self._stopped():
+                return None
+            if not self._reports.is_up():  # else the other nodes still work on it
+                return self._judge_alone(end)
         code, reason = self._over[begun.life]
         if code == 0:
             return replace(end, ok=True, code=0, reason="finished")
@@ -161,6 +164,16 @@ class OneOfSeveral:
         return replace(end, ok=False, code=code, reason=reason, own_doing=own, last_words=(), shown=True)
 
     # --- parts ---------------------------------------------------------------------------------------------------------
+
+    def _judge_alone(self, end: LifeEnd) -> LifeEnd | None:
+        """Nobody tells how the life ended for the group."""
+        place = self._place
+        away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"
+        if end.ok:
+            self._say(f"node {place.node} of group {place.group} has finished; {away}")
+            return end
+        self._give_up(f"{end.reason}; {away}")
+        return None
 
     def _report_failure(self, begun: Begun, end: LifeEnd) -> None:
         last = f": {end.last_words[-1].strip()}" if end.last_words else ""

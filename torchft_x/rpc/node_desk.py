@@ -24,9 +24,9 @@ class NodeDesk:
     """Streams become sessions of `core.assembly`, its effects messages. A stream is named by the lighthouse's key."""
 
     def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:
-        self._feed_group = feed_group
-        self._note = note
-        self._machine = Assembly(make_token=lambda: secrets.token_hex(8))
+        self._feed_group = feed_group  # takes what is true of a whole group
+        self._note = note  # for the log
+        self._machine = Assembly(make_token=lambda: secrets.token_hex(8))  # decides
         self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
 
     def __contains__(self, key: int) -> bool:
