@@ -207,21 +207,34 @@ def test_a_node_that_finds_no_others_gives_up() -> None:
 def test_how_a_life_ends_is_what_the_lighthouse_says() -> None:
     node = Fake()
     node.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
-    end = node.lives.ended(BEGUN, KILLED)
+    end = node.lives.outcome(BEGUN, KILLED)
     assert end is not None
     assert (end.ok, end.code, end.own_doing) == (False, 7, True)
     assert end.reason == "node 1: worker 1 exited with code 7: ValueError"
     node.over("L", 0, "")
-    end = node.lives.ended(BEGUN, KILLED)
+    end = node.lives.outcome(BEGUN, KILLED)
     assert end is not None
     assert end.ok
+
+
+def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_programs_last_words() -> None:
+    node = Fake(1)
+    node.lives.finished(BEGUN)
+    node.lives.finished(BEGUN)
+    node.lives.ended(BEGUN, LifeEnd(True, 0, "finished", False, True, 1.0))
+    failed = LifeEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
+    node.lives.ended(Begun(1, "M"), failed)
+    assert node.said == [
+        ("ended", 0, "L", 0, "finished"),
+        ("ended", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),
+    ]
 
 
 def test_without_a_lighthouse_a_part_that_finished_has_and_another_gives_up() -> None:
     node = Fake(up=False)
     well = LifeEnd(True, 0, "finished", False, True, 1.0)
-    assert node.lives.ended(BEGUN, well) == well
-    assert node.lives.ended(BEGUN, KILLED) is None
+    assert node.lives.outcome(BEGUN, well) == well
+    assert node.lives.outcome(BEGUN, KILLED) is None
     assert node.given_up.startswith("worker 0 killed by SIGKILL; the lighthouse has been away for 60 s")
 
 

@@ -49,8 +49,11 @@ class Lives(Protocol):
     def finished(self, begun: Begun) -> None:
         """All workers of this node have exited with 0, while torchrun still serves the other nodes."""
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
-        """Nothing of the life is left here: report it. How the whole group's life ended; None: told to stop first."""
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
+        """Nothing of the life is left here: report it, at once."""
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+        """How the life ended for the whole group. None: told to stop before that is known."""
 
 
 class Alone:
@@ -72,8 +75,10 @@ class Alone:
     def finished(self, begun: Begun) -> None:
         pass  # its life ends with that
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
         self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
         return end
 
 
@@ -147,11 +152,15 @@ class OneOfSeveral:
             self._finished = begun.life
             self._reports.ended(begun.attempt, begun.life, 0, "finished")
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
         if end.ok:
             self.finished(begun)
         else:
-            self._report_failure(begun, end)
+            last = f": {end.last_words[-1].strip()}" if end.last_words else ""
+            reason = f"node {self._place.node}: {end.reason}{last}"
+            self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
         while not self._wait(lambda: begun.life in self._over, self._place.patience):
             if self._stopped():
                 return None
@@ -174,11 +183,6 @@ class OneOfSeveral:
             return end
         self._give_up(f"{end.reason}; {away}")
         return None
-
-    def _report_failure(self, begun: Begun, end: LifeEnd) -> None:
-        last = f": {end.last_words[-1].strip()}" if end.last_words else ""
-        reason = f"node {self._place.node}: {end.reason}{last}"
-        self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
 
     def _meeting(self) -> str:
         """An address of this host that nobody else takes until torchrun listens there.

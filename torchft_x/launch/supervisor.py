@@ -267,11 +267,12 @@ class Supervisor:
         self._events.emit("start", attempt=begun.attempt, life=begun.life)
         end = self._watch(self._life, lives, begun)
         self._life = None
+        lives.ended(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
         shutil.rmtree(folder, ignore_errors=True)
-        return lives.ended(begun, end)
+        return lives.outcome(begun, end)
 
     def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
         deadline: float | None = None  # of the grace, once told to stop
