@@ -1,7 +1,7 @@
 """Who belongs to the job, and how it ends: the lighthouse's view of the groups' supervisors.
 
 A quorum says who trains together now; the roster says whether the *job* is going well. It hears the supervisors
-(one per group) and decides when the lighthouse process ends and with which exit code:
+(one per group, or one per node of a group) and decides when the lighthouse process ends and with which exit code:
 
 * 0 when every group's supervisor finished with 0;
 * 1 at the end if a group is lost (its supervisor is gone without a word, or never came) or gave up, even though
@@ -12,7 +12,8 @@ Once one group has finished with 0 the job's work is done. A group that was not 
 later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning.
 
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
-Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends.
+Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
+the lives are those of the whole group, as `core.assembly` tells them; everything else comes from each node by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RosterConfig:
     """What the job consists of. Raises `ConfigError` naming the field."""
 
     groups: tuple[str, ...]
-    """Group ids (REPLICA_GROUP_ID), one per supervisor."""
+    """Group ids (REPLICA_GROUP_ID)."""
     min_replicas: int = 1
     """Fewer groups than this can't finish the job."""
     gone_grace: float = 3.0
@@ -61,13 +62,16 @@ class SupervisorHere:
 
     group: str
     host: str
+    node: int = 0
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorGone:
-    """One stream of this group's supervisor has ended."""
+    """One stream of this supervisor has ended."""
 
     group: str
+    node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class SupervisorFinished:
     group: str
     code: int
     sentence: str
+    node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ RosterEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | Super
 
 @dataclass(frozen=True, slots=True)
 class TellStop:
-    """Tell the group's supervisor to stop its group and to exit with this code."""
+    """Tell the group's supervisors to stop the group and to exit with this code."""
 
     group: str
     code: int
@@ -127,20 +132,43 @@ class Verdict:
 RosterEffect = TellStop | Verdict | Note
 
 
+class _Seat:
+    """One supervisor of a group: of the group's node, or of one of its nodes."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.host = ""  # of the newest supervisor; empty: none has come yet
+        self.streams = 0  # a supervisor that reconnects may have two for a moment
+        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
+        self.finished: SupervisorFinished | None = None
+
+
 class _Group:
     """One line of the roster."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.host = ""  # of the newest supervisor; empty: none has come yet
-        self.streams = 0  # a supervisor that reconnects may have two for a moment
-        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
+        self.seats = [_Seat(0)]  # by node; as many as the group has nodes, once a supervisor has said so
         self.life = ""  # token of the newest life
         self.attempt = 0  # of the newest life
-        self.alive = False  # whether that life runs, as far as its supervisor told
-        self.finished: SupervisorFinished | None = None
+        self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
+        self.finished: SupervisorFinished | None = None  # the first that didn't end well, or the last when all did
         self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
         self.told: TellStop | None = None  # what it was told; repeated when it reconnects
+
+    @property
+    def streams(self) -> int:
+        return sum(s.streams for s in self.seats)
+
+    @property
+    def hosts(self) -> str:
+        """Where its newest supervisors run; empty: none has come yet."""
+        return ", ".join(dict.fromkeys(s.host for s in self.seats if s.host))
+
+    @property
+    def complete(self) -> bool:
+        """Every supervisor is here, or is done."""
+        return all(s.streams or s.finished for s in self.seats)
 
     @property
     def can_finish(self) -> bool:
@@ -156,7 +184,8 @@ class _Group:
     def trouble(self) -> str:
         """Why it did not finish, for people; empty if it did or still may."""
         if self.finished is not None:
-            return f"gave up on {self.host}: {self.finished.sentence}" if self.finished.code else ""
+            host = self.seats[self.finished.node].host
+            return f"gave up on {host}: {self.finished.sentence}" if self.finished.code else ""
         return self.lost
 
 
@@ -181,7 +210,7 @@ class Roster:
     def status(self) -> dict[str, dict[str, object]]:
         """Per group, json-able: state, host, attempt, and why it is lost or gave up."""
         return {
-            g.name: {"state": _state(g), "host": g.host, "attempt": g.attempt, "trouble": g.trouble}
+            g.name: {"state": _state(g), "host": g.hosts, "attempt": g.attempt, "trouble": g.trouble}
             for g in self._groups.values()
         }
 
@@ -212,27 +241,38 @@ class Roster:
 
     def _hear(self, group: _Group, event: RosterEvent, now: float) -> list[RosterEffect]:
         if isinstance(event, SupervisorHere):
-            return self._arrive(group, event.host)
+            return self._arrive(group, event)
         if isinstance(event, SupervisorGone):
-            group.streams = max(0, group.streams - 1)
-            group.away_since = now if group.streams == 0 else None
+            seat = group.seats[event.node]
+            seat.streams = max(0, seat.streams - 1)
+            seat.away_since = now if seat.streams == 0 else None
         elif isinstance(event, LifeStarted):
             group.attempt, group.life, group.alive = event.attempt, event.life, True
         elif isinstance(event, LifeExited) and event.life == group.life:
-            group.alive = False
-        elif isinstance(event, SupervisorFinished) and group.finished is None:
-            group.finished = event
-            group.alive = False
+            group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
+        elif isinstance(event, SupervisorFinished):
+            self._finish(group, group.seats[event.node], event)
         return []
 
-    def _arrive(self, group: _Group, host: str) -> list[RosterEffect]:
-        group.host = host
-        group.streams += 1
-        group.away_since = None
+    def _finish(self, group: _Group, seat: _Seat, event: SupervisorFinished) -> None:
+        """A group has finished when all its supervisors say so; one that gives up speaks for the group."""
+        if seat.finished is None:
+            seat.finished = event
+        if group.finished is None and (event.code != 0 or all(s.finished for s in group.seats)):
+            group.finished = event
+            group.alive = False
+
+    def _arrive(self, group: _Group, event: SupervisorHere) -> list[RosterEffect]:
+        while len(group.seats) < event.nodes:
+            group.seats.append(_Seat(len(group.seats)))
+        seat = group.seats[event.node]
+        seat.host = event.host
+        seat.streams += 1
+        seat.away_since = None
         effects: list[RosterEffect] = []
-        if group.lost and self._verdict is None:
+        if group.lost and group.complete and self._verdict is None:
             group.lost = ""
-            effects.append(Note("joined", f"The supervisor of group {group.name} is back, on {host}."))
+            effects.append(Note("joined", f"The supervisor of group {group.name} is back, on {event.host}."))
         if self._verdict is not None and group.finished is None:
             effects.append(TellStop(group.name, self._verdict.code, self._verdict.sentence))
         elif group.finished is not None:
@@ -247,15 +287,23 @@ class Roster:
     def _lose_the_absent(self, now: float) -> list[RosterEffect]:
         notes: list[RosterEffect] = []
         for g in self._groups.values():
-            if g.over or g.streams:
+            if g.over or g.complete:
                 continue
-            if g.away_since is not None and now - g.away_since >= self.config.gone_grace:
-                g.lost = f"is lost: its supervisor on {g.host} is gone without a word"
-            elif not g.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
-                g.lost = f"is lost: its supervisor has not come within {self.config.arrive_timeout:g} s"
+            g.lost = next((why for s in g.seats if (why := self._absence(g, s, now))), "")
             if g.lost:
                 notes.append(Note("member_lost", _sentence(f"group {g.name} {g.lost}")))
         return notes
+
+    def _absence(self, group: _Group, seat: _Seat, now: float) -> str:
+        """Why this supervisor counts as lost, a clause after its group's name; empty: it doesn't."""
+        which = "its supervisor" if len(group.seats) == 1 else f"its supervisor of node {seat.node}"
+        if seat.streams or seat.finished is not None:
+            return ""
+        if seat.away_since is not None and now - seat.away_since >= self.config.gone_grace:
+            return f"is lost: {which} on {seat.host} is gone without a word"
+        if not seat.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
+            return f"is lost: {which} has not come within {self.config.arrive_timeout:g} s"
+        return ""
 
     def _stop_the_late(self) -> list[RosterEffect]:
         """Once a group has finished with 0: stop those that weren't training with it, or have started again.
@@ -294,7 +342,7 @@ class Roster:
             why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
             self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
         code, sentence = self._verdict.code, self._verdict.sentence
-        rest = [g for g in groups if not g.over and g.streams]
+        rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
         return [*(TellStop(g.name, code, sentence) for g in rest), self._verdict]
 
 
@@ -303,7 +351,7 @@ def _state(group: _Group) -> str:
         return "finished" if group.finished.code == 0 else "failed"
     if group.lost:
         return "lost"
-    if not group.host:
+    if not all(s.host for s in group.seats):
         return "awaited"
     return "running" if group.alive else "starting"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchft_x import env
-from torchft_x.errors import TorchftXError
+from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
@@ -18,6 +18,9 @@ from torchft_x.launch.supervisor import supervise as run_supervisor
 _FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
 _FIND_LOCAL = 30.0  # a role of the same job on this host: up within one
 _FIND_REMOTE = 300.0  # its container may still be pulled
+# Seconds to wait for the group's other nodes, also for one that died.
+_PATIENCE_LOCAL = 60.0  # nobody starts a local job's supervisor again
+_PATIENCE_REMOTE = 3600.0  # a machine is replaced
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,13 +32,16 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="torchft_x supervise", description="Run one replica group and restart it when it dies.")
-    parser.add_argument("--group", required=True, help="id of this group, stable over restarts")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--group", help="id of this group, stable over restarts")
+    which.add_argument("--replica", type=int, help="instead, of a group over N nodes: node K %% N of group K // N")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of this group, with --replica")
     parser.add_argument("--groups", type=int, required=True, help="number of groups of the job")
-    parser.add_argument("--workers", type=int, default=1, help="processes of this group")
+    parser.add_argument("--workers", type=int, default=1, help="processes of this group, on all its nodes")
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
-    parser.usage = "%(prog)s --group G --groups N [option ...] -- SCRIPT [ARG ...]"
+    parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
 
@@ -48,24 +54,44 @@ def supervise(argv: list[str]) -> int:
     local = env.is_local_job()
     given = env.read(env.LIGHTHOUSE)
     try:
+        group, node = _place(args)
         config = SupervisorConfig(
-            group=args.group,
+            group=group,
             groups=args.groups,
             workers=args.workers,
+            node=node,
+            nodes=args.nodes,
             command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
             find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
+            patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
             runner=args.runner,
         )
     except TorchftXError as e:
         print(f"torchft_x supervise: {e}", file=sys.stderr)
         return 2
-    if given and args.run_dir and args.group == "0":  # else the lighthouse role says it
+    if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
         print(f"Run directory: {args.run_dir}", flush=True)
     return run_supervisor(config)
+
+
+def _place(args: argparse.Namespace) -> tuple[str, int]:
+    """Group id and node. Raises `ConfigError`."""
+    if args.nodes < 1:
+        raise ConfigError(f"--nodes is {args.nodes}, a group has at least one.")
+    if args.replica is None:
+        if args.nodes > 1:
+            raise ConfigError("--group names a group on one node; give --replica K with --nodes.")
+        return str(args.group), 0
+    if not 0 <= args.replica < args.groups * args.nodes:
+        raise ConfigError(
+            f"--replica is {args.replica}, but {args.groups} groups of {args.nodes} nodes are replicas 0 to "
+            f"{args.groups * args.nodes - 1}."
+        )
+    return str(args.replica // args.nodes), args.replica % args.nodes
 
 
 def lighthouse(argv: list[str]) -> int:

@@ -19,7 +19,7 @@ class TrainerSettings:
 
     group: str
     groups: int
-    workers: int
+    workers: int  # on this node
     attempt: int
     life: str
     lighthouse: str
@@ -27,7 +27,7 @@ class TrainerSettings:
     token_file: str | None
     advertise_host: str
     cores: int  # of this host that we may use
-    groups_here: int  # groups that share this host
+    groups_here: int  # groups, or nodes of groups, that share this host
     package_root: str | None  # to be put on PYTHONPATH; None: the package is installed
 
 

@@ -1,4 +1,4 @@
-"""One life of a group: torchrun and its workers, from the start until no process of it is left.
+"""One life of a group (of its part on this node): torchrun and its workers, until no process of it is left.
 
 torchrun tells "1" for whatever befalls a worker, and only at its next poll. So each worker announces its pid
 (shim.py), the supervisor watches it by pidfd and reads how it ended before torchrun collects it: the cause is known
@@ -18,19 +18,11 @@ from pathlib import Path
 
 from torchft_x.launch import tree
 from torchft_x.launch.output import Relay
-from torchft_x.launch.restarts import LifeEnd
+from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 
 _SHIM = str(Path(__file__).with_name("shim.py"))
 _POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
-_OWN_FAULTS = (
-    signal.SIGSEGV,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-)
+_MEET = 120  # seconds within which torchrun of every node must have come; all are told to start at the same time
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
 
 
@@ -41,7 +33,7 @@ class LifeSpec:
     command: tuple[str, ...]
     """Script and arguments."""
     workers: int
-    """Processes (group world size)."""
+    """Processes on this node."""
     env: dict[str, str] = field(repr=False)
     """The whole environment of the trainer."""
     folder: Path
@@ -49,21 +41,39 @@ class LifeSpec:
     run_dir: Path | None
     """For logs, and to see from the event files whether a step was committed."""
     name: str
-    """Of the log files, e.g. ``group-1-attempt-0``."""
+    """Of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
     local_addr: str
     """What torchrun gives the workers as MASTER_ADDR."""
+    node: int = 0
+    nodes: int = 1
+    meeting: str = ""
+    """host:port where torchrun of all nodes meet, and their workers (MASTER_ADDR, MASTER_PORT); of several nodes only."""
     runner: str = "torchrun"
     """``torchrun``, or ``plain``: one worker without torchrun (tests of the supervisor without torch)."""
+
+    @property
+    def file_name(self) -> str:
+        """`name`, different on each node: they may share the directory."""
+        return self.name if self.nodes == 1 else f"{self.name}-node-{self.node}"
+
+    @property
+    def first_rank(self) -> int:
+        """Group rank of this node's first worker."""
+        return self.node * self.workers
 
     def argv(self) -> list[str]:
         rank = "0" if self.runner == "plain" else "${local_rank}"  # torchrun fills it in
         worker = [_SHIM, "worker", "@agent@", rank, str(self.folder), *self.command]
         if self.runner == "plain":
             return [sys.executable, *worker]
-        torchrun = f"""-m torch.distributed.run --nnodes 1 --nproc_per_node {self.workers}
-            --rdzv_backend c10d --rdzv_endpoint localhost:0 --max_restarts 0 --monitor_interval {_POLL}""".split()
+        torchrun = f"""-m torch.distributed.run --nnodes {self.nodes} --nproc_per_node {self.workers}
+            --max_restarts 0 --monitor_interval {_POLL}""".split()
+        meet = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+        if self.nodes > 1:  # static: node k has the ranks after those of node k - 1, in every life
+            meet = ["--rdzv_backend", "static", "--rdzv_endpoint", self.meeting, "--rdzv_conf", f"timeout={_MEET}"]
+            meet += ["--node_rank", str(self.node)]
         options = ["--rdzv_id", self.name, "--local_addr", self.local_addr, "--log_dir", str(self.folder / "torchrun")]
-        return [sys.executable, *torchrun, *options, *worker]
+        return [sys.executable, *torchrun, *meet, *options, *worker]
 
 
 class _Worker:
@@ -91,12 +101,13 @@ class Life:
         logs = None if spec.run_dir is None else spec.run_dir / "logs"
         if logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
-        self.relay = Relay(spec.folder, spec.workers, logs and logs / f"{spec.name}.log")
+        log_file = logs and logs / f"{spec.file_name}.log"
+        self.relay = Relay(spec.folder, spec.workers, log_file, spec.first_rank if spec.nodes > 1 else None)
         os.mkfifo(spec.folder / "pids", 0o600)
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
-        self._agent_log = (logs or spec.folder) / f"{spec.name}.torchrun.log"
+        self._agent_log = (logs or spec.folder) / f"{spec.file_name}.torchrun.log"
         with open(self._agent_log, "wb") as log:
             self._agent = subprocess.Popen(
                 [sys.executable, _SHIM, "agent", str(os.getpid()), *spec.argv()],
@@ -127,9 +138,20 @@ class Life:
             worker.look()
         self._collect(tree.reap())
         failed = [r for r, w in self._workers.items() if w.code]
-        if self._agent_code is None and (self._stopping or not (failed or self._all_well())):
+        if self._agent_code is None and not self._need_not_wait(bool(failed)):
             return None
         return self._end(failed)
+
+    def _need_not_wait(self, failed: bool) -> bool:
+        """Whether the life may be ended while torchrun still runs.
+
+        torchrun of one of several nodes waits for the others when its workers have exited with 0, and node 0's serves
+        the store meanwhile: then it is ended when the group's life is over, or at once if we are stopping anyway.
+        """
+        several = self.spec.nodes > 1
+        if self._stopping:
+            return several and len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
+        return failed or (not several and self.has_finished)
 
     def terminate(self) -> None:
         """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""
@@ -138,8 +160,8 @@ class Life:
         tree.send(alive or [self._agent.pid], signal.SIGTERM)
 
     def kill(self) -> LifeEnd:
-        """End it now."""
-        self._stopping = True
+        """End it now. What had finished well before has."""
+        self._stopping = self._stopping or not self.has_finished
         return self._end([])
 
     # --- how it ended --------------------------------------------------------------------------------------------------
@@ -159,13 +181,14 @@ class Life:
             # Popen must not wait for a pid we have collected
             self._agent_code = self._agent.returncode = ended[self._agent.pid]
 
-    def _all_well(self) -> bool:
+    @property
+    def has_finished(self) -> bool:
         """Every worker is known to have exited with 0; torchrun would take a while to say so."""
         return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
 
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
-        well = self._all_well() and not self._stopping
+        well = self.has_finished and not self._stopping
         self._collect(tree.kill_descendants())
         self._read_announcements()
         self.relay.close()
@@ -178,7 +201,7 @@ class Life:
         if well or (self._agent_code == 0 and not failed and not self._stopping):
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
-        own = code > 0 or -code in _OWN_FAULTS
+        own = code > 0 or -code in OWN_FAULTS
         shown = bool(failed) or self.spec.runner == "plain"  # torchrun's own words go to its log only
         return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
 
@@ -189,18 +212,19 @@ class Life:
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
         code = self._workers[rank].code or 0
         words = self.relay.tail(rank)
+        name = f"worker {self.spec.first_rank + rank}"
         if code > 0:
-            return code, f"worker {rank} exited with code {code}", words
+            return code, f"{name} exited with code {code}", words
         if code == -signal.SIGABRT and any("EnforceNotMet" in w and "preamble" in w for w in words):
             mismatch = "layout mismatch: the groups reduce tensors of different sizes or in different order"
-            return code, f"worker {rank} aborted by gloo, {mismatch}", ()
-        return code, f"worker {rank} killed by {tree.signal_name(-code)}", words
+            return code, f"{name} aborted by gloo, {mismatch}", ()
+        return code, f"{name} killed by {tree.signal_name(-code)}", words
 
     def _blame_torchrun(self) -> tuple[int, str, tuple[str, ...]]:
         code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
         how = f"killed by {tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
         if self.spec.runner == "plain":
-            return code, f"worker 0 {how}", self.relay.tail(0)
+            return code, f"worker {self.spec.first_rank} {how}", self.relay.tail(0)
         when = "" if self._workers else " before a worker started"
         return code or 1, f"torchrun {how}{when}", tuple(self._agent_words()) if code > 0 else ()
 

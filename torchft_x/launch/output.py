@@ -21,10 +21,11 @@ _HOLD = 0.05
 
 
 class Relay:
-    """The pipes of one life. Used by one thread."""
+    """The pipes of one life. Used by one thread. `first_rank` is given for one node of several."""
 
-    def __init__(self, folder: Path, workers: int, log: Path | None) -> None:
-        self._ranks = workers > 1  # whether lines are prefixed with the rank
+    def __init__(self, folder: Path, workers: int, log: Path | None, first_rank: int | None = None) -> None:
+        self._ranks = workers > 1 or first_rank is not None  # whether lines are prefixed with the rank
+        self._first_rank = first_rank or 0  # group rank of the first worker; all else here counts from 0
         self._pipes: dict[int, tuple[int, int]] = {}  # our end -> (rank, 1 or 2)
         self._partial: dict[int, bytes] = {}  # our end -> a line not yet ended
         self._held_since: dict[int, float] = {}  # our end -> when that line's newest piece came
@@ -94,7 +95,7 @@ class Relay:
             self._partial[fd] = b""
 
     def _prefix(self, rank: int) -> bytes:
-        return b"[rank %d] " % rank if self._ranks else b""
+        return b"[rank %d] " % (self._first_rank + rank) if self._ranks else b""
 
     def _take(self, fd: int, rank: int, target: int, data: bytes) -> None:
         if target == 2:

@@ -21,8 +21,14 @@ class Reports(Protocol):
     def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
     def close(self, flush: float) -> None: ...
 
+    # of one node of a group over several, instead of started and exited
+    def is_up(self) -> bool: ...
+    def ready(self, attempt: int, meeting: str) -> None: ...
+    def ended(self, attempt: int, life: str, code: int, reason: str) -> None: ...
+    def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
 
-def connector(group: str) -> Callable[[Found], Reports]:
+
+def connector(group: str, node: int = 0, nodes: int = 1) -> Callable[[Found], Reports]:
     """Makes the real client. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
@@ -35,6 +41,8 @@ def connector(group: str) -> Callable[[Found], Reports]:
             host=socket.gethostname(),
             boot_id=wire.boot_id(),
             token=found.token,
+            node=node,
+            nodes=nodes,
         )
 
     return connect

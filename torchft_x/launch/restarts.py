@@ -11,11 +11,22 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
 
+OWN_FAULTS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+)
+"""Signals a program brings on itself."""
 _USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
 
 

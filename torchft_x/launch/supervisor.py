@@ -1,5 +1,7 @@
 """The supervisor of one group: starts its trainer, restarts it, tells the lighthouse, leaves no process behind.
 
+A group over several nodes has one on each; nodes.py says how they begin and end a life together.
+
 It runs in the group's container (or as a process of the local scheduler) and outlives the trainer's lives. It joins
 no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
 
@@ -11,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import select
 import shutil
 import signal
@@ -31,6 +32,7 @@ from torchft_x.launch.checks import check_script
 from torchft_x.launch.environment import TrainerSettings, package_root, trainer_environment
 from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found, Locator
+from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
 from torchft_x.launch.reports import Reports, connector
 from torchft_x.launch.restarts import GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.observe.events import EventLog
@@ -38,6 +40,7 @@ from torchft_x.observe.events import EventLog
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
 _FLUSH = 2.0  # seconds the last reports may take
 _FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
+_IDLE = 60.0  # seconds; the longest sleep while nothing runs
 _LOOK = 0.05  # seconds between looks for the lighthouse
 
 
@@ -50,7 +53,11 @@ class SupervisorConfig:
     groups: int
     """NUM_REPLICA_GROUPS."""
     workers: int = 1
-    """Processes of the group."""
+    """Processes of the group, on all its nodes."""
+    node: int = 0
+    """Which node of the group this is."""
+    nodes: int = 1
+    """Nodes of the group, each with a supervisor."""
     command: tuple[str, ...] = ()
     """Script and its arguments."""
     run_dir: Path | None = None
@@ -63,6 +70,8 @@ class SupervisorConfig:
     """Seconds between SIGTERM and SIGKILL when the group is told to stop."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
+    patience: float = 3600.0
+    """Seconds to wait for the group's other nodes before it is given up."""
     local: bool = False
     """All groups run on this host, as processes of a local launcher."""
     runner: str = "torchrun"
@@ -75,6 +84,17 @@ class SupervisorConfig:
             raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
         if self.groups < 1:
             raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
+        if not 0 <= self.node < self.nodes:
+            raise ConfigError(f"node is {self.node} of {self.nodes} nodes; they are counted from 0.")
+        if self.workers % self.nodes:
+            raise ConfigError(
+                f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
+            )
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"group {self.group}" if self.nodes == 1 else f"node {self.node} of group {self.group}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +120,7 @@ class Supervisor:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
+        self._lives: Lives | None = None  # until the lighthouse is found
         self._life: Life | None = None  # while one runs
         self._attempt = 0
         self._restarts = Restarts(config.rules)
@@ -115,6 +136,10 @@ class Supervisor:
             self._stop = _Stop(code, sentence)
         elif hurry:
             self._hurry = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """End the main thread's sleep. From any thread."""
         try:
             self._wake_write.send(b"!")
         except OSError:  # full: it will wake up anyway
@@ -148,7 +173,7 @@ class Supervisor:
                 check_script(self.config.command[0])
             except ConfigError as e:
                 return self._finish(_Stop(2, str(e)))
-            return self._finish(self._lives())
+            return self._finish(self._run_lives())
         finally:
             tree.kill_descendants()
             self._close_reports()
@@ -161,7 +186,7 @@ class Supervisor:
             try:
                 self._reports.close(_FLUSH if self._stop is None else _FLUSH_STOPPED)
             except TorchftXError as e:
-                self._say(f"group {self.config.group}: the lighthouse did not take the last report: {e}")
+                self._say(f"{self.config.name}: the lighthouse did not take the last report: {e}")
 
     def _stop_now(self) -> _Stop:
         assert self._stop is not None
@@ -189,60 +214,67 @@ class Supervisor:
             if self._found is not None:
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self.request_stop)
+                self._lives = self._make_lives(self._reports)
                 return True
             waited = time.monotonic() - began
             if waited > self.config.find_timeout:
                 raise ConfigError(f"Gave up after {waited:.0f} s waiting for {locator.missing}.")
             if waited > 5.0 and not told:
                 told = True
-                self._say(f"group {self.config.group} waits for {locator.missing}")
+                self._say(f"{self.config.name} waits for {locator.missing}")
             self._sleep(_LOOK, [])
         return False
 
-    def _lives(self) -> _Stop:
+    def _run_lives(self) -> _Stop:
         """One life after the other; what the group ends with."""
+        assert self._lives is not None
         while True:
-            end = self._live()
-            if end.ok:
+            end = self._live(self._lives)
+            if end is not None and end.ok:
                 return _Stop(0, "")
-            if self._stop is not None:
-                return self._stop
-            decision = self._restarts.ended(end, time.monotonic())
-            died = f"group {self.config.group} died: {end.reason} after {end.uptime:.1f} s"
-            if isinstance(decision, GiveUp):
-                self._say(died)
-                for line in () if end.shown else end.last_words:
-                    self._say(f"    {line}")
-                return _Stop(1, decision.sentence)
-            total = self.config.rules.max_restarts
-            self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
+            if end is None or self._stop is not None:
+                return self._stop_now()
+            if self._lives.decides:
+                over = self._restart_or_give_up(end)
+                if over is not None:
+                    return over
             self._attempt += 1
-            self._events.emit("restart", attempt=self._attempt, delay=decision.pause, reason=end.reason)
-            until = time.monotonic() + decision.pause
-            while self._stop is None and time.monotonic() < until:
-                self._sleep(until - time.monotonic(), [])
-            if self._stop is not None:
-                return self._stop
 
-    def _live(self) -> LifeEnd:
-        """One life, from start to end, with its reports."""
-        assert self._reports is not None
-        token = secrets.token_hex(8)
+    def _restart_or_give_up(self, end: LifeEnd) -> _Stop | None:
+        """After a life that did not end well. None: start the next one, now."""
+        decision = self._restarts.ended(end, time.monotonic())
+        died = f"group {self.config.group} died: {end.reason} after {end.uptime:.1f} s"
+        if isinstance(decision, GiveUp):
+            self._say(died)
+            for line in () if end.shown else end.last_words:
+                self._say(f"    {line}")
+            return _Stop(1, decision.sentence)
+        total = self.config.rules.max_restarts
+        self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
+        self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
+        self._wait(lambda: False, decision.pause)
+        return self._stop
+
+    def _live(self, lives: Lives) -> LifeEnd | None:
+        """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
+        begun = lives.begin(self._attempt)
+        if begun is None:
+            return None
+        self._attempt = begun.attempt
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
-        self._reports.started(self._attempt, token)
-        self._life = Life(self._spec(token, folder))
-        self._events.emit("start", attempt=self._attempt, life=token)
-        end = self._watch(self._life)
+        self._life = Life(self._spec(begun, folder))
+        self._events.emit("start", attempt=begun.attempt, life=begun.life)
+        end = self._watch(self._life, lives, begun)
         self._life = None
-        self._reports.exited(self._attempt, token, end.code, end.reason)
+        lives.ended(begun, end)
         self._events.emit(
-            "exit", attempt=self._attempt, life=token, code=end.code, reason=end.reason, duration=end.uptime
+            "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
         shutil.rmtree(folder, ignore_errors=True)
-        return end
+        return lives.outcome(begun, end)
 
-    def _watch(self, life: Life) -> LifeEnd:
+    def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
         deadline: float | None = None  # of the grace, once told to stop
         while True:
             end = life.poll()
@@ -252,9 +284,20 @@ class Supervisor:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stop)
                 life.terminate()
-            if deadline is not None and (self._hurry or time.monotonic() > deadline):
+            if life.has_finished and deadline is None:
+                lives.finished(begun)
+            if lives.is_over(begun) if deadline is None else (self._hurry or time.monotonic() > deadline):
                 return life.kill()
             self._sleep(_TICK, life.fds())
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Until it is true; False: told to stop, or time is up. Whoever makes it true must wake us."""
+        until = time.monotonic() + seconds
+        while self._stop is None and time.monotonic() < until:
+            if condition():
+                return True
+            self._sleep(min(until - time.monotonic(), _IDLE), [])
+        return self._stop is None and condition()
 
     # --- parts ---------------------------------------------------------------------------------------------------------
 
@@ -265,31 +308,51 @@ class Supervisor:
     def _loopback(self) -> bool:
         return self.config.local and env.read(env.ADVERTISE_HOST, None, self._environ) is None
 
-    def _spec(self, token: str, folder: Path) -> LifeSpec:
+    def _make_lives(self, reports: Reports) -> Lives:
+        config = self.config
+        if config.nodes == 1:
+            return Alone(reports)
+        place = Place(
+            group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
+        )
+        return OneOfSeveral(
+            place,
+            reports,
+            wait=self._wait,
+            stopped=lambda: self._stop is not None,
+            wake=self._wake,
+            say=self._say,
+            give_up=lambda sentence: self.request_stop(1, sentence),
+        )
+
+    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
         config = self.config
         assert self._found is not None
         settings = TrainerSettings(
             group=config.group,
             groups=config.groups,
-            workers=config.workers,
-            attempt=self._attempt,
-            life=token,
+            workers=config.workers // config.nodes,
+            attempt=begun.attempt,
+            life=begun.life,
             lighthouse=self._found.address.url,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,
             cores=len(os.sched_getaffinity(0)),
-            groups_here=config.groups if config.local else 1,
+            groups_here=config.groups * config.nodes if config.local else 1,
             package_root=package_root(torchft_x.__file__, _installed()),
         )
         return LifeSpec(
             command=config.command,
-            workers=config.workers,
+            workers=config.workers // config.nodes,
             env=trainer_environment(self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"group-{config.group.replace('/', '_')}-attempt-{self._attempt}",
+            name=f"group-{config.group.replace('/', '_')}-attempt-{begun.attempt}",
             local_addr=self._host,
+            node=config.node,
+            nodes=config.nodes,
+            meeting=begun.meeting,
             runner=config.runner,
         )
 
@@ -307,10 +370,10 @@ class Supervisor:
         return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
 
     def _announce(self, stop: _Stop) -> None:
-        """Say once why the group stops."""
+        """Say once why the group (this node of it) stops."""
         if stop.sentence and not self._announced:
             self._announced = True
-            self._say(f"group {self.config.group} stops: {stop.sentence}")
+            self._say(f"{self.config.name} stops: {stop.sentence}")
 
     def _say(self, text: str) -> None:
         if self._life is not None:
@@ -321,7 +384,8 @@ class Supervisor:
 
 def _event_log(config: SupervisorConfig) -> EventLog:
     try:
-        return EventLog(config.run_dir, "supervisor", group=config.group, host=socket.gethostname())
+        node = None if config.nodes == 1 else config.node
+        return EventLog(config.run_dir, "supervisor", group=config.group, node=node, host=socket.gethostname())
     except OSError as e:
         raise ConfigError(f"The run directory {config.run_dir} can't be written ({e.strerror}).") from None
 
@@ -336,7 +400,7 @@ def _installed() -> tuple[str, ...]:
 def supervise(config: SupervisorConfig) -> int:
     """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2."""
     try:
-        return Supervisor(config, connector(config.group)).run()
+        return Supervisor(config, connector(config.group, config.node, config.nodes)).run()
     except TorchftXError as e:
-        print(f"torchft_x: group {config.group}: {e}", file=sys.stderr, flush=True)
+        print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
         return 2

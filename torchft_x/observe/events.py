@@ -70,7 +70,11 @@ class EventLog:
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             folder.mkdir(parents=True, exist_ok=True)
-            parts = [role, *(str(common[k]) for k in ("group", "rank") if common.get(k) is not None), str(os.getpid())]
+            parts = [
+                role,
+                *(str(common[k]) for k in ("group", "node", "rank") if common.get(k) is not None),
+                str(os.getpid()),
+            ]
             path = folder / ("-".join(parts).replace("/", "_") + ".jsonl")
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 

@@ -13,10 +13,12 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from torchft_x.core import messages as m
+from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
 from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
+from torchft_x.net import parse_address
 from torchft_x.rpc import traits_codec, wire
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -29,6 +31,8 @@ MAX_DATA = 64 << 10
 """Characters of a member's `data`, JSON written by users of the peer's client."""
 MAX_RANKS = 16384
 """Group world size, and with it handles of a member."""
+MAX_NODES = 4096
+"""Of one group."""
 
 M = TypeVar("M", bound=Message)
 
@@ -273,6 +277,57 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
         return r.LifeExited(group, _whole(x.attempt, "attempt"), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
+
+
+def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
+    """The hello of one node's supervisor, for a group over several nodes."""
+    nodes = _whole(p.nodes, "number of nodes", MAX_NODES)
+    node = _whole(p.node, "node", nodes - 1)
+    group, host = check_replica_id(p.group), check_replica_id(p.host or "?")
+    return n.NodeHere(session, group, node, nodes, _text(p.incarnation, "incarnation", 128), host)
+
+
+def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:
+    """A node's report as an event of the assembly."""
+    kind = up.WhichOneof("kind")
+    if kind == "ready":
+        return n.NodeReady(session, _attempt(up.ready.attempt), _meeting(up.ready.meeting) if up.ready.meeting else "")
+    if kind == "started":
+        return n.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
+    if kind == "ended":
+        x = up.ended
+        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, _text(x.reason, "reason"))
+    if kind == "done":
+        return n.NodeDone(session, up.done.code, _text(up.done.sentence, "sentence"))
+    raise RefusedError(
+        "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
+        "something else came."
+    )
+
+
+def begin_from_proto(p: pb.LifeBegin) -> tuple[int, str, str]:
+    """Attempt, life token and meeting address."""
+    return _attempt(p.attempt), _token(p.life), _meeting(p.meeting)
+
+
+def over_life_from_proto(p: pb.LifeOver) -> tuple[str, int, str]:
+    """Life token, code and reason."""
+    return _token(p.life), int(p.code), _text(p.reason, "reason")
+
+
+def _attempt(value: int) -> int:
+    return _whole(value, "attempt", 2**31)
+
+
+def _token(value: str) -> str:
+    if not value:
+        raise RefusedError("A message was refused: the life token is empty.")
+    return _text(value, "life token", 512)
+
+
+def _meeting(value: str) -> str:
+    """An address the workers may meet at; it becomes an argument of torchrun."""
+    return parse_address(_text(value, "meeting address", 512), what="meeting address").target
 
 
 # --- ranks and their group server ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import codec, probe, wire
 from torchft_x.rpc.lighthouse_log import NoteLog
+from torchft_x.rpc.node_desk import NodeDesk
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.stream import Stream, answer, answering
@@ -69,6 +70,7 @@ class LighthouseShell:
         self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
         self._calls: dict[int, asyncio.Future[bytes]] = {}  # open unary quorum requests
         self._supervisors: dict[int, tuple[str, Stream]] = {}  # supervisor streams that said hello, by group
+        self._nodes = NodeDesk(self._feed_group, self._note)  # those of groups over several nodes
         self._probes: dict[str, asyncio.Task[None]] = {}  # running ones by replica id
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
@@ -118,6 +120,7 @@ class LighthouseShell:
         status = dict(self._machine.status(time.monotonic()))
         if self._roster is not None:
             status["groups"] = self._roster.status()
+        status["assembly"] = self._nodes.status()
         return status
 
     async def _tick(self) -> None:
@@ -125,6 +128,7 @@ class LighthouseShell:
             await asyncio.sleep(self.config.tick)
             try:
                 self._feed(m.Tick())
+                self._nodes.tick()
                 self._feed_roster(m.Tick())
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the lighthouse failed")
@@ -332,7 +336,7 @@ class LighthouseShell:
             if group:
                 if not any(other == group for other, _ in self._supervisors.values()):
                     self._feed(m.GroupAnnounced(group, False))
-                self._feed_roster(r.SupervisorGone(group))
+                self._feed_roster(r.SupervisorGone(group, self._nodes.gone(key)))
 
     def _hear_supervisor(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
         kind = up.WhichOneof("kind")
@@ -343,11 +347,10 @@ class LighthouseShell:
             return
         group, _ = self._supervisors[key]
         stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
-        if kind in ("started", "exited", "done"):
-            event = codec.supervisor_event(group, up)
-            if isinstance(event, r.LifeExited):
-                self._feed(m.LifeEnded(event.life, event.code))
-            self._feed_roster(event)
+        if key in self._nodes:
+            self._nodes.hear(key, up)
+        elif kind in ("started", "exited", "done"):
+            self._feed_group(codec.supervisor_event(group, up))
         elif kind != "ping":
             raise RefusedError(
                 "A supervisor sends one hello, then started, exited, done and ping; something else came."
@@ -358,9 +361,17 @@ class LighthouseShell:
         group, host = codec.check_replica_id(hello.group), codec.check_replica_id(hello.host or "?")
         welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
         stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
+        if hello.nodes > 1:
+            self._nodes.greet(key, stream, hello)
         self._supervisors[key] = (group, stream)
         self._feed(m.GroupAnnounced(group, True))
-        self._feed_roster(r.SupervisorHere(group, host))
+        self._feed_roster(r.SupervisorHere(group, host, hello.node, max(1, hello.nodes)))
+
+    def _feed_group(self, event: r.RosterEvent) -> None:
+        """What is true of a group as a whole."""
+        if isinstance(event, r.LifeExited):
+            self._feed(m.LifeEnded(event.life, event.code))
+        self._feed_roster(event)
 
     def _feed_roster(self, event: r.RosterEvent) -> None:
         if self._roster is None:

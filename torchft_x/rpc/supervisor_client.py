@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Callable
 
 from torchft_x.errors import RefusedError
@@ -26,15 +27,31 @@ class SupervisorClient:
 
     What is true now is said again after every reconnect (the last start, the last exit, the end), so a report made while
     the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
+
+    With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
+    `on_life` tells when a life begins and when it is over.
     """
 
-    def __init__(self, lighthouse: str, group: str, host: str, boot_id: str, token: str | None = None) -> None:
+    def __init__(
+        self,
+        lighthouse: str,
+        group: str,
+        host: str,
+        boot_id: str,
+        token: str | None = None,
+        *,
+        node: int = 0,
+        nodes: int = 1,
+    ) -> None:
         self.group = group  # REPLICA_GROUP_ID
         self._hello = pb.SupervisorHello(group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=wire.WIRE)
+        if nodes > 1:
+            self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
-        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop
+        self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
+        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop, and the two of on_life
         self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = UplinkCallbacks(
@@ -67,6 +84,27 @@ class SupervisorClient:
         """The group won't be started again."""
         done = pb.SupervisorDone(code=code, sentence=sentence[: codec.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
+
+    def is_up(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._uplink.is_up
+
+    def ready(self, attempt: int, meeting: str) -> None:
+        """This node runs nothing and waits for the group's next life. `meeting`: host:port, from node 0."""
+        self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))
+
+    def ended(self, attempt: int, life: str, code: int, reason: str) -> None:
+        """No process of this node's part of that life is left."""
+        ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: codec.MAX_TEXT])
+        self._report("ended", pb.SupervisorUp(ended=ended))
+
+    def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None:
+        """Call ``begin(attempt, life, meeting)`` once per life this node shall begin its part of, and
+        ``over(life, code, reason)`` when a life is over, perhaps more than once. Before the first `ready`.
+
+        They run in order on the thread of `on_stop`.
+        """
+        loop.post(lambda: setattr(self, "_on_life", (begin, over)))
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
@@ -128,8 +166,25 @@ class SupervisorClient:
             self._stopped(int(down.stop.code), down.stop.sentence[: codec.MAX_TEXT])
         elif kind == "refused":
             raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
+        elif kind == "begin":
+            self._begin(*codec.begin_from_proto(down.begin))
+        elif kind == "over" and self._on_life is not None:
+            over, outcome = self._on_life[1], codec.over_life_from_proto(down.over)
+            self._notifier.post(lambda: over(*outcome))
         elif kind == "pong":
             self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
+
+    def _begin(self, attempt: int, life: str, meeting: str) -> None:
+        """Take the order, at once and on this thread: from now on nobody hears again that this node is ready."""
+        if "ready" not in self._reports or self._on_life is None:
+            return  # it was sent twice
+        del self._reports["ready"]
+        self._reports.pop("ended", None)  # a new life begins: what was before is known
+        started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
+        self._reports["started"] = started
+        self._send(started)
+        begin = self._on_life[0]
+        self._notifier.post(lambda: begin(attempt, life, meeting))
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:

@@ -228,7 +228,7 @@ class Down(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
-    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion")
+    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion", "incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class SupervisorHello(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     COMPANION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     host: str
     boot_id: str
@@ -245,7 +246,8 @@ class SupervisorHello(_message.Message):
     node: int
     nodes: int
     companion: str
-    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., companion: _Optional[str] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., companion: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class NodeReady(_message.Message):
     __slots__ = ("attempt", "meeting")
@@ -278,12 +280,14 @@ class LifeBegin(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
 
 class LifeOver(_message.Message):
-    __slots__ = ("life", "reason")
+    __slots__ = ("life", "reason", "code")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     life: str
     reason: str
-    def __init__(self, life: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    code: int
+    def __init__(self, life: _Optional[str] = ..., reason: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
 
 class LifeStarted(_message.Message):
     __slots__ = ("attempt", "life")
