@@ -166,17 +166,13 @@ class SlurmCluster:
         try:
             wait_for(lambda: not self.try_run("squeue", "-h").stdout.strip(), 15, "the end of the jobs")
         finally:
-            for child in reversed(self._children):
-                child.terminate()
+            for child in self._children[1:2]:  # slurmctld, while it can still reach the others
+                _end(child)
             for pid in self.processes():
-                if pid not in {c.pid for c in self._children[:2]}:  # munged and slurmctld end by themselves
+                if pid not in {c.pid for c in self._children}:
                     _kill(pid)
-            for child in self._children:
-                try:
-                    child.wait(scaled(5))
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+            for child in reversed(self._children):
+                _end(child)
 
     def _all_idle(self) -> bool:
         return self.try_run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle"] * self._nodes
@@ -230,6 +226,15 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for s in sockets:
             s.close()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(scaled(5))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _kill(pid: int) -> None:

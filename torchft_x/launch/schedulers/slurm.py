@@ -21,7 +21,7 @@ _FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of 
 
 def adjust(role: FtRole, info: Any) -> Any:
     """Raises `ConfigError` where the job would be queued in vain. Nothing is asked of Slurm."""
-    request = getattr(info, "request", None)
+    request: Any = getattr(info, "request", None)
     replicas = _replicas(request, role)
     if not replicas:
         return info
