@@ -20,7 +20,7 @@ from tests.util import wait_for
 from torchft_x import env
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits, training_together, workers
+from torchft_x.observe.report import training_together, workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -131,17 +131,18 @@ def test_the_nightly_line_trains_too(submit: Submit) -> None:
     assert re.search(r"step +30 \| loss .* groups 2", job.output("trainer-0"))
 
 
-def test_a_killed_supervisor_is_the_end_of_its_group_only(submit: Submit) -> None:
+@pytest.mark.parametrize("group", ["0", "1"])  # the lighthouse runs beside group 0, and lives on
+def test_a_killed_supervisor_is_the_end_of_its_group_only(submit: Submit, group: str) -> None:
     job = submit("--steps", "1500")
     job.wait_until_training()
-    worker = job.worker("1")
-    os.kill(job.supervisor("1"), signal.SIGKILL)
+    worker = job.worker(group)
+    os.kill(job.supervisor(group), signal.SIGKILL)
     job.wait_for(lambda: worker not in job_processes(job.run_dir), 10, "the end of its worker")
     assert set(job.cluster.states(job.number).values()) == {"RUNNING"}
     assert job.end(120) == "FAILED"
     assert job.cluster.exit_code(job.number) == 137  # the highest of the components': 128 + SIGKILL
-    assert re.search(r"step +1500 \|", job.output("trainer-0"))  # the survivor has finished
-    assert re.search(r"group 1\b.*(lost|gone|died|supervisor)", job.output("lighthouse-0"))
+    assert re.search(r"step +1500 \|", job.output("trainer-?"))  # the survivor has finished
+    assert re.search(rf"[Gg]roup {group}\b.*(lost|gone|died|supervisor)", job.output("lighthouse-0"))
     gone(job.run_dir, 10)
 
 

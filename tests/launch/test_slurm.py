@@ -65,14 +65,19 @@ def refused(python: str, *command: str, **options: Any) -> str:
     return done.stderr
 
 
-def dumped(text: str, folder: Path) -> dict[str, dict[str, str]]:
-    """Run a script with the stub in srun's place; the environment that each replica wrote below `folder`."""
+def executed(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script with the stub in srun's place."""
     stub = folder / "srun"
     stub.write_text(f'#!/bin/bash\nexec "{sys.executable}" "{Path(__file__).parent}/stub_srun.py" "$@"\n')
     stub.chmod(0o755)
     (folder / "script.sh").write_text(text)
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", folder / "script.sh"], cwd=folder, env=environ, capture_output=True, text=True)
+    return subprocess.run(["bash", folder / "script.sh"], cwd=folder, env=environ, capture_output=True, text=True)
+
+
+def dumped(text: str, folder: Path) -> dict[str, dict[str, str]]:
+    """The environment that each replica wrote below `folder`."""
+    done = executed(text, folder)
     assert done.returncode == 0, done.stderr
     return {path.name[5:]: json.loads(path.read_text()) for path in folder.glob("dump-*")}
 
@@ -95,8 +100,8 @@ def test_a_component_renders_without_any_slurm_on_this_machine(python: str, tmp_
         text = done.stdout[done.stdout.index("#!/bin/bash") :]
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         jobs = re.findall(r"#SBATCH --job-name=(\S+)", text)
-        assert jobs == ["lighthouse-0", "trainer-0", "trainer-1", "trainer-2"]
-        assert text.count("--kill-on-bad-exit=0") == 4
+        assert jobs == ["trainer-0", "trainer-1", "trainer-2"]
+        assert text.count("--kill-on-bad-exit=0") == 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +134,24 @@ def test_the_whole_job_is_never_started_again(python: str) -> None:
     text = script(python, "true")
     assert "TORCHX_MAX_RETRIES=0" in text
     assert "--requeue" not in text
-    assert text.count("--no-requeue") == 3
+    assert text.count("--no-requeue") == 2
+
+
+@pytest.mark.parametrize(("lighthouse", "trainer", "code"), [(0, 0, 0), (3, 0, 3), (0, 3, 3), (1, 3, 3)])
+def test_the_lighthouse_runs_beside_the_first_trainer(tmp_path: Path, lighthouse: int, trainer: int, code: int) -> None:
+    """Both write to files of their own, and the higher exit code is the component's."""
+    codes = json.dumps({"lighthouse": lighthouse, "trainer": trainer})
+    say = "import json,os,sys; print('I am', os.environ['KIND']); sys.exit(json.loads(sys.argv[1])[os.environ['KIND']])"
+    text = script(sys.executable, sys.executable, "-c", say, codes, groups=1)
+    done = executed(text.replace("set -evx", "export SLURM_JOB_ID=7"), tmp_path)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "slurm-7-lighthouse-0.out").read_text() == "I am lighthouse\n"
+    assert "I am trainer" in done.stdout
+    assert "I am lighthouse" not in done.stdout
+
+
+def test_a_lighthouse_alone_keeps_its_component(python: str) -> None:
+    assert re.findall(r"#SBATCH --job-name=(\S+)", script(python, "true", groups=0)) == ["lighthouse-0"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""`slurm`: one heterogeneous job, every replica a component of it, and one ``srun`` for all.
+"""`slurm`: one heterogeneous job, every replica a component of it on a node of its own, and one ``srun`` for all.
 
 TorchX's request lets one death end the whole job, splits environment values at commas and, after a node's death, asks
 Slurm to start the job again, which in a heterogeneous job leaves it pending for good. All of that is undone here; the
-groups restart in place instead. What a node's death does, and what was seen on a real cluster: docs/schedulers.md.
+groups restart in place instead. And the lighthouse doesn't get a node for itself: it runs beside the first trainer.
+What a node's death does, and what was seen on a real cluster: docs/schedulers.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
 _FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of the first role: a node's name
+_LIGHTHOUSE = "lighthouse-0"  # its key in the request
+# The lighthouse's output files, the length of its command, its command, the trainer's. The higher exit code counts.
+# The trap keeps the shell alive, and with it the step, while the others take their grace.
+_BESIDE = """out=$1 err=$2 n=$3; shift 3
+"${@:1:n}" >"$out" 2>"$err" & lighthouse=$!; shift "$n"
+trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))"""
 
 
 def adjust(role: FtRole, info: Any) -> Any:
@@ -33,6 +40,8 @@ def adjust(role: FtRole, info: Any) -> Any:
         _let_others_live(replica)
         _name_the_host_by_address(replica.env)
         _pass_environment(replica)
+    if role.ft.kind == "trainer" and role.ft.own_lighthouse and _LIGHTHOUSE in request.replicas:
+        _run_beside(request.replicas.pop(_LIGHTHOUSE), replicas[0])
     request.max_retries = 0  # TorchX would start the whole job again
     return info
 
@@ -87,7 +96,7 @@ def _let_others_live(replica: Any) -> None:
 
 
 def _name_the_host_by_address(environ: dict[str, str]) -> None:
-    """Node names need not resolve. srun runs on the first component's node, the lighthouse's, and tells its address."""
+    """Node names need not resolve. srun runs on the first component's node, the lighthouse's, and tells it."""
     if environ.get(env.LIGHTHOUSE_HOST_IN) == _FIRST_HOST:
         environ[env.LIGHTHOUSE_HOST_IN] = env.SLURM_LAUNCH_ADDRESS
 
@@ -99,3 +108,11 @@ def _pass_environment(replica: Any) -> None:
     replica.entrypoint = "env"
     replica.env = {}
     replica.srun_opts["export"] = "ALL"
+
+
+def _run_beside(lighthouse: Any, trainer: Any) -> None:
+    """Slurm puts no two components on one node. The first trainer's is component 0 then, where srun runs, too."""
+    command = [lighthouse.entrypoint, *lighthouse.args]
+    files = [lighthouse.srun_opts["output"], lighthouse.srun_opts["error"]]
+    trainer.args = ["-c", _BESIDE, "torchft_x", *files, str(len(command)), *command, trainer.entrypoint, *trainer.args]
+    trainer.entrypoint = "bash"
