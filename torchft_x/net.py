@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -66,18 +67,34 @@ def check_resolvable(address: Address, *, what: str = "address") -> None:
 
 
 def advertise_host(argument: str | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """The host others reach us by: the argument, TORCHFT_X_ADVERTISE_HOST, or the own name if it resolves
-    to an address of ours; else 127.0.0.1 (one machine).
+    """The host others reach us by: the argument; TORCHFT_X_ADVERTISE_HOST; in a Slurm step our address on the way to
+    the node that launched it (node names need not resolve); the own name if it resolves; else 127.0.0.1 (one machine).
     """
     given = argument or env.read(env.ADVERTISE_HOST, None, environ)
     if given:
         return given
+    launcher = env.read(env.SLURM_LAUNCH_ADDRESS, None, environ)
+    own = None if launcher is None else _own_address_towards(launcher)
+    if own is not None:
+        return own
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
     except OSError:
         return "127.0.0.1"
     return name
+
+
+def _own_address_towards(address: str) -> str | None:
+    """Our address on the way there, unless it is the loopback's. Nothing is sent: connecting UDP only picks a route."""
+    try:
+        family, *_, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as s:
+            s.connect(target)
+            own: str = s.getsockname()[0]
+    except OSError:
+        return None
+    return None if ipaddress.ip_address(own.partition("%")[0]).is_loopback else own
 
 
 def any_host() -> str:

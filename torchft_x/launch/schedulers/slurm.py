@@ -1,12 +1,118 @@
-"""`slurm`."""
+"""`slurm`: one heterogeneous job, every replica a component of it on a node of its own, and one ``srun`` for all.
+
+TorchX's request lets one death end the whole job, splits environment values at commas and, after a node's death, asks
+Slurm to start the job again, which in a heterogeneous job leaves it pending for good. All of that is undone here; the
+groups restart in place instead. And the lighthouse doesn't get a node for itself: it runs beside the first trainer.
+What a node's death does, and what was seen on a real cluster: docs/schedulers.md.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
+_FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of the first role: a node's name
+_LIGHTHOUSE = "lighthouse-0"  # its key in the request
+# The lighthouse's output files, the length of its command, its command, the trainer's. The higher exit code counts.
+# The trap keeps the shell alive, and with it the step, while the others take their grace.
+_BESIDE = """out=$1 err=$2 n=$3; shift 3
+"${@:1:n}" >"$out" 2>"$err" & lighthouse=$!; shift "$n"
+trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))"""
+
 
 def adjust(role: FtRole, info: Any) -> Any:
+    """Raises `ConfigError` where the job would be queued in vain. Nothing is asked of Slurm."""
+    request: Any = getattr(info, "request", None)
+    replicas = _replicas(request, role)
+    if not replicas:
+        return info
+    job_dir = getattr(request, "job_dir", None)
+    _check(role, replicas, job_dir)
+    if role.ft.kind == "trainer":
+        _check_script(role.args, job_dir)
+    for replica in replicas:
+        _let_others_live(replica)
+        _name_the_host_by_address(replica.env)
+        _pass_environment(replica)
+    if role.ft.kind == "trainer" and role.ft.own_lighthouse and _LIGHTHOUSE in request.replicas:
+        _run_beside(request.replicas.pop(_LIGHTHOUSE), replicas[0])
+    request.max_retries = 0  # TorchX would start the whole job again
     return info
+
+
+def _replicas(request: Any, role: FtRole) -> list[Any]:
+    """This role's components in TorchX's request; empty if it looks otherwise."""
+    components = getattr(request, "replicas", None)
+    if not isinstance(components, dict):
+        return []
+    found = [components.get(f"{role.name}-{k}") for k in range(role.num_replicas)]
+    options = ("sbatch_opts", "srun_opts", "env")
+    return [r for r in found if all(isinstance(getattr(r, o, None), dict) for o in options)]
+
+
+def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
+    if role.mounts:
+        raise ConfigError("Slurm mounts nothing: leave --mounts out and name paths that the nodes share.")
+    if role.image not in ("", job_dir) or any("container-image" in r.srun_opts for r in replicas):
+        raise ConfigError(
+            f"The image {role.image} can't be used: on Slurm the job runs in the environment it is submitted from, not "
+            "in containers; leave --image and workspace_type=docker out."
+        )
+    if env.TOKEN in role.env:
+        raise ConfigError(
+            f"{env.TOKEN} in --env would be readable for every user of the nodes, on srun's command line; "
+            f"set it in the shell that submits the job (Slurm passes it on), or use --token_file."
+        )
+    if any(":" in r.args for r in replicas):
+        raise ConfigError(f"The role {role.name} has the argument ':', at which srun cuts its command line.")
+
+
+def _check_script(args: list[str], job_dir: str | None) -> None:
+    """The job starts in `job_dir`; without one in the current directory, where the component has looked already."""
+    if job_dir is None or "--" not in args:
+        return
+    script = args[args.index("--") + 1]
+    if not Path(job_dir, script).is_file():
+        raise ConfigError(
+            f"The script {script} does not exist in job_dir {job_dir}, where the job would start; "
+            "have the code copied there with --workspace, or leave job_dir out."
+        )
+
+
+def _let_others_live(replica: Any) -> None:
+    """One component's end is its own; it is one task, with the cores it asked for."""
+    replica.srun_opts |= {"kill-on-bad-exit": "0", "wait": "0"}
+    for option in ("requeue", "ntasks"):
+        replica.sbatch_opts.pop(option, None)
+    replica.sbatch_opts |= {"ntasks": "1", "no-requeue": None}
+    if "cpus-per-task" in replica.sbatch_opts:  # since Slurm 22.05 srun doesn't take it from the job
+        replica.srun_opts["cpus-per-task"] = replica.sbatch_opts["cpus-per-task"]
+
+
+def _name_the_host_by_address(environ: dict[str, str]) -> None:
+    """Node names need not resolve. srun runs on the first component's node, the lighthouse's, and tells it."""
+    if environ.get(env.LIGHTHOUSE_HOST_IN) == _FIRST_HOST:
+        environ[env.LIGHTHOUSE_HOST_IN] = env.SLURM_LAUNCH_ADDRESS
+
+
+def _pass_environment(replica: Any) -> None:
+    """By ``env K=V ... entrypoint``: srun's ``--export=ALL,K=V,...`` cuts values at commas."""
+    variables = [f"{name}={value}" for name, value in replica.env.items()]
+    replica.args = [*variables, replica.entrypoint, *replica.args]
+    replica.entrypoint = "env"
+    replica.env = {}
+    replica.srun_opts["export"] = "ALL"
+
+
+def _run_beside(lighthouse: Any, trainer: Any) -> None:
+    """Slurm puts no two components on one node. The first trainer's is component 0 then, where srun runs, too."""
+    command = [lighthouse.entrypoint, *lighthouse.args]
+    files = [lighthouse.srun_opts["output"], lighthouse.srun_opts["error"]]
+    trainer.args = ["-c", _BESIDE, "torchft_x", *files, str(len(command)), *command, trainer.entrypoint, *trainer.args]
+    trainer.entrypoint = "bash"

@@ -1,0 +1,244 @@
+"""A real Slurm cluster for tests: munged, slurmctld and several slurmd as children, all in one private directory.
+
+Every node is this host (other port, same name and address), so no privileges are needed. Nothing is written outside
+the directory; ports are free ones; several clusters may run side by side.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.util import scaled, wait_for
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+_PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the daemons' place is not on everybody's PATH
+
+_CONFIG = """
+ClusterName=mini
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=cred_expire=5,socket={dir}/run/munge.sock
+CredType=cred/munge
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool/%n
+SlurmctldPidFile={dir}/run/slurmctld.pid
+SlurmdPidFile={dir}/run/slurmd.%n.pid
+SlurmctldLogFile={dir}/log/slurmctld.log
+SlurmdLogFile={dir}/log/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+SlurmdParameters=config_overrides
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+ReturnToService=1
+JobRequeue=1
+KillWait=5
+SlurmdTimeout=10
+SlurmctldTimeout=10
+MessageTimeout=5
+BatchStartTimeout=10
+UnkillableStepTimeout=10
+MinJobAge=3600
+CompleteWait=0
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+PropagateResourceLimits=NONE
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+# cgroup/v1 takes anything that is mounted there; the other plugins don't start in a container
+_CGROUP = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=no\nConstrainRAMSpace=no\n"
+
+
+def missing() -> str:
+    """A sentence that says what is missing on this machine; empty if a cluster can be started."""
+    absent = [p for p in _PROGRAMS if shutil.which(p, path=_PATH) is None]
+    if absent:
+        return f"No {', '.join(absent)} on this machine; apt-get install --no-install-recommends {_PACKAGES}."
+    return ""
+
+
+class SlurmCluster:
+    """A running cluster; `environ` makes every Slurm client talk to it."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder  # private
+        self.environ = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
+        self._nodes = nodes
+        self._children: list[subprocess.Popen[bytes]] = []  # in the order they were started
+
+    def run(self, *command: str) -> str:
+        """Output of a Slurm client; fails with its error."""
+        done = self.try_run(*command)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
+        return done.stdout.strip()
+
+    def try_run(
+        self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd or self.folder,
+            env={**os.environ, **(env or {}), **self.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=scaled(timeout),
+        )
+
+    def states(self, job: str) -> dict[str, str]:
+        """State of each component of a job, by the name of the component (``trainer-0``); finished ones, too."""
+        lines = self.run("squeue", "-h", "-t", "all", "-o", "%i|%j|%T").splitlines()
+        rows = [line.split("|") for line in lines]
+        return {name: state for number, name, state in rows if number.split("+")[0] == job}
+
+    def exit_code(self, job: str) -> int:
+        """Of the batch script, once it has ended."""
+        found = re.search(r"ExitCode=(\d+):", self.run("scontrol", "show", "job", "-o", job))
+        assert found is not None
+        return int(found[1])
+
+    def set_down(self, node: str) -> None:
+        """What an administrator does to a broken node: Slurm ends whatever runs there."""
+        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+
+    def resume(self, node: str) -> None:
+        self.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def processes(self) -> list[int]:
+        """Everything that runs under this cluster: its daemons and the processes of its jobs."""
+        mark = f"SLURM_CONF={self.environ['SLURM_CONF']}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:  # gone, or not ours
+                continue
+        return [pid for pid in found if pid != os.getpid()]
+
+    # --- start and stop ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for name in ("state", "log", "run", "munge", *(f"spool/n{i + 1}" for i in range(self._nodes))):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "munge").chmod(0o700)
+        key = self.folder / "munge/key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+        self._configure()
+        d = self.folder
+        files = (("socket", d / "run/munge.sock"), ("pid-file", d / "run/munged.pid"), ("key-file", key))
+        logs = (("log-file", d / "log/munged.log"), ("seed-file", d / "munge/seed"))
+        self._spawn("munged", "-F", "--force", "--num-threads=2", *(f"--{k}={v}" for k, v in (*files, *logs)))
+        wait_for((d / "run/munge.sock").exists, 10, "munged")
+        conf = self.environ["SLURM_CONF"]
+        self._spawn("slurmctld", "-D", "-c", "-f", conf)
+        # slurmd asks again only after a second if the controller isn't up
+        wait_for(lambda: "is UP" in self.try_run("scontrol", "ping").stdout, 15, f"slurmctld, see {d}/log")
+        for i in range(self._nodes):
+            self._spawn("slurmd", "-D", "-N", f"n{i + 1}", "-f", conf)
+        wait_for(self._all_idle, 20, f"{self._nodes} idle nodes, see {d}/log")
+
+    def stop(self) -> None:
+        """Jobs first, then the daemons; whatever is left is killed."""
+        self.try_run("scancel", "--user", getpass.getuser())
+        try:
+            wait_for(lambda: not self.try_run("squeue", "-h").stdout.strip(), 15, "the end of the jobs")
+        finally:
+            for child in self._children[1:2]:  # slurmctld, while it can still reach the others
+                _end(child)
+            for pid in self.processes():
+                if pid not in {c.pid for c in self._children}:
+                    _kill(pid)
+            for child in reversed(self._children):
+                _end(child)
+
+    def _all_idle(self) -> bool:
+        return self.try_run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle"] * self._nodes
+
+    def _configure(self) -> None:
+        host = socket.gethostname().split(".")[0]
+        port, *ports = _free_ports(1 + self._nodes)
+        nodes = "\n".join(
+            f"NodeName=n{i + 1} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8 RealMemory=16000 Gres=gpu:2 "
+            "State=UNKNOWN"
+            for i, p in enumerate(ports)
+        )
+        text = _CONFIG.format(
+            host=host, port=port, user=getpass.getuser(), dir=self.folder, nodes=nodes, count=self._nodes
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "cgroup.conf").write_text(_CGROUP)
+        # GPUs are any two character devices: Slurm only counts them and names them in CUDA_VISIBLE_DEVICES
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+
+    def _spawn(self, *command: str) -> None:
+        with open(self.folder / "log" / f"{command[0]}-{len(self._children)}.out", "wb") as out:
+            child = subprocess.Popen(
+                command,
+                env={**os.environ, **self.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append(child)
+
+
+@contextmanager
+def slurm_cluster(folder: Path, nodes: int = 4) -> Iterator[SlurmCluster]:
+    """A cluster in `folder`, which must not exist or be empty; its path must be short (a socket is in there)."""
+    cluster = SlurmCluster(folder, nodes)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(scaled(5))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
