@@ -67,7 +67,7 @@ def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
     if env.TOKEN in role.env:
         raise ConfigError(
             f"{env.TOKEN} in --env would be readable for every user of the nodes, on srun's command line; "
-            f"set it in the shell that submits the job (Slurm passes it on), or use --token_file."
+            "set it in the shell that submits the job (Slurm passes it on), or use --token_file."
         )
     if any(":" in r.args for r in replicas):
         raise ConfigError(f"The role {role.name} has the argument ':', at which srun cuts its command line.")
