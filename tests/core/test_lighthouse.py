@@ -17,6 +17,7 @@ from torchft_x.core.messages import (
     Hello,
     Issue,
     Join,
+    LifeBegun,
     Note,
     Probe,
     Probed,
@@ -495,6 +496,30 @@ class TestLives:
         s.hello("a:1", life=Life(0, 0.0, "zzz"))
         assert of(Fence, s.hello("a:2", life=Life(0, 0.0, "aaa"))) == [Fence(1, "a:2")]
         assert of(Fence, s.hello("a:1", life=Life(0, 0.0, "zzz"))) == [Fence(3, "a:2")]
+
+    def test_the_next_life_is_above_every_life_that_was_heard_of(self) -> None:
+        s = Scene()
+        assert s.lighthouse.next_attempt("0") == 0
+        s.hello("train_ddp_0:a", life=Life(2, 5.0))  # a supervisor calls that group 0
+        assert s.lighthouse.next_attempt("0") == s.lighthouse.next_attempt("train_ddp_0") == 3
+        assert s.lighthouse.next_attempt("1") == s.lighthouse.next_attempt("ddp_0") == 0
+        s.feed(LifeBegun("0", 5))  # that life may never say hello
+        assert s.lighthouse.next_attempt("0") == 6
+
+    def test_the_number_that_was_told_is_not_fenced_and_an_older_life_does_not_lower_it(self) -> None:
+        s = Scene()  # a lighthouse after another one, which the members come back to in any order
+        s.hello("g_0:new", life=Life(7, 9.0))
+        assert of(Fence, s.hello("g_0:old", life=Life(3, 1.0))) == [Fence(2, "g_0:new")]
+        s.feed(LifeBegun("0", 3))
+        assert s.lighthouse.next_attempt("0") == 8
+        assert of(Fence, s.hello("g_0:next", life=Life(8, 0.0))) == [Fence(1, "g_0:next")]  # whatever its host's clock
+
+    def test_an_older_life_that_comes_first_raises_the_number(self) -> None:
+        s = Scene()
+        s.feed(LifeBegun("0", 0))
+        s.hello("g_0:old", life=Life(3, 1.0))
+        assert of(Fence, s.hello("g_0:new", life=Life(0, 9.0))) == [Fence(2, "g_0:old")]
+        assert s.lighthouse.next_attempt("0") == 4
 
     def test_a_reconnect_fences_nobody(self) -> None:
         s = Scene()

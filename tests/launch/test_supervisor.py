@@ -114,6 +114,31 @@ def test_the_trainers_environment(drive) -> None:
     assert life == run.reports("started")[0]["life"]
 
 
+def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TELL_NUMBER", "4")
+    run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})
+    assert run.wait() == 0
+    assert [r["attempt"] for r in run.reports("started")] == [4, 5, 6]
+    assert "restart 1 of 2" in run.err.read_text()
+
+
+def test_without_a_number_it_goes_on_in_time(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TELL_NUMBER", "")
+    run = drive("", number_timeout=0.2)
+    assert run.wait() == 0
+    assert run.reports("started")[0]["attempt"] == 0
+
+
+def test_stopped_while_it_waits_for_the_number(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TELL_NUMBER", "")
+    run = drive(SLEEPER, number_timeout=1000.0)
+    wait_for(lambda: (run.folder / "stop").exists(), what="the start")
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("1 not you")
+    assert run.wait() == 1
+    assert run.reports("started") == []
+
+
 def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> None:
     run = drive(SLEEPER)
     first = run.worker()

@@ -71,6 +71,12 @@ def test_the_summary_of_a_run() -> None:
     assert str(found).startswith("done: 7 steps committed, 1 restart, 1 step dropped, 0.")
 
 
+def test_restarts_are_counted_from_the_runs_first_life_of_a_group() -> None:
+    """The lighthouse knows the groups from a job before."""
+    renumbered = [{**e, "attempt": e["attempt"] + 4} for e in a_kill()]
+    assert summarize(renumbered).restarts == 1
+
+
 def test_a_summary_without_a_run_directory_is_the_story() -> None:
     story = Story("0")
     story.tell({"event": "commit", "mono": 1.0, "step": 0})

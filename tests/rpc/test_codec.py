@@ -129,6 +129,9 @@ def test_supervisor_reports() -> None:
     assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
     exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
     assert event(pb.SupervisorUp(exited=exited)) == r.LifeExited("0", 1, "x", -9, "killed")
+    assert codec.next_from_proto(pb.NextLife(attempt=7)) == 7
+    with pytest.raises(RefusedError, match="attempt is -1"):
+        codec.next_from_proto(pb.NextLife(attempt=-1))
     done = pb.SupervisorDone(code=3, sentence="gave up")
     assert event(pb.SupervisorUp(done=done)) == r.SupervisorFinished("0", 3, "gave up")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.rpc.support import LOCAL, group, is_marked, life, lighthouse
+from tests.rpc.support import LOCAL, group, is_marked, known, life, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.errors import AddressError
 from torchft_x.rpc.coordination import LighthouseServer
@@ -29,6 +29,52 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
         wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that life to be known")
         supervisor.close()
         wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
+
+
+def numbers(supervisor: SupervisorClient) -> list[int]:
+    """What it is told, in order, from now on."""
+    told: list[int] = []
+    supervisor.on_number(told.append)
+    return told
+
+
+def test_a_supervisor_that_replaces_another_is_told_to_go_on_counting() -> None:
+    with lighthouse() as lh:  # for itself: it knows of no job
+        first = SupervisorClient(lh.address(), "0", "host", "boot")
+        told = numbers(first)
+        wait_for(lambda: told == [0], what="the first number")
+        first.started(4, "token")
+        first.close()
+        second = SupervisorClient(lh.address(), "0", "host", "boot")
+        told_second = numbers(second)
+        wait_for(lambda: told_second == [5], what="the second's number")
+        second.close()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_supervisor_whose_life_was_fenced_is_told_what_is_above_the_other(nodes: int) -> None:
+    """The lighthouse is a new one, and a life of a supervisor before this one comes back after the welcome."""
+    with lighthouse() as lh:
+        supervisor = SupervisorClient(lh.address(), "0", "host", "boot", nodes=nodes)
+        told = numbers(supervisor)
+        wait_for(lambda: told == [0], what="the first number")
+        with group("ddp_0:old", lh.address(), life=life(3)):
+            wait_for(lambda: known(lh), what="the older life")
+            report = supervisor.exited if nodes == 1 else supervisor.ended
+            report(0, "token", 1, "fenced")
+            wait_for(lambda: told == [0, 4], what="the number above it")
+        supervisor.close()
+
+
+def test_an_exit_without_surprise_is_answered_with_no_number() -> None:
+    with lighthouse() as lh:
+        supervisor = SupervisorClient(lh.address(), "0", "host", "boot")
+        told = numbers(supervisor)
+        supervisor.started(0, "token")
+        supervisor.exited(0, "token", 1, "x")
+        supervisor.close()  # all is answered
+        assert told[1:] == []
+        assert told[0] in (0, 1)
 
 
 def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own() -> None:

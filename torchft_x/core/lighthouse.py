@@ -26,6 +26,7 @@ from torchft_x.core.messages import (
     Issue,
     Join,
     Leave,
+    LifeBegun,
     LifeEnded,
     LighthouseEffect,
     LighthouseEvent,
@@ -87,6 +88,10 @@ class Lighthouse:
         unheard = [f"{r.replica_id} ({r.lost})" for r in self._roll if r.join is not None]
         return f"Nobody who has asked is alive: {listed(unheard)}." if unheard else ""
 
+    def next_attempt(self, group: str) -> int:
+        """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
+        return self._roll.next_attempt(group)
+
     def status(self, now: float) -> dict[str, Any]:
         """What the lighthouse knows, as JSON-able values. Ages in seconds."""
         inside = self._tenure.inside
@@ -126,6 +131,9 @@ class Lighthouse:
                 return self._on_closed(session, now)
             case Probed(replica_id, refused):
                 return self._on_probed(replica_id, refused)
+            case LifeBegun(group, attempt):
+                self._roll.begun(group, attempt)
+                return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code)
             case GroupAnnounced(group, present):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torchft_x.core.formation import Candidate
 from torchft_x.core.messages import Hello
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import Life, group_of
+from torchft_x.core.types import Life, group_number, group_of
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +68,7 @@ class Roll:
         self._newest: dict[
             str, tuple[tuple[int, float], str]
         ] = {}  # group id -> (order of its newest life, replica id)
+        self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
@@ -133,6 +134,19 @@ class Roll:
             return None
         self._fenced[older[1]] = hello.replica_id
         return self._records.get(older[1])
+
+    def begun(self, group: str, attempt: int) -> None:
+        """A supervisor has reported this life of its group, which may never say hello."""
+        self._begun[group] = max(attempt, self._begun.get(group, attempt))
+
+    def next_attempt(self, group: str) -> int:
+        """For the next life of this group, as its supervisor names it: above every life heard of, so nothing fences it."""
+        newest = [
+            attempt
+            for name, ((attempt, _), replica_id) in self._newest.items()
+            if group in (name, str(group_number(replica_id)))
+        ]
+        return max([self._begun.get(group, -1), *newest]) + 1
 
     def end(self, token: str) -> list[Record]:
         """The process that carried this life token has exited. Returns the records of that life."""

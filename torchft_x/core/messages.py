@@ -84,6 +84,14 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class LifeBegun:
+    """A supervisor has started this life of its group."""
+
+    group: str  # as the supervisor names it
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class LifeEnded:
     """A supervisor's word: the process that carried this life token has exited. Proof of death."""
 
@@ -134,6 +142,7 @@ LighthouseEvent = (
     | Heard
     | Closed
     | Probed
+    | LifeBegun
     | LifeEnded
     | GroupAnnounced
     | UnaryJoin

@@ -70,6 +70,8 @@ class SupervisorConfig:
     """Seconds between SIGTERM and SIGKILL when the group is told to stop."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
+    number_timeout: float = 5.0
+    """Seconds to wait until the lighthouse has told the number of the first life."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before it is given up."""
     local: bool = False
@@ -122,7 +124,8 @@ class Supervisor:
         self._wake_write.setblocking(False)
         self._lives: Lives | None = None  # until the lighthouse is found
         self._life: Life | None = None  # while one runs
-        self._attempt = 0
+        self._attempt = 0  # of the present life, or of the next one at the least
+        self._told: int | None = None  # number of the next life at the least, as the lighthouse says; by any thread
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
         self._events = EventLog(None, "supervisor")  # replaced by `run`, which may write
@@ -214,6 +217,7 @@ class Supervisor:
             if self._found is not None:
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self.request_stop)
+                self._reports.on_number(self._on_number)
                 self._lives = self._make_lives(self._reports)
                 return True
             waited = time.monotonic() - began
@@ -228,6 +232,9 @@ class Supervisor:
     def _run_lives(self) -> _Stop:
         """One life after the other; what the group ends with."""
         assert self._lives is not None
+        self._wait(lambda: self._told is not None, self.config.number_timeout)
+        if self._stop is not None:
+            return self._stop
         while True:
             end = self._live(self._lives)
             if end is not None and end.ok:
@@ -239,6 +246,11 @@ class Supervisor:
                 if over is not None:
                     return over
             self._attempt += 1
+
+    def _on_number(self, attempt: int) -> None:
+        """From the client's thread. Lives of a supervisor before us would fence ours if we counted from 0 (R2)."""
+        self._told = max(attempt, self._told or 0)
+        self._wake()
 
     def _restart_or_give_up(self, end: LifeEnd) -> _Stop | None:
         """After a life that did not end well. None: start the next one, now."""
@@ -257,7 +269,7 @@ class Supervisor:
 
     def _live(self, lives: Lives) -> LifeEnd | None:
         """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
-        begun = lives.begin(self._attempt)
+        begun = lives.begin(max(self._attempt, self._told or 0))
         if begun is None:
             return None
         self._attempt = begun.attempt

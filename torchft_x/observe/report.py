@@ -108,10 +108,13 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
 def summarize(events: Sequence[Event]) -> Summary:
     """The run as a whole. A dropped step counts once, however many groups dropped it."""
     made = commits(events)
+    first = _first_attempts(events)
     restarts = {
-        (str(e.get("group")), int(e.get("attempt", 0)))
+        (group, attempt)
         for e in events
-        if e.get("event") == "joined" and e.get("role") == "trainer" and int(e.get("attempt", 0)) > 0
+        if e.get("event") == "joined" and e.get("role") == "trainer"
+        for group, attempt in [(str(e.get("group")), int(e.get("attempt", 0)))]
+        if attempt > first.get(group, 0)
     }
     drops = {(e.get("step"), e.get("quorum")) for e in events if e.get("event") == "drop"}
     return Summary(
@@ -120,6 +123,16 @@ def summarize(events: Sequence[Event]) -> Summary:
         dropped=len(drops),
         lost=_lost(made, [float(e["t"]) for e in events if e.get("event") in ("member_lost", "drop")]),
     )
+
+
+def _first_attempts(events: Sequence[Event]) -> dict[str, int]:
+    """By group; not 0 where the lighthouse knows the group from a run before."""
+    first: dict[str, int] = {}
+    for e in events:
+        if e.get("attempt") is not None:
+            group, attempt = str(e.get("group")), int(e["attempt"])
+            first[group] = min(attempt, first.get(group, attempt))
+    return first
 
 
 def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:

@@ -271,11 +271,11 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
     kind = up.WhichOneof("kind")
     if kind == "started":
         life = _text(up.started.life, "life token", 512)
-        return r.LifeStarted(group, _whole(up.started.attempt, "attempt"), life)
+        return r.LifeStarted(group, _attempt(up.started.attempt), life)
     if kind == "exited":
         x = up.exited
         life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
-        return r.LifeExited(group, _whole(x.attempt, "attempt"), life, x.code, reason)
+        return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
 
 
@@ -313,6 +313,11 @@ def begin_from_proto(p: pb.LifeBegin) -> tuple[int, str, str]:
 def over_life_from_proto(p: pb.LifeOver) -> tuple[str, int, str]:
     """Life token, code and reason."""
     return _token(p.life), int(p.code), _text(p.reason, "reason")
+
+
+def next_from_proto(p: pb.NextLife) -> int:
+    """The number of a group's next life."""
+    return _attempt(p.attempt)
 
 
 def _attempt(value: int) -> int:

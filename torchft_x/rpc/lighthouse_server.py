@@ -349,8 +349,12 @@ class LighthouseShell:
         stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
         if key in self._nodes:
             self._nodes.hear(key, up)
+            if kind == "ended":
+                self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
             self._feed_group(codec.supervisor_event(group, up))
+            if kind == "exited":
+                self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
             raise RefusedError(
                 "A supervisor sends one hello, then started, exited, done and ping; something else came."
@@ -361,15 +365,24 @@ class LighthouseShell:
         group, host = codec.check_replica_id(hello.group), codec.check_replica_id(hello.host or "?")
         welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
         stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
+        self._tell_next(stream, group)
         if hello.nodes > 1:
             self._nodes.greet(key, stream, hello)
         self._supervisors[key] = (group, stream)
         self._feed(m.GroupAnnounced(group, True))
         self._feed_roster(r.SupervisorHere(group, host, hello.node, max(1, hello.nodes)))
 
+    def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
+        """The number of the group's next life, if it is above what the supervisor will take by itself."""
+        attempt = self._machine.next_attempt(group)
+        if attempt > above:
+            stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
+
     def _feed_group(self, event: r.RosterEvent) -> None:
         """What is true of a group as a whole."""
-        if isinstance(event, r.LifeExited):
+        if isinstance(event, r.LifeStarted):
+            self._feed(m.LifeBegun(event.group, event.attempt))
+        elif isinstance(event, r.LifeExited):
             self._feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)
 

@@ -51,7 +51,9 @@ class SupervisorClient:
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
-        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop, and the two of on_life
+        self._on_number: Callable[[int], None] | None = None  # see on_number
+        self._number: int | None = None  # newest that was told
+        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop, on_number and the two of on_life
         self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = UplinkCallbacks(
@@ -105,6 +107,19 @@ class SupervisorClient:
         They run in order on the thread of `on_stop`.
         """
         loop.post(lambda: setattr(self, "_on_life", (begin, over)))
+
+    def on_number(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse tells the number of the next life.
+
+        It does so in every session, at its begin, and when another life of the group has a higher one (R2).
+        """
+
+        def begin() -> None:
+            self._on_number = callback
+            if self._number is not None:
+                self._tell_number(self._number)
+
+        loop.post(begin)
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
@@ -171,6 +186,8 @@ class SupervisorClient:
         elif kind == "over" and self._on_life is not None:
             over, outcome = self._on_life[1], codec.over_life_from_proto(down.over)
             self._notifier.post(lambda: over(*outcome))
+        elif kind == "next":
+            self._tell_number(codec.next_from_proto(down.next))
         elif kind == "pong":
             self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
 
@@ -185,6 +202,12 @@ class SupervisorClient:
         self._send(started)
         begin = self._on_life[0]
         self._notifier.post(lambda: begin(attempt, life, meeting))
+
+    def _tell_number(self, attempt: int) -> None:
+        self._number = attempt
+        callback = self._on_number
+        if callback is not None:
+            self._notifier.post(lambda: callback(attempt))
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:

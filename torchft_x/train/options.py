@@ -49,7 +49,7 @@ class Options:
     token: str | None
     """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None: open."""
     attempt: int
-    """TORCHFT_X_ATTEMPT: how often the supervisor started this group before."""
+    """TORCHFT_X_ATTEMPT: number of this start of the group, from 0; later ones are higher."""
     life: str
     """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
     run_dir: str | None

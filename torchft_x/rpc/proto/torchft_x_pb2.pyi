@@ -343,21 +343,29 @@ class Stop(_message.Message):
     sentence: str
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
+class NextLife(_message.Message):
+    __slots__ = ("attempt",)
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    def __init__(self, attempt: _Optional[int] = ...) -> None: ...
+
 class SupervisorDown(_message.Message):
-    __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over")
+    __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over", "next")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     stop: Stop
     refused: Refused
     pong: Ping
     begin: LifeBegin
     over: LifeOver
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ...) -> None: ...
+    next: NextLife
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ..., next: _Optional[_Union[NextLife, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
