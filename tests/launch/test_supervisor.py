@@ -181,6 +181,24 @@ def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as
     assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
 
 
+@pytest.mark.parametrize(("give_up_code", "exit_code"), [("0", 0), ("", 143)])
+@pytest.mark.parametrize("while_it_runs", [True, False])
+def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
+    drive, monkeypatch, give_up_code: str, exit_code: int, while_it_runs: bool
+) -> None:
+    """As the other nodes of a group are when one gives up, or its supervisor got a signal."""
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", give_up_code)
+    monkeypatch.setenv("TELL_NUMBER", "0" if while_it_runs else "")
+    run = drive(SLEEPER, number_timeout=1000.0)
+    if while_it_runs:
+        run.worker()
+    wait_for(lambda: (run.folder / "stop").exists(), what="the start")
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("143 node 0 stopped: stopped by SIGTERM")
+    assert run.wait() == exit_code
+    assert run.reports("done")[0]["code"] == 143  # the lighthouse hears what it was
+
+
 def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive, monkeypatch) -> None:
     monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
     run = drive(SLEEPER)

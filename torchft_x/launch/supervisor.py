@@ -105,6 +105,7 @@ class _Stop:
 
     code: int
     sentence: str
+    from_outside: bool = False  # by a signal, or the launcher's death: whoever sent it may start the group again
 
 
 class Supervisor:
@@ -133,11 +134,11 @@ class Supervisor:
 
     # --- requests to stop ----------------------------------------------------------------------------------------------
 
-    def request_stop(self, code: int, sentence: str, *, hurry: bool = False) -> None:
-        """From any thread, also from a signal handler. With `hurry`, a request after the first ends the grace."""
+    def request_stop(self, code: int, sentence: str, *, from_outside: bool = False) -> None:
+        """From any thread, also from a signal handler. One `from_outside` after the first request ends the grace."""
         if self._stop is None:
-            self._stop = _Stop(code, sentence)
-        elif hurry:
+            self._stop = _Stop(code, sentence, from_outside)
+        elif from_outside:
             self._hurry = True
         self._wake()
 
@@ -156,10 +157,10 @@ class Supervisor:
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if self.config.local or launcher is not None:
             gone = "the launcher is gone"
-            tree.when_parent_dies(launcher, lambda: self.request_stop(128 + signal.SIGTERM, gone, hurry=True))
+            tree.when_parent_dies(launcher, lambda: self.request_stop(128 + signal.SIGTERM, gone, from_outside=True))
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self.request_stop(128 + number, f"stopped by {tree.signal_name(number)}", hurry=True)
+        self.request_stop(128 + number, f"stopped by {tree.signal_name(number)}", from_outside=True)
 
     # --- the loop ------------------------------------------------------------------------------------------------------
 
@@ -375,8 +376,8 @@ class Supervisor:
         self._announce(stop)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
-        if give_up_code is not None and stop.code >= 128:
-            return stop.code  # by a signal: the scheduler will start this group again, so it isn't done
+        if give_up_code is not None and stop.from_outside:
+            return stop.code  # the scheduler will start this group again, so it isn't done
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
         return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
