@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running
+from tests.launch.lines import interpreter
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def torchx_nodes(run_dir: Path, *script_args: str) -> list[str]:
-    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./tests/e2e/nodes_job.py:job"]
-    return [*command, "--run_dir", str(run_dir), "--", *script_args]
+def torchx_nodes(run_dir: Path, *script_args: str, torchx: Path = BIN / "torchx") -> list[str]:
+    """2 groups x 2 nodes, one worker on each."""
+    command = [str(torchx), "run", "-s", "local_cwd", "./components.py:hsdp", "--replicas", "2"]
+    command += ["--workers_per_replica", "2", "--nodes_per_replica", "2", "--run_dir", str(run_dir)]
+    return [*command, "--script", "scripts/train_ddp.py", "--", *script_args]
 
 
 def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp_path: Path) -> None:
@@ -45,6 +48,19 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
         [sys.executable, ROOT / "scripts" / "check_params.py", dumps], capture_output=True, text=True, timeout=120
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_nightly_line_trains_too(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    torchx = Path(interpreter("nightly")).with_name("torchx")
+    command = torchx_nodes(run_dir, "--steps", "30", *SMALL, torchx=torchx)
+    with running(command, tmp_path / "log", run_dir) as job:
+        assert job.wait(150) == 0, job.output()[-3000:]
+        assert re.search(r"step +30 \| loss .* groups 2", job.output())
+        assert {(w.group, w.rank, w.attempt) for w in workers(job.events())} == {
+            (g, r, 0) for g in "01" for r in (0, 1)
+        }
+        gone(run_dir, 10)
 
 
 def test_no_process_is_left_after_Ctrl_C(tmp_path: Path) -> None:
