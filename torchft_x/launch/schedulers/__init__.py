@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchft_x.launch.schedulers import kubernetes, local, slurm
+from torchft_x.launch.schedulers import docker, kubernetes, local, slurm
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
-# TorchX's name for itself -> module; local_cwd calls itself "local" here. local_docker's containers have hosts of their own.
-_KNOWN = {"local": local, "local_cwd": local, "slurm": slurm, "kubernetes": kubernetes}
+# TorchX's name for itself -> module; local_cwd calls itself "local" here, local_docker "docker".
+_KNOWN = {"local": local, "local_cwd": local, "docker": docker, "slurm": slurm, "kubernetes": kubernetes}
 
 
 def adjust(role: FtRole, scheduler: str, info: Any) -> Any:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.lighthouse_role import new_token
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
-_LOCAL_RUN_DIR = "/tmp/torchft_x"  # a pod's own, where the run directory isn't mounted
 _GRACE = 10  # seconds between SIGTERM and SIGKILL: the supervisor gives its workers 5 and its last report 2
 _UNREACHABLE = 5  # seconds a node may be out of touch before its pods are given up; Kubernetes' default is 300
 _REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
@@ -102,17 +101,11 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
     """Pods that share no directory get the token in their environment, the same in the whole request."""
     if any(_value(t, name) for t in own for name in (env.TOKEN, env.TOKEN_FILE)):
         return
-    token = next((v for t in tasks if (v := _value(t, env.TOKEN))), None) or env.read_token()
-    if token is None and role.ft.own_lighthouse and not shared:
-        token = new_token()
+    of_others = next((v for t in tasks if (v := _value(t, env.TOKEN))), None)
+    token = find_token(role, of_others, shared=shared, where="pod")
     if token is not None:
         for task in own:
             _set(task, env.TOKEN, token)
-    elif role.ft.kind == "lighthouse" and not shared and "--token_file" not in role.args:
-        raise ConfigError(
-            "This lighthouse would make its token in its own pod, where nobody can read it: mount --run_dir, give a "
-            f"--token_file that is mounted, or set {env.TOKEN} in the shell that submits it."
-        )
 
 
 # --- a pod -----------------------------------------------------------------------------------------------------------
@@ -174,14 +167,10 @@ def _keep_run_dir(task: dict[str, Any]) -> None:
     spec, container = task["template"].spec, _container(task)
     volume = "torchft-x-run"  # it outlives the container: a group's logs stay when the kubelet restarts it
     spec.volumes = [*(spec.volumes or []), _model("V1Volume", name=volume, empty_dir=_model("V1EmptyDirVolumeSource"))]
-    mount = _model("V1VolumeMount", name=volume, mount_path=_LOCAL_RUN_DIR)
+    mount = _model("V1VolumeMount", name=volume, mount_path=LOCAL_RUN_DIR)
     container.volume_mounts = [*(container.volume_mounts or []), mount]
-    _set(task, env.RUN_DIR, _LOCAL_RUN_DIR)
-    words = container.command
-    end = words.index("--") if "--" in words else len(words)  # what follows is the script's
-    for i in range(1, end):
-        if words[i - 1] == "--run_dir":
-            words[i] = _LOCAL_RUN_DIR
+    _set(task, env.RUN_DIR, LOCAL_RUN_DIR)
+    set_run_dir(container.command, LOCAL_RUN_DIR)
 
 
 def _open_port(task: dict[str, Any]) -> None:

@@ -1,0 +1,40 @@
+"""What requests for containers have in common: the run directory inside them, and the token of those that share none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.lighthouse_role import new_token
+
+if TYPE_CHECKING:
+    from torchft_x.launch.role import FtRole
+
+LOCAL_RUN_DIR = "/tmp/torchft_x"
+"""A container's own run directory, where the job's isn't mounted: the submitter's path means nothing in there."""
+
+
+def set_run_dir(words: list[str], run_dir: str) -> None:
+    """In the command of one of our roles. What follows ``--`` is the script's."""
+    end = words.index("--") if "--" in words else len(words)
+    for i in range(1, end):
+        if words[i - 1] == "--run_dir":
+            words[i] = run_dir
+
+
+def find_token(role: FtRole, of_others: str | None, *, shared: bool, where: str) -> str | None:
+    """For the environment of a role's containers; None: it is a file in the shared run directory, or there is none.
+
+    `of_others`: what containers of the same request were given before. Raises `ConfigError` where nobody could read the
+    lighthouse's own; `where` it would make it ("pod").
+    """
+    token = of_others or env.read_token()
+    if token is None and role.ft.own_lighthouse and not shared:
+        return new_token()
+    if token is None and role.ft.kind == "lighthouse" and not shared and "--token_file" not in role.args:
+        raise ConfigError(
+            f"This lighthouse would make its token in its own {where}, where nobody can read it: mount --run_dir, give a "
+            f"--token_file that is mounted, or set {env.TOKEN} in the shell that submits it."
+        )
+    return token
