@@ -14,7 +14,15 @@ try:
     from torchft_x.launch.build import diloco_app, ft_app, lighthouse_app
 except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
     sys.path.insert(0, os.getcwd())
-    from torchft_x.launch.build import diloco_app, ft_app, lighthouse_app
+    try:
+        from torchft_x.launch.build import diloco_app, ft_app, lighthouse_app
+    except ModuleNotFoundError as e:
+        if e.name != "torchft_x":
+            raise
+        raise SystemExit(
+            f"torchft_x is neither installed for {sys.executable} nor in {os.getcwd()}: run torchx in the clone, or "
+            "install it: pip install PATH_OF_THE_CLONE."
+        ) from None
 
 
 def ddp(

@@ -102,6 +102,14 @@ def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monk
     [
         ({"script": "nowhere.py"}, "The script nowhere.py does not exist in"),
         ({"script": "typo.py"}, r"The script typo.py can't run: '\(' was never closed \(line 2: print\(\)."),
+        (
+            {"script": "scripts/train_ddp.py", "script_args": ["a.py", "--replicas", "3"]},
+            "'a.py' .*; write --script a.py",
+        ),
+        (
+            {"script": "scripts/train_ddp.py", "script_args": ["data"]},
+            "'data' would be .*; name your script with --scr",
+        ),
         ({"replicas": 0}, "--replicas is 0"),
         ({"debug": "yes"}, "--debug 'yes'"),
         ({"token_file": "none"}, "--token_file .*/none: the token can't be read"),

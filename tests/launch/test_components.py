@@ -157,12 +157,26 @@ class TestCommandLine:
             ("--h aws_p3.2xlargo", "torchft_x: --h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'.*"),
             ("--mounts type=bind,src=/none,dst=/b", "torchft_x: --mounts: /none does not exist on this machine.*"),
             ("--mounts nonsense", "torchft_x: --mounts nonsense: unknown mount option nonsense.*"),
+            # to TorchX all that follows a word without a flag is the script's
+            (
+                "--replicas 2 train.py",
+                r"torchft_x: 'train\.py' would be an argument .* write --script train\.py, then .*",
+            ),
         ],
     )
     def test_a_mistake_is_the_last_line(self, words: str, said: str, line: str) -> None:
         done = torchx("run", "-s", "local_cwd", "./components.py:ddp", *words.split(), line=line)
         assert done.returncode in (1, 2)
         assert re.search(said + "$", done.stderr.splitlines()[-1]), done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_from_another_directory_it_says_what_is_missing(self, line: str, tmp_path: Path) -> None:
+        """A clone isn't on the path there (torchx-nightly puts it there)."""
+        done = torchx("run", "-s", "local_cwd", "--dryrun", f"{ROOT}/components.py:ddp", folder=tmp_path, line=line)
+        assert done.returncode == 1
+        absent = f"torchft_x is neither installed for .* nor in {tmp_path}: run torchx in the clone, or install it: .*"
+        default = f"torchft_x: The default script .* does not exist in {tmp_path}; name yours with --script."
+        assert re.search(f"^({absent}|{default})$", done.stderr.splitlines()[-1]), done.stderr
         assert "Traceback" not in done.stderr
 
     def test_the_way_round_for_flags_of_the_script_given_twice(self, line: str) -> None:

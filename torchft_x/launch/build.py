@@ -28,7 +28,7 @@ from torchft_x import env as environment
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.app import to_app
-from torchft_x.launch.checks import check_mounts, check_script, check_token_file
+from torchft_x.launch.checks import check_arguments, check_mounts, check_script, check_token_file
 from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
 from torchft_x.launch.parse import parse_addresses, parse_bool, parse_mounts
 from torchft_x.launch.role import Hook
@@ -71,6 +71,7 @@ def ft_app(
     Raises `SystemExit` with one sentence for a mistake: TorchX prints that without a traceback.
     """
     with _sentences():
+        check_arguments(script, script_args)
         environ = dict(env or {})
         addresses, source = lighthouse_addresses(lighthouse, environ)
         job = FtJob(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,18 @@ def check_script(script: str, whose: str = "") -> None:
         ) from None
     except (OSError, ValueError) as e:
         raise ConfigError(f"The script {script} can't be read: {e}.") from None
+
+
+def check_arguments(script: str, arguments: Sequence[str]) -> None:
+    """The default script takes flags only: another first word means that the script wasn't named with --script."""
+    if script != DEFAULT_SCRIPT or not arguments or arguments[0].startswith("-"):
+        return
+    first = arguments[0]
+    todo = f"write --script {first}" if first.endswith(".py") else "name your script with --script"
+    raise ConfigError(
+        f"{first!r} would be an argument of the default script {DEFAULT_SCRIPT}, which takes none like it, and so would "
+        f"everything after it; {todo}, then options of the component, then -- and the script's arguments."
+    )
 
 
 def check_token_file(path: str) -> None:
