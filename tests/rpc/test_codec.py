@@ -16,7 +16,7 @@ from torchft_x.core import roster as r
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import codec, wire
+from torchft_x.rpc import checks, codec, supervisor_codec, wire
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
@@ -31,7 +31,7 @@ members = st.builds(
     store_address=texts,
     state=states,
     torn=st.booleans(),
-    world_size=st.integers(0, codec.MAX_RANKS),
+    world_size=st.integers(0, checks.MAX_RANKS),
     shrink_only=st.booleans(),
     commit_failures=numbers,
     data=texts,
@@ -81,7 +81,7 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
     st.builds(
         m.Ask,
         call=st.just(4),
-        rank=st.integers(0, codec.MAX_RANKS),
+        rank=st.integers(0, checks.MAX_RANKS),
         state=states,
         torn=st.booleans(),
         shrink_only=st.booleans(),
@@ -124,14 +124,14 @@ def test_over_leave_and_ping_survive() -> None:
 
 def test_supervisor_reports() -> None:
     def event(up: pb.SupervisorUp) -> object:
-        return codec.supervisor_event("0", up)
+        return supervisor_codec.supervisor_event("0", up)
 
     assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
     exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
     assert event(pb.SupervisorUp(exited=exited)) == r.LifeExited("0", 1, "x", -9, "killed")
-    assert codec.next_from_proto(pb.NextLife(attempt=7)) == 7
+    assert supervisor_codec.next_from_proto(pb.NextLife(attempt=7)) == 7
     with pytest.raises(RefusedError, match="attempt is -1"):
-        codec.next_from_proto(pb.NextLife(attempt=-1))
+        supervisor_codec.next_from_proto(pb.NextLife(attempt=-1))
     done = pb.SupervisorDone(code=3, sentence="gave up")
     assert event(pb.SupervisorUp(done=done)) == r.SupervisorFinished("0", 3, "gave up")
 
@@ -142,12 +142,12 @@ def test_supervisor_reports() -> None:
         (pb.Member(replica_id=""), "name"),
         (pb.Member(replica_id="a\nb"), "unprintable"),
         (pb.Member(replica_id="a" * 513), "at most 512"),
-        (pb.Member(replica_id="a", address="x" * (codec.MAX_TEXT + 1)), "address"),
-        (pb.Member(replica_id="a", data="x" * (codec.MAX_DATA + 1)), "data"),
+        (pb.Member(replica_id="a", address="x" * (checks.MAX_TEXT + 1)), "address"),
+        (pb.Member(replica_id="a", data="x" * (checks.MAX_DATA + 1)), "data"),
         (pb.Member(replica_id="a", state=pb.State(step=-1)), "step is -1"),
         (pb.Member(replica_id="a", commit_failures=-1), "commit_failures"),
-        (pb.Member(replica_id="a", world_size=codec.MAX_RANKS + 1), "world size"),
-        (pb.Member(replica_id="a", handles=[""] * (codec.MAX_RANKS + 1)), "handles"),
+        (pb.Member(replica_id="a", world_size=checks.MAX_RANKS + 1), "world size"),
+        (pb.Member(replica_id="a", handles=[""] * (checks.MAX_RANKS + 1)), "handles"),
     ],
 )
 def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
@@ -161,7 +161,7 @@ def test_a_time_that_is_none_is_refused(seconds: float) -> None:
         codec.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
 
 
-@pytest.mark.parametrize("count", [0, codec.MAX_MEMBERS + 1])
+@pytest.mark.parametrize("count", [0, checks.MAX_MEMBERS + 1])
 def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
     with pytest.raises(RefusedError, match="members"):
         codec.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
@@ -183,7 +183,7 @@ def test_an_unknown_reason_and_a_second_hello_are_refused() -> None:
 
 
 def test_a_heartbeat_is_kept_within_reason() -> None:
-    assert codec.check_heartbeat(0.0) == 0.05
-    assert codec.check_heartbeat(1e9) == 3600.0
+    assert checks.check_heartbeat(0.0) == 0.05
+    assert checks.check_heartbeat(1e9) == 3600.0
     with pytest.raises(RefusedError):
-        codec.check_heartbeat(math.nan)
+        checks.check_heartbeat(math.nan)

@@ -1,38 +1,33 @@
 """Wire messages to values of `core` and back.
 
-Nothing that arrives is trusted: every text, list and number has a limit here, and what exceeds it raises `RefusedError`
-with a sentence. Our own wire is package ``torchft_x``; functions with ``peer`` in their name speak torchft's.
+Nothing that arrives is trusted: see `checks`. What supervisors say is in `supervisor_codec`.
+Our own wire is package ``torchft_x``; functions with ``peer`` in their name speak torchft's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from torchft_x.core import messages as m
-from torchft_x.core import node_messages as n
-from torchft_x.core import roster as r
 from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
-from torchft_x.net import parse_address
 from torchft_x.rpc import traits_codec, wire
+from torchft_x.rpc.checks import (
+    MAX_ATTEMPT,
+    MAX_DATA,
+    MAX_MEMBERS,
+    MAX_RANKS,
+    check_replica_id,
+    check_seconds,
+    check_text,
+    check_texts,
+    check_whole,
+)
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-
-MAX_MEMBERS = 4096
-"""Of a quorum. The largest jobs we know of run some hundred replica groups."""
-MAX_TEXT = 4096
-"""Characters of a name, address, digest or sentence. The longest honest one is a store address with its prefix."""
-MAX_DATA = 64 << 10
-"""Characters of a member's `data`, JSON written by users of the peer's client."""
-MAX_RANKS = 16384
-"""Group world size, and with it handles of a member."""
-MAX_NODES = 4096
-"""Of one group."""
 
 M = TypeVar("M", bound=Message)
 
@@ -45,49 +40,13 @@ def parse(kind: type[M], data: bytes, what: str) -> M:
         raise RefusedError(f"The {what} is not a {kind.__name__} message; is the sender another program?") from None
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
-
-
-def _text(value: str, what: str, limit: int = MAX_TEXT) -> str:
-    if len(value) > limit:
-        raise RefusedError(f"A message was refused: {what} has {len(value)} characters, at most {limit} are allowed.")
-    return value
-
-
-def _texts(values: Iterable[str], what: str, limit: int) -> tuple[str, ...]:
-    texts = tuple(_text(v, what) for v in values)
-    if len(texts) > limit:
-        raise RefusedError(f"A message was refused: {what} has {len(texts)} entries, at most {limit} are allowed.")
-    return texts
-
-
-def _whole(value: int, what: str, limit: int = 2**62) -> int:
-    if not 0 <= value <= limit:
-        raise RefusedError(f"A message was refused: {what} is {value}, it must lie between 0 and {limit}.")
-    return value
-
-
-def check_seconds(value: float, what: str) -> float:
-    """A time from the wire: finite and not negative."""
-    if not (math.isfinite(value) and value >= 0):
-        raise RefusedError(f"A message was refused: {what} is {value}, it must be a number of seconds.")
-    return value
-
-
 def _reason(value: str) -> JoinReason:
     try:
         return JoinReason(value) if value else JoinReason.BOUNDARY
     except ValueError:
-        raise RefusedError(f"A message was refused: {_text(value, 'reason', 64)!r} is no reason to join.") from None
-
-
-def check_replica_id(value: str) -> str:
-    """A replica id, group id or host name from the wire. It goes into logs, so it must be printable."""
-    if not value or not value.isprintable():
         raise RefusedError(
-            "A message was refused: a replica, group or host name is empty or holds unprintable characters."
-        )
-    return _text(value, "a name", 512)
+            f"A message was refused: {check_text(value, 'reason', 64)!r} is no reason to join."
+        ) from None
 
 
 # --- our wire --------------------------------------------------------------------------------------------------------
@@ -98,7 +57,7 @@ def state_to_proto(state: State) -> pb.State:
 
 
 def state_from_proto(p: pb.State) -> State:
-    return State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in"))
+    return State(check_whole(p.step, "step"), check_whole(p.committed_in, "committed_in"))
 
 
 def life_to_proto(life: Life) -> pb.Life:
@@ -106,7 +65,8 @@ def life_to_proto(life: Life) -> pb.Life:
 
 
 def life_from_proto(p: pb.Life) -> Life:
-    return Life(_whole(p.attempt, "attempt"), check_seconds(p.started, "start time"), _text(p.token, "life token", 512))
+    attempt, started = check_whole(p.attempt, "attempt", MAX_ATTEMPT), check_seconds(p.started, "start time")
+    return Life(attempt, started, check_text(p.token, "life token", 512))
 
 
 def member_to_proto(v: Member) -> pb.Member:
@@ -131,20 +91,20 @@ def member_from_proto(p: pb.Member) -> Member:
     prepared = None
     if p.HasField("prepared"):
         q = p.prepared
-        prepared = Prepared(_whole(q.quorum, "prepared quorum"), _whole(q.step, "prepared step"), q.digest)
+        prepared = Prepared(check_whole(q.quorum, "prepared quorum"), check_whole(q.step, "prepared step"), q.digest)
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=_text(p.address, "address"),
-        store_address=_text(p.store_address, "store address"),
+        address=check_text(p.address, "address"),
+        store_address=check_text(p.store_address, "store address"),
         state=state_from_proto(p.state),
         torn=p.torn,
-        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        world_size=check_whole(p.world_size, "world size", MAX_RANKS),
         shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        data=_text(p.data, "data", MAX_DATA),
-        handles=_texts(p.handles, "handles", MAX_RANKS),
+        commit_failures=check_whole(p.commit_failures, "commit_failures"),
+        data=check_text(p.data, "data", MAX_DATA),
+        handles=check_texts(p.handles, "handles", MAX_RANKS),
         prepared=prepared,
-        library=_text(p.library, "library", 128),
+        library=check_text(p.library, "library", 128),
     )
 
 
@@ -166,12 +126,12 @@ def quorum_from_proto(p: pb.Quorum) -> Quorum:
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {MAX_MEMBERS} are allowed."
         )
     return Quorum(
-        id=_whole(p.id, "quorum id"),
-        config_id=_whole(p.config_id, "config id"),
-        number=_whole(p.number, "quorum number"),
+        id=check_whole(p.id, "quorum id"),
+        config_id=check_whole(p.config_id, "config id"),
+        number=check_whole(p.number, "quorum number"),
         members=tuple(member_from_proto(x) for x in p.members),
         created=check_seconds(p.created, "created"),
-        granted_through=_whole(p.granted_through, "granted_through"),
+        granted_through=check_whole(p.granted_through, "granted_through"),
         lease=check_seconds(p.lease_s, "lease"),
     )
 
@@ -197,13 +157,13 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         session=session,
         replica_id=check_replica_id(p.replica_id),
         life=life_from_proto(p.life),
-        address=_text(p.address, "address"),
+        address=check_text(p.address, "address"),
         state=state_from_proto(p.state),
         quorum=quorum_from_proto(p.quorum) if p.HasField("quorum") else None,
-        granted_through=_whole(p.granted_through, "granted_through"),
+        granted_through=check_whole(p.granted_through, "granted_through"),
         lease_left=check_seconds(p.lease_left_s, "lease_left"),
-        boot_id=_text(p.boot_id, "boot id", 128),
-        library=_text(p.library, "library", 128),
+        boot_id=check_text(p.boot_id, "boot id", 128),
+        library=check_text(p.library, "library", 128),
     )
 
 
@@ -211,14 +171,14 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
     """What a session says after its hello, as an event of the lighthouse."""
     kind = up.WhichOneof("kind")
     if kind == "join":
-        suspects = _texts(up.join.suspects, "suspects", MAX_MEMBERS)
+        suspects = check_texts(up.join.suspects, "suspects", MAX_MEMBERS)
         member = up.join.member
         traits = traits_codec.from_proto(member.traits) if member.HasField("traits") else None
         return m.Join(session, member_from_proto(member), _reason(up.join.reason), suspects, traits)
     if kind == "leave":
         return m.Leave(session, state_from_proto(up.leave.state))
     if kind == "healed":
-        return m.Healed(session, _whole(up.healed.step, "step"))
+        return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
         return m.Heard(session)
     raise RefusedError("A session sends one hello, then join, leave, healed and ping; something else came.")
@@ -245,8 +205,8 @@ def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
 
 
 def over_from_proto(p: pb.Over) -> m.OverArrived:
-    lost = _texts(p.lost, "lost", MAX_MEMBERS)
-    return m.OverArrived(_whole(p.quorum_id, "quorum id"), lost, _text(p.reason, "reason"))
+    lost = check_texts(p.lost, "lost", MAX_MEMBERS)
+    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_text(p.reason, "reason"))
 
 
 def down_to_event(down: pb.Down) -> m.GroupEvent | None:
@@ -257,82 +217,10 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
     if kind == "over":
         return over_from_proto(down.over)
     if kind == "fenced":
-        return m.FencedArrived(_text(down.fenced.by, "fenced by"))
+        return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
-        return m.RefusedArrived(_text(down.refused.sentence, "sentence"))
+        return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
     return None
-
-
-# --- supervisors ------------------------------------------------------------------------------------------------------
-
-
-def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeExited | r.SupervisorFinished:
-    """A supervisor's report as an event of the roster."""
-    kind = up.WhichOneof("kind")
-    if kind == "started":
-        life = _text(up.started.life, "life token", 512)
-        return r.LifeStarted(group, _attempt(up.started.attempt), life)
-    if kind == "exited":
-        x = up.exited
-        life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
-        return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
-    return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
-
-
-def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
-    """The hello of one node's supervisor, for a group over several nodes."""
-    nodes = _whole(p.nodes, "number of nodes", MAX_NODES)
-    node = _whole(p.node, "node", nodes - 1)
-    group, host = check_replica_id(p.group), check_replica_id(p.host or "?")
-    return n.NodeHere(session, group, node, nodes, _text(p.incarnation, "incarnation", 128), host)
-
-
-def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:
-    """A node's report as an event of the assembly."""
-    kind = up.WhichOneof("kind")
-    if kind == "ready":
-        return n.NodeReady(session, _attempt(up.ready.attempt), _meeting(up.ready.meeting) if up.ready.meeting else "")
-    if kind == "started":
-        return n.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
-    if kind == "ended":
-        x = up.ended
-        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, _text(x.reason, "reason"))
-    if kind == "done":
-        return n.NodeDone(session, up.done.code, _text(up.done.sentence, "sentence"))
-    raise RefusedError(
-        "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
-        "something else came."
-    )
-
-
-def begin_from_proto(p: pb.LifeBegin) -> tuple[int, str, str]:
-    """Attempt, life token and meeting address."""
-    return _attempt(p.attempt), _token(p.life), _meeting(p.meeting)
-
-
-def over_life_from_proto(p: pb.LifeOver) -> tuple[str, int, str]:
-    """Life token, code and reason."""
-    return _token(p.life), int(p.code), _text(p.reason, "reason")
-
-
-def next_from_proto(p: pb.NextLife) -> int:
-    """The number of a group's next life."""
-    return _attempt(p.attempt)
-
-
-def _attempt(value: int) -> int:
-    return _whole(value, "attempt", 2**31)
-
-
-def _token(value: str) -> str:
-    if not value:
-        raise RefusedError("A message was refused: the life token is empty.")
-    return _text(value, "life token", 512)
-
-
-def _meeting(value: str) -> str:
-    """An address the workers may meet at; it becomes an argument of torchrun."""
-    return parse_address(_text(value, "meeting address", 512), what="meeting address").target
 
 
 # --- ranks and their group server ------------------------------------------------------------------------------------
@@ -359,15 +247,15 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuo
 def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
     return m.Ask(
         call=call,
-        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
-        state=State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in")),
+        rank=check_whole(p.group_rank, "group rank", MAX_RANKS),
+        state=State(check_whole(p.step, "step"), check_whole(p.committed_in, "committed_in")),
         torn=p.torn,
         shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        checkpoint_metadata=_text(p.checkpoint_metadata, "checkpoint metadata"),
-        handle=_text(p.reconfigure_handle, "reconfigure handle"),
+        commit_failures=check_whole(p.commit_failures, "commit_failures"),
+        checkpoint_metadata=check_text(p.checkpoint_metadata, "checkpoint metadata"),
+        handle=check_text(p.reconfigure_handle, "reconfigure handle"),
         reason=_reason(p.reason),
-        suspects=_texts(p.suspects, "suspects", MAX_MEMBERS),
+        suspects=check_texts(p.suspects, "suspects", MAX_MEMBERS),
         traits=traits_codec.from_bytes(p.traits) if p.traits else None,
     )
 
@@ -397,16 +285,11 @@ def plan_bytes(plan: Plan) -> bytes:
 def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
     return m.Vote(
         call=call,
-        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
-        step=_whole(p.step, "step"),
-        quorum_id=_whole(p.quorum_id, "quorum id"),
+        rank=check_whole(p.group_rank, "group rank", MAX_RANKS),
+        step=check_whole(p.step, "step"),
+        quorum_id=check_whole(p.quorum_id, "quorum id"),
         ok=p.should_commit,
     )
-
-
-def check_heartbeat(value: float) -> float:
-    """A heartbeat timeout someone else names, in seconds; kept within reason."""
-    return min(max(check_seconds(value, "heartbeat timeout"), 0.05), 3600.0)
 
 
 # --- the peer's lighthouse wire --------------------------------------------------------------------------------------
@@ -429,14 +312,14 @@ def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
 def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=_text(p.address, "address"),
-        store_address=_text(p.store_address, "store address"),
-        state=State(_whole(p.step, "step")),
-        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        address=check_text(p.address, "address"),
+        store_address=check_text(p.store_address, "store address"),
+        state=State(check_whole(p.step, "step")),
+        world_size=check_whole(p.world_size, "world size", MAX_RANKS),
         shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        data=_text(p.data, "data", MAX_DATA),
-        handles=_texts(p.reconfigure_handles, "handles", MAX_RANKS),
+        commit_failures=check_whole(p.commit_failures, "commit_failures"),
+        data=check_text(p.data, "data", MAX_DATA),
+        handles=check_texts(p.reconfigure_handles, "handles", MAX_RANKS),
     )
 
 

@@ -14,7 +14,7 @@ from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import parse_address
-from torchft_x.rpc import codec, wire
+from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.group_shell import QuorumReply
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -112,7 +112,7 @@ class GroupClient:
         if not reply.quorum:
             raise RefusedError(f"The {self._what} is not torchft_x's; all ranks of a group need the same library.")
         quorum = codec.quorum_from_proto(codec.parse(pb.Quorum, reply.quorum, "quorum"))
-        return QuorumReply(quorum, time.monotonic() + codec.check_seconds(reply.lease_left_s, "lease"))
+        return QuorumReply(quorum, time.monotonic() + checks.check_seconds(reply.lease_left_s, "lease"))
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the group's decision: (commit?, why not). Every rank of the group must vote."""

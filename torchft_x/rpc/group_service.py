@@ -15,7 +15,7 @@ import grpc
 from torchft_x.core import messages as m
 from torchft_x.core import recovery
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import codec, wire
+from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.group_shell import GroupShell, Push, QuorumReply, VoteReply
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -23,7 +23,7 @@ from torchft_x.rpc.stream import Stream, answer, answering
 
 log = logging.getLogger(__name__)
 
-MAX_WATCHERS = codec.MAX_RANKS
+MAX_WATCHERS = checks.MAX_RANKS
 
 
 class GroupService:

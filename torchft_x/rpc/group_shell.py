@@ -20,7 +20,7 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, Quorum, group_of
 from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import codec, wire
+from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import metadata
 from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
@@ -245,7 +245,7 @@ class GroupShell:
         """Heartbeat timeout from the answer to hello; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
+            return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 

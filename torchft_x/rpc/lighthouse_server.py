@@ -24,7 +24,7 @@ from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
-from torchft_x.rpc import codec, probe, wire
+from torchft_x.rpc import checks, codec, probe, supervisor_codec, wire
 from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.node_desk import NodeDesk
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -34,7 +34,7 @@ from torchft_x.rpc.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMS = 4 * codec.MAX_MEMBERS
+MAX_STREAMS = 4 * checks.MAX_MEMBERS
 """Open sessions and supervisors together; beyond it new ones are refused."""
 HELLO_TIMEOUT = 10.0
 """Seconds until a new stream must have said hello."""
@@ -307,7 +307,7 @@ class LighthouseShell:
 
     async def _heartbeat(self, request: bytes, _context: Any) -> bytes:
         replica_id = codec.parse(peer_pb.LighthouseHeartbeatRequest, request, "request").replica_id
-        self._feed(m.Heartbeat(codec.check_replica_id(replica_id)))
+        self._feed(m.Heartbeat(checks.check_replica_id(replica_id)))
         return b""
 
     async def _status(self, _request: bytes, _context: Any) -> bytes:
@@ -352,7 +352,7 @@ class LighthouseShell:
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(codec.supervisor_event(group, up))
+            self._feed_group(supervisor_codec.supervisor_event(group, up))
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
@@ -362,7 +362,7 @@ class LighthouseShell:
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         _check_wire(hello.wire, f"the supervisor of group {hello.group:.200} on {hello.host:.200}")
-        group, host = codec.check_replica_id(hello.group), codec.check_replica_id(hello.host or "?")
+        group, host = checks.check_replica_id(hello.group), checks.check_replica_id(hello.host or "?")
         welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
         stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
         self._tell_next(stream, group)

@@ -15,7 +15,7 @@ from torchft_x.core import roster as r
 from torchft_x.core.assembly import Assembly
 from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import codec
+from torchft_x.rpc import supervisor_codec
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.stream import Stream
 
@@ -40,7 +40,7 @@ class NodeDesk:
 
     def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         """A node's supervisor has come, and been welcomed. Raises `RefusedError` if the machine won't have it."""
-        here = codec.node_hello(key, hello)
+        here = supervisor_codec.node_hello(key, hello)
         effects = self._machine.handle(here, time.monotonic())
         for effect in effects:
             if isinstance(effect, n.RefuseNode):
@@ -52,7 +52,7 @@ class NodeDesk:
         """A message after the hello."""
         if up.WhichOneof("kind") == "ping":
             return
-        event = codec.node_event(key, up)
+        event = supervisor_codec.node_event(key, up)
         self._carry_out(self._machine.handle(event, time.monotonic()))
         if isinstance(event, n.NodeDone):
             _, group, node = self._streams[key]

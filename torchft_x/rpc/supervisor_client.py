@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
-from torchft_x.rpc import codec, loop, wire
+from torchft_x.rpc import checks, codec, loop, supervisor_codec, wire
 from torchft_x.rpc.notifier import Notifier
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import check_token, metadata
@@ -79,12 +79,12 @@ class SupervisorClient:
 
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         """That life has ended: proof of death for the other groups."""
-        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: codec.MAX_TEXT])
+        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
         self._report("exited", pb.SupervisorUp(exited=exited))
 
     def done(self, code: int, sentence: str) -> None:
         """The group won't be started again."""
-        done = pb.SupervisorDone(code=code, sentence=sentence[: codec.MAX_TEXT])
+        done = pb.SupervisorDone(code=code, sentence=sentence[: checks.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
 
     def is_up(self) -> bool:
@@ -97,7 +97,7 @@ class SupervisorClient:
 
     def ended(self, attempt: int, life: str, code: int, reason: str) -> None:
         """No process of this node's part of that life is left."""
-        ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: codec.MAX_TEXT])
+        ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
         self._report("ended", pb.SupervisorUp(ended=ended))
 
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None:
@@ -178,16 +178,16 @@ class SupervisorClient:
         down = codec.parse(pb.SupervisorDown, data, "lighthouse's message")
         kind = down.WhichOneof("kind")
         if kind == "stop":
-            self._stopped(int(down.stop.code), down.stop.sentence[: codec.MAX_TEXT])
+            self._stopped(int(down.stop.code), down.stop.sentence[: checks.MAX_TEXT])
         elif kind == "refused":
-            raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
+            raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
         elif kind == "begin":
-            self._begin(*codec.begin_from_proto(down.begin))
+            self._begin(*supervisor_codec.begin_from_proto(down.begin))
         elif kind == "over" and self._on_life is not None:
-            over, outcome = self._on_life[1], codec.over_life_from_proto(down.over)
+            over, outcome = self._on_life[1], supervisor_codec.over_life_from_proto(down.over)
             self._notifier.post(lambda: over(*outcome))
         elif kind == "next":
-            self._tell_number(codec.next_from_proto(down.next))
+            self._tell_number(supervisor_codec.next_from_proto(down.next))
         elif kind == "pong":
             self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
 
@@ -225,7 +225,7 @@ def _welcome(data: bytes) -> float:
     """Heartbeat timeout from the answer to hello."""
     down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
-        raise RefusedError(down.refused.sentence[: codec.MAX_TEXT])
+        raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
-    return codec.check_heartbeat(down.welcome.heartbeat_timeout_s)
+    return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)

@@ -1,0 +1,79 @@
+"""Messages of supervisors to values of `core` and back: a part of `codec`, for the lighthouse and their clients."""
+
+from __future__ import annotations
+
+from torchft_x.core import node_messages as n
+from torchft_x.core import roster as r
+from torchft_x.errors import RefusedError
+from torchft_x.net import parse_address
+from torchft_x.rpc.checks import MAX_ATTEMPT, MAX_NODES, check_replica_id, check_text, check_whole
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+
+def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeExited | r.SupervisorFinished:
+    """A supervisor's report as an event of the roster."""
+    kind = up.WhichOneof("kind")
+    if kind == "started":
+        life = check_text(up.started.life, "life token", 512)
+        return r.LifeStarted(group, _attempt(up.started.attempt), life)
+    if kind == "exited":
+        x = up.exited
+        life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
+        return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
+    return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
+
+
+def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
+    """The hello of one node's supervisor, for a group over several nodes."""
+    nodes = check_whole(p.nodes, "number of nodes", MAX_NODES)
+    node = check_whole(p.node, "node", nodes - 1)
+    group, host = check_replica_id(p.group), check_replica_id(p.host or "?")
+    return n.NodeHere(session, group, node, nodes, check_text(p.incarnation, "incarnation", 128), host)
+
+
+def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:
+    """A node's report as an event of the assembly."""
+    kind = up.WhichOneof("kind")
+    if kind == "ready":
+        return n.NodeReady(session, _attempt(up.ready.attempt), _meeting(up.ready.meeting) if up.ready.meeting else "")
+    if kind == "started":
+        return n.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
+    if kind == "ended":
+        x = up.ended
+        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, check_text(x.reason, "reason"))
+    if kind == "done":
+        return n.NodeDone(session, up.done.code, check_text(up.done.sentence, "sentence"))
+    raise RefusedError(
+        "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
+        "something else came."
+    )
+
+
+def begin_from_proto(p: pb.LifeBegin) -> tuple[int, str, str]:
+    """Attempt, life token and meeting address."""
+    return _attempt(p.attempt), _token(p.life), _meeting(p.meeting)
+
+
+def over_life_from_proto(p: pb.LifeOver) -> tuple[str, int, str]:
+    """Life token, code and reason."""
+    return _token(p.life), int(p.code), check_text(p.reason, "reason")
+
+
+def next_from_proto(p: pb.NextLife) -> int:
+    """The number of a group's next life."""
+    return _attempt(p.attempt)
+
+
+def _attempt(value: int) -> int:
+    return check_whole(value, "attempt", MAX_ATTEMPT)
+
+
+def _token(value: str) -> str:
+    if not value:
+        raise RefusedError("A message was refused: the life token is empty.")
+    return check_text(value, "life token", 512)
+
+
+def _meeting(value: str) -> str:
+    """An address the workers may meet at; it becomes an argument of torchrun."""
+    return parse_address(check_text(value, "meeting address", 512), what="meeting address").target
