@@ -33,6 +33,7 @@ NO_TORCH_AT_START = [
     "torchft_x.rpc.supervisor_client",
     "torchft_x.launch.app",
     "torchft_x.launch.supervisor",
+    "torchft_x.launch.accompany",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]

@@ -36,6 +36,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         (["supervise", "--group", "0", "--groups", "1", "--workers", "0", "--", "x"], 2, "workers is 0"),
         (["supervise", "--group", "0", "--groups", "1", "--max_restarts", "-1", "--", "x"], 2, "max_restarts is -1"),
         (["supervise", "--group", "0", "--groups", "1", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
+        (["accompany", "--name", "e"], 2, "No program given"),
+        (["accompany", "--name", "", "--", "x"], 2, "--name is empty"),
+        (["accompany", "--name", "e", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
     ],
 )
 def test_what_it_says(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.accompany import CompanionConfig
+from torchft_x.launch.accompany import accompany as run_companion
 from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
@@ -65,7 +67,7 @@ def supervise(argv: list[str]) -> int:
             run_dir=args.run_dir,
             lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
-            find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
+            find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
             runner=args.runner,
@@ -92,6 +94,40 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
             f"{args.groups * args.nodes - 1}."
         )
     return str(args.replica // args.nodes), args.replica % args.nodes
+
+
+def accompany(argv: list[str]) -> int:
+    """``torchft_x accompany``: the exit code."""
+    parser = _Parser(
+        prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
+    )
+    parser.add_argument("--name", required=True, help="of the companion, its own within the job")
+    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
+    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = parser.parse_args(argv[:cut])
+    local = env.is_local_job()
+    given = env.read(env.LIGHTHOUSE)
+    try:
+        config = CompanionConfig(
+            companion=args.name,
+            command=tuple(argv[cut + 1 :]),
+            run_dir=args.run_dir,
+            lighthouse=given,
+            rules=RestartRules(max_restarts=args.max_restarts, steps=False),
+            find_timeout=_find_timeout(given, local),
+            local=local,
+        )
+    except TorchftXError as e:
+        print(f"torchft_x accompany: {e}", file=sys.stderr)
+        return 2
+    return run_companion(config)
+
+
+def _find_timeout(given: str | None, local: bool) -> float:
+    return (_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE
 
 
 def lighthouse(argv: list[str]) -> int:
