@@ -51,6 +51,11 @@ def parse_address(text: str, *, what: str = "address") -> Address:
     return Address(host, int(port))
 
 
+def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
+    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one."""
+    return tuple(parse_address(part, what=what) for part in text.split(","))
+
+
 def check_resolvable(address: Address, *, what: str = "address") -> None:
     """Raise `AddressError` if the host's name is unknown. No connection is made."""
     try:

@@ -148,6 +148,17 @@ def test_no_restarts_left(drive) -> None:
     assert run.reports("done")[0]["sentence"] == "worker 0 killed by SIGKILL (max_restarts is 0)"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 0), (signal.SIGTERM, 143)])
+def test_the_exit_code_of_a_group_that_is_over(drive, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+    """Where a scheduler restarts what fails: a group that gave up exits with 0, one that was stopped by a signal not."""
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
+    run = drive(SLEEPER, rules={"max_restarts": 0})
+    worker = run.worker()
+    os.kill(worker if number == signal.SIGKILL else run.process.pid, number)
+    assert run.wait() == code
+    assert run.reports("done")[0]["code"] == (code or 1)  # the lighthouse hears what it was
+
+
 def test_a_missing_script_is_one_sentence(drive) -> None:
     run = drive("", script="nowhere/train.py")
     assert run.wait() == 2
@@ -227,7 +238,7 @@ def test_without_a_lighthouse_it_gives_up_in_time(drive) -> None:
     assert run.wait() == 2
     (line,) = run.err.read_text().splitlines()
     assert line.startswith("Gave up after ")
-    assert f"waiting for the lighthouse's address in {run.folder / 'lighthouse'}" in line
+    assert f"waiting for the lighthouse (no address in {run.folder / 'lighthouse'} yet)" in line
 
 
 def test_an_old_address_file_is_read_again(drive) -> None:

@@ -215,6 +215,20 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
     assert "crashed 5 times" in text
 
 
+def test_what_a_scheduler_that_replaces_processes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = lighthouse_main.make_parser().parse_args(["--min_replicas", "1", "--job_groups", "0,1"])
+    once = lighthouse_main.read_settings(args)
+    assert once.roster is not None
+    assert once.roster.gone_grace < 10
+    assert once.lighthouse.new_job
+    monkeypatch.setenv("TORCHFT_X_REPLACED_WITHIN", "600")
+    replaced = lighthouse_main.read_settings(args)
+    assert replaced.roster is not None
+    assert (replaced.roster.gone_grace, replaced.roster.arrive_timeout) == (600, 600)
+    assert not replaced.lighthouse.new_job  # it may be the second of its kind
+    assert not replaced.lighthouse.restarted
+
+
 @pytest.mark.slow
 def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
     with running(tmp_path, "--job_groups", "0,1") as lh:

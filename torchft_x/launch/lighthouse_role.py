@@ -1,4 +1,4 @@
-"""The lighthouse as a role of a job: what must be there before it serves, and what ends it.
+"""The lighthouse as a role of a job: where it serves, what must be there before, and what ends it.
 
 In the run directory it makes ``token`` (0600, kept if it is there) and then lets the server write ``lighthouse``, its
 address. Whoever reads the address can therefore read the token.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
+import sys
 from pathlib import Path
 
-from torchft_x import env
+from torchft_x import env, net
 from torchft_x.errors import ConfigError
 from torchft_x.launch import tree
+
+_PORT = 29510  # the peer's
 
 
 def end_with_the_launcher() -> bool:
@@ -23,6 +27,10 @@ def end_with_the_launcher() -> bool:
         return False
     tree.when_parent_dies(launcher, lambda: os.kill(os.getpid(), signal.SIGTERM))
     return True
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
 
 
 def make_token(run_dir: Path) -> Path:
@@ -36,17 +44,46 @@ def make_token(run_dir: Path) -> Path:
     except OSError as e:
         raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
     with os.fdopen(fd, "w", encoding="ascii") as f:
-        f.write(secrets.token_urlsafe(32) + "\n")
+        f.write(new_token() + "\n")
     return path
 
 
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """The flags of the server with what the role adds; a flag that is given stays as it is."""
     added: list[str] = []
-    if "--token_file" not in argv and env.read(env.TOKEN) is None:
+    if "--bind" not in argv:  # a local job shares its host's ports with everybody
+        added += ["--bind", f"[::]:{0 if local else _port()}"]
+    if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
         added += ["--address_file", str(run_dir / "lighthouse")]
     if local and "--advertise_host" not in argv and env.read(env.ADVERTISE_HOST) is None:
         added += ["--advertise_host", "127.0.0.1"]
     return [*argv, *added]
+
+
+def _port() -> int:
+    """The one the other roles expect; 0 (any) if it is taken on this host."""
+    port = env.read_int(env.LIGHTHOUSE_PORT, _PORT) or 0
+    if port == 0 or _is_free(port):
+        return port
+    print(
+        f"torchft_x lighthouse: port {port} is taken on this host; another one is used, which only the address file in "
+        "the run directory tells. Roles that don't share that directory will not find it: choose another --run_dir "
+        "(the port follows from it).",
+        file=sys.stderr,
+        flush=True,
+    )
+    return 0
+
+
+def _is_free(port: int) -> bool:
+    host = net.any_host()
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended don't matter
+        try:
+            s.bind((host, port))
+            s.listen(1)
+        except OSError:
+            return False
+    return True

@@ -1,17 +1,18 @@
-"""Where the lighthouse of this job is: a given address, else the address file in the shared run directory."""
+"""Where the lighthouse of this job is. The order, and why: docs/decisions/0007-how-roles-find-each-other.md."""
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x import env
-from torchft_x.errors import ConfigError
-from torchft_x.net import Address, check_resolvable, parse_address
+from torchft_x.errors import AddressError, ConfigError
+from torchft_x.net import Address, check_resolvable, parse_address, parse_addresses
 
-_CONNECT_TIMEOUT = 1.0  # seconds for one look
+_CONNECT_TIMEOUT = 1.0  # seconds for one address
 
 
 @dataclass(frozen=True)
@@ -22,53 +23,110 @@ class Found:
 
 
 class Locator:
-    """Looks once per call, never waits longer than a connect.
+    """Looks once per call, never waits longer than a connect to each address.
 
-    Raises `ConfigError` (`AddressError` for the address) where waiting would not help.
+    `given` may be a list: the first that answers counts, and nothing else is looked at. Without it come the address
+    file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds.
+
+    Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
 
     def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._file = None if run_dir is None else run_dir / "lighthouse"
         self._token_file = None if run_dir is None else run_dir / "token"
-        self._given: Address | None = None  # None: by the address file
-        self.missing = ""  # what we still wait for, a clause for people
+        self._given: tuple[Address, ...] = ()  # empty: by the run directory and the scheduler
+        self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
+        self._tried: list[str] = []  # by the last look, a clause each
+        # the variable with the host; the processes of a local job share their host's ports with everybody
+        self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
         if given is not None:
-            self._given = parse_address(given, what=env.LIGHTHOUSE)
-            check_resolvable(self._given, what=env.LIGHTHOUSE)
-        elif run_dir is None:
+            self._given = parse_addresses(given, what=env.LIGHTHOUSE)
+            _check_any_resolvable(self._given)
+        elif run_dir is None and (self._host_in is None or self._port is None):
             raise ConfigError(
                 f"No lighthouse: set {env.LIGHTHOUSE} to its address, or --run_dir to a shared directory."
             )
 
+    @property
+    def missing(self) -> str:
+        """What we still wait for and where it was looked for, a clause for people."""
+        return f"the lighthouse ({'; '.join(self._tried)})"
+
     def look(self) -> Found | None:
         """The lighthouse, if it can be reached now."""
-        address = self._given or self._read_file()
-        if address is None:
-            return None
+        self._tried = []
+        if self._given:
+            return next((self._with_token(a) for a in self._given if self._answers(a)), None)
+        return self._by_file() or self._by_host()
+
+    def _answers(self, address: Address, by: str = "") -> bool:
         try:
             socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT).close()
-        except OSError as e:
-            # the file may be an earlier run's: it is read again at the next look
-            self.missing = f"the lighthouse at {address.url} ({e.strerror or e})"
-            return None
-        return self._with_token(address)
+        except (OSError, UnicodeError) as e:  # UnicodeError: a name that can't be one
+            self._tried.append(f"{address.url}{by}: {getattr(e, 'strerror', None) or e}")
+            return False
+        return True
 
-    def _read_file(self) -> Address | None:
-        assert self._file is not None
+    def _by_file(self) -> Found | None:
+        """The file may be an earlier run's: it is read again at each look, and what it names must answer."""
+        if self._file is None:
+            return None
         try:
             text = self._file.read_text(encoding="utf-8").strip()
         except OSError:
             text = ""
         if not text:
-            self.missing = f"the lighthouse's address in {self._file}"
+            self._tried.append(f"no address in {self._file} yet")
             return None
-        return parse_address(text, what=str(self._file))
+        address = parse_address(text, what=str(self._file))
+        # the token is written before the address
+        return self._with_token(address, self._token_file) if self._answers(address, f" by {self._file}") else None
 
-    def _with_token(self, address: Address) -> Found:
-        """The token of the environment; with an address file, else the one beside it (written before the address)."""
+    def _by_host(self) -> Found | None:
+        if self._host_in is None or self._port is None:
+            return None
+        host = first_host(env.read(self._host_in, "", self._environ) or "")
+        if not host:
+            self._tried.append(f"no host in the variable {self._host_in}")
+            return None
+        address = Address(host, self._port)
+        # A job's own lighthouse has a token. Without it nothing good can answer: another job's lighthouse at most.
+        if not self._has_token():
+            where = f"{env.TOKEN}, {env.TOKEN_FILE}" + (f" or {self._token_file}" if self._token_file else "")
+            self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
+            return None
+        found = self._answers(address, f" by {self._host_in}")
+        return self._with_token(address, self._token_file) if found else None
+
+    def _has_token(self) -> bool:
+        return self._given_token() or (self._token_file is not None and self._token_file.exists())
+
+    def _given_token(self) -> bool:
+        return any(env.read(name, None, self._environ) for name in (env.TOKEN, env.TOKEN_FILE))
+
+    def _with_token(self, address: Address, beside: Path | None = None) -> Found:
+        """With the token of the environment, else that in the run directory if the address is the job's own."""
         environ = dict(self._environ)
-        beside = self._token_file if self._given is None else None
-        if beside is not None and not env.read(env.TOKEN, None, environ) and beside.exists():
-            environ.setdefault(env.TOKEN_FILE, str(beside))
+        if beside is not None and not self._given_token() and beside.exists():
+            environ[env.TOKEN_FILE] = str(beside)
         return Found(address, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
+
+
+def first_host(text: str) -> str:
+    """The first of ``a,b`` (Kubernetes) or of ``n[01-04,7],m2`` (Slurm)."""
+    first = re.split(r",(?![^\[]*\])", text.strip(), maxsplit=1)[0].strip()
+    return re.sub(r"\[([^\]]*)\]", lambda m: re.split("[,-]", m[1], maxsplit=1)[0], first)
+
+
+def _check_any_resolvable(addresses: tuple[Address, ...]) -> None:
+    """One known name is enough: stand-bys may come later."""
+    first: AddressError | None = None
+    for address in addresses:
+        try:
+            check_resolvable(address, what=env.LIGHTHOUSE)
+            return
+        except AddressError as e:
+            first = first or e
+    if first is not None:
+        raise first

@@ -41,6 +41,9 @@ class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's class
 
     ft: RoleFacts = field(default_factory=lambda: RoleFacts(kind="companion", groups=1))
 
+    def __post_init__(self) -> None:
+        self.given_image = self.image  # TorchX puts a patched image in its place, in the first role only
+
     def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:
         """Raises `SystemExit` with one sentence where the job can't work there."""
         try:

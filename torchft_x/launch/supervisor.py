@@ -124,7 +124,6 @@ class _Stop:
 
     code: int
     sentence: str
-    own: bool = False  # this supervisor's own decision: nobody else has ended it
 
 
 class Keeper:
@@ -160,10 +159,10 @@ class Keeper:
 
     # --- requests to stop ----------------------------------------------------------------------------------------------
 
-    def request_stop(self, code: int, sentence: str, *, hurry: bool = False, own: bool = False) -> None:
+    def request_stop(self, code: int, sentence: str, *, hurry: bool = False) -> None:
         """From any thread, also from a signal handler. With `hurry`, a request after the first ends the grace."""
         if self._stop is None:
-            self._stop = _Stop(code, sentence, own)
+            self._stop = _Stop(code, sentence)
         elif hurry:
             self._hurry = True
         self._wake()
@@ -202,7 +201,7 @@ class Keeper:
             try:
                 self._check_command()
             except ConfigError as e:
-                return self._finish(_Stop(2, str(e), own=True))
+                return self._finish(_Stop(2, str(e)))
             return self._finish(self._run_lives())
         finally:
             tree.kill_descendants()
@@ -278,7 +277,7 @@ class Keeper:
             self._say(died)
             for line in () if end.shown else end.last_words:
                 self._say(f"    {line}")
-            return _Stop(1, decision.sentence, own=True)
+            return _Stop(1, decision.sentence)
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
@@ -354,16 +353,21 @@ class Keeper:
         raise NotImplementedError
 
     def _finish(self, stop: _Stop) -> int:
-        """Tell the lighthouse and the person how it ends."""
+        """Tell the lighthouse and the person how it ends; the exit code."""
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
-        if stop.own and stop.code != 0:  # a scheduler that restarts what failed shall not try again
-            return env.read_int(env.GIVE_UP_CODE, stop.code, self._environ) or 0
-        return stop.code
+        return self._exit_code(stop)
+
+    def _exit_code(self, stop: _Stop) -> int:
+        """A scheduler that restarts what fails must not restart what is over; after a signal it may."""
+        if stop.code == 0 or stop.code >= 128:
+            return stop.code
+        code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        return stop.code if code is None else code
 
     def _announce(self, stop: _Stop) -> None:
         """Say once why it stops."""
@@ -410,7 +414,7 @@ class Supervisor(Keeper):
             stopped=lambda: self._stop is not None,
             wake=self._wake,
             say=self._say,
-            give_up=lambda sentence: self.request_stop(1, sentence, own=True),
+            give_up=lambda sentence: self.request_stop(1, sentence),
         )
 
     def _spec(self, begun: Begun, folder: Path) -> LifeSpec:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchft_x import env
@@ -77,9 +77,12 @@ def read_settings(args: argparse.Namespace) -> Settings:
         token = check_token(env.read_token())
     roster = None
     attempt = env.read_int(env.ATTEMPT, 0) or 0
+    replaced_within = env.read_seconds(env.REPLACED_WITHIN)
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
         roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
+        if replaced_within is not None:
+            roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
     return Settings(
         lighthouse=LighthouseConfig(
             min_replicas=args.min_replicas,
@@ -87,7 +90,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
             tick=args.quorum_tick_ms / 1000,
             heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
             # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
-            new_job=roster is not None and attempt == 0,
+            # One that a scheduler has started can't tell which it is.
+            new_job=roster is not None and attempt == 0 and replaced_within is None,
             restarted=roster is not None and attempt > 0,
             boot_id=wire.boot_id(),
         ),

@@ -1,12 +1,256 @@
-"""`kubernetes`."""
+"""`kubernetes`: TorchX makes one Volcano job of it, with one task of one pod for every replica of every role.
+
+TorchX's request either restarts everything when one pod fails, or nothing. Here the kubelet restarts a group's pod in
+place and the lighthouse's pod tells the job's outcome. What Volcano does with each setting, and why these were chosen:
+docs/decisions/0007-how-roles-find-each-other.md.
+"""
 
 from __future__ import annotations
 
+import importlib
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.lighthouse_role import new_token
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
+_LOCAL_RUN_DIR = "/tmp/torchft_x"  # a pod's own, where the run directory isn't mounted
+_GRACE = 10  # seconds between SIGTERM and SIGKILL: the supervisor gives its workers 5 and its last report 2
+_UNREACHABLE = 5  # seconds a node may be out of touch before its pods are given up; Kubernetes' default is 300
+_REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
+_MAX_HOST_NAME = 63  # a pod's name is its host name, a DNS label
+
+_ROLE_NAME = "torchx.pytorch.org/role-name"
+_ROLE_INDEX = "torchx.pytorch.org/role-index"
+
+# The lighthouse's own outcome is the job's. Terminated is "failed" to TorchX, Aborted would be "cancelled".
+_DECIDES = [
+    {"event": "TaskCompleted", "action": "CompleteJob"},
+    {"event": "PodFailed", "action": "TerminateJob"},
+]
+
 
 def adjust(role: FtRole, info: Any) -> Any:
+    """Raises `ConfigError` where no pod could start, or none could find the others."""
+    resource: Any = getattr(getattr(info, "request", None), "resource", None)
+    tasks = _tasks(resource)
+    own = [t for t in tasks if _label(t, _ROLE_NAME) == role.name]
+    if not own:
+        return info
+    for task in own:
+        _check(role, resource, task)
+    _patch_images(role, own, tasks)
+    _know_completing()
+    shared = all(_is_mounted(t, _value(t, env.RUN_DIR)) for t in tasks if _value(t, env.RUN_DIR))
+    _give_token(role, own, tasks, shared)
+    for task in own:
+        _adjust_task(role, task)
+        _adjust_pod(role, resource, task)
+    _adjust_job(role, resource["spec"], len(tasks))
     return info
+
+
+# --- the job ---------------------------------------------------------------------------------------------------------
+
+
+def _adjust_job(role: FtRole, spec: dict[str, Any], pods: int) -> None:
+    facts = role.ft
+    if facts.kind == "trainer":
+        spec["minAvailable"] = facts.min_replicas * facts.nodes + (1 if facts.own_lighthouse else 0)
+        if facts.own_lighthouse:
+            # A group that gave up has exited with 0: were only the pods counted, the job would seem to have succeeded
+            # if Volcano counts them before it hears of the lighthouse's failure.
+            spec["minSuccess"] = pods
+    if not facts.own_lighthouse:
+        # Volcano lets a job's pods be reached by its own pods only: the lighthouse is in another job.
+        arguments = spec.get("plugins", {}).get("svc")
+        if isinstance(arguments, list) and "--disable-network-policy" not in arguments:
+            arguments.append("--disable-network-policy")
+
+
+def _adjust_task(role: FtRole, task: dict[str, Any]) -> None:
+    own_lighthouse = role.ft.kind == "lighthouse" and role.ft.own_lighthouse
+    task["policies"] = list(_DECIDES) if own_lighthouse else []
+    if role.ft.kind == "companion":
+        task["minAvailable"] = 0  # the job neither waits for it nor fails with it
+
+
+def _know_completing() -> None:
+    """TorchX 0.7.0 has no name for the phase in which Volcano ends a completed job: ``--wait`` would fail on it."""
+    states = getattr(importlib.import_module("torchx.schedulers.kubernetes_scheduler"), "JOB_STATE", None)
+    if isinstance(states, dict) and "Terminating" in states:
+        states.setdefault("Completing", states["Terminating"])
+
+
+def _patch_images(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
+    """TorchX puts the image with the workspace's code into the first role only; the others had the same before."""
+    patched = _container(own[0]).image
+    if _label(own[0], _ROLE_INDEX) != "0" or patched == role.given_image:
+        return
+    for task in tasks:
+        if _container(task).image == role.given_image:
+            _container(task).image = patched
+            if _value(task, "TORCHX_IMAGE"):
+                _set(task, "TORCHX_IMAGE", patched)
+
+
+def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]], shared: bool) -> None:
+    """Pods that share no directory get the token in their environment, the same in the whole request."""
+    if any(_value(t, name) for t in own for name in (env.TOKEN, env.TOKEN_FILE)):
+        return
+    token = next((v for t in tasks if (v := _value(t, env.TOKEN))), None) or env.read_token()
+    if token is None and role.ft.own_lighthouse and not shared:
+        token = new_token()
+    if token is not None:
+        for task in own:
+            _set(task, env.TOKEN, token)
+    elif role.ft.kind == "lighthouse" and not shared:
+        raise ConfigError(
+            "This lighthouse would make its token in its own pod, where nobody can read it: mount --run_dir, give a "
+            f"--token_file that is mounted, or set {env.TOKEN} in the shell that submits it."
+        )
+
+
+# --- a pod -----------------------------------------------------------------------------------------------------------
+
+
+def _check(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
+    if not _container(task).image:
+        raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
+    name = _pod_name(resource, task)
+    if len(name) > _MAX_HOST_NAME:
+        raise ConfigError(
+            f"The pod of {role.name} would be named {name}, which is {len(name)} characters long; Kubernetes allows "
+            f"{_MAX_HOST_NAME}: choose a shorter --name."
+        )
+
+
+def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
+    spec, facts = task["template"].spec, role.ft
+    if facts.kind == "lighthouse":
+        # found by name: a pod that replaces it has another address
+        host = f"{_pod_name(resource, task)}.{resource['metadata']['name']}"
+        _set(task, env.ADVERTISE_HOST, host, unless_given=True)
+        _open_port(task)
+        # TorchX requests a gibibyte less than is asked for, for the lighthouse nothing: it would be evicted first
+        container = _container(task)
+        container.resources.requests = dict(container.resources.limits)
+        if facts.own_lighthouse:
+            _set(task, env.REPLACED_WITHIN, str(_REPLACED_WITHIN), unless_given=True)
+    else:
+        _set(
+            task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True
+        )  # a pod's name often can't be resolved
+        if facts.own_lighthouse:
+            _set(task, env.GIVE_UP_CODE, "0", unless_given=True)
+    # The exit code counts for the job's own lighthouse, and for a group that no lighthouse of the job speaks for.
+    counts = (facts.kind == "lighthouse") == facts.own_lighthouse
+    spec.restart_policy = "Never" if counts else "OnFailure"
+    if spec.termination_grace_period_seconds is None:
+        spec.termination_grace_period_seconds = _GRACE
+    _tolerate(spec)
+    _keep_run_dir(task)
+
+
+def _tolerate(spec: Any) -> None:
+    """A node that is out of touch loses its pods soon. Tolerations that are there stay."""
+    spec.tolerations = list(spec.tolerations or [])
+    for trouble in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{trouble}"
+        if not any(t.key == key for t in spec.tolerations):
+            spec.tolerations.append(
+                _model("V1Toleration", key=key, operator="Exists", effect="NoExecute", toleration_seconds=_UNREACHABLE)
+            )
+
+
+def _keep_run_dir(task: dict[str, Any]) -> None:
+    """The submitter's path means nothing in a pod, unless it is mounted there: else a directory of the pod's own."""
+    run_dir = _value(task, env.RUN_DIR)
+    if not run_dir or _is_mounted(task, run_dir):
+        return
+    spec, container = task["template"].spec, _container(task)
+    volume = "torchft-x-run"  # it outlives the container: a group's logs stay when the kubelet restarts it
+    spec.volumes = [*(spec.volumes or []), _model("V1Volume", name=volume, empty_dir=_model("V1EmptyDirVolumeSource"))]
+    mount = _model("V1VolumeMount", name=volume, mount_path=_LOCAL_RUN_DIR)
+    container.volume_mounts = [*(container.volume_mounts or []), mount]
+    _set(task, env.RUN_DIR, _LOCAL_RUN_DIR)
+    words = container.command
+    end = words.index("--") if "--" in words else len(words)  # what follows is the script's
+    for i in range(1, end):
+        if words[i - 1] == "--run_dir":
+            words[i] = _LOCAL_RUN_DIR
+
+
+def _open_port(task: dict[str, Any]) -> None:
+    words, container = _container(task).command, _container(task)
+    port = _value(task, env.LIGHTHOUSE_PORT)
+    if "--bind" in words:
+        port = words[words.index("--bind") + 1].rpartition(":")[2]
+    ports = list(container.ports or [])
+    if port and port != "0" and not any(p.container_port == int(port) for p in ports):
+        container.ports = [*ports, _model("V1ContainerPort", name="lighthouse", container_port=int(port))]
+
+
+# --- TorchX's request, which holds models of the kubernetes package -----------------------------------------------------
+
+
+def _tasks(resource: Any) -> list[dict[str, Any]]:
+    """Empty if the request looks otherwise than we know."""
+    spec = resource.get("spec") if isinstance(resource, dict) and "metadata" in resource else None
+    tasks = spec.get("tasks") if isinstance(spec, dict) else None
+    if not isinstance(tasks, list):
+        return []
+    return [t for t in tasks if getattr(getattr(t.get("template"), "spec", None), "containers", None)]
+
+
+def _container(task: dict[str, Any]) -> Any:
+    return task["template"].spec.containers[0]
+
+
+def _label(task: dict[str, Any], name: str) -> str | None:
+    value: str | None = (task["template"].metadata.labels or {}).get(name)
+    return value
+
+
+def _pod_name(resource: dict[str, Any], task: dict[str, Any]) -> str:
+    return f"{resource['metadata']['name']}-{task['name']}-0"
+
+
+def _value(task: dict[str, Any], name: str) -> str | None:
+    """Of an environment variable, if it is there and isn't filled in by Kubernetes."""
+    return next((e.value for e in _container(task).env or [] if e.name == name), None)
+
+
+def _set(task: dict[str, Any], name: str, value: Any, *, unless_given: bool = False) -> None:
+    """`value` is a string, or a source for Kubernetes to fill it in from."""
+    container = _container(task)
+    old = list(container.env or [])
+    if unless_given and any(e.name == name for e in old):
+        return
+    new = _model("V1EnvVar", name=name, **{"value" if isinstance(value, str) else "value_from": value})
+    if any(e.name == name for e in old):
+        container.env = [new if e.name == name else e for e in old]
+    else:
+        container.env = [*old, new]
+
+
+def _field(path: str) -> Any:
+    return _model("V1EnvVarSource", field_ref=_model("V1ObjectFieldSelector", field_path=path))
+
+
+def _is_mounted(task: dict[str, Any], path: str | None) -> bool:
+    """Whether the pod can write this path on something that other pods may have mounted, too."""
+    private = {v.name for v in task["template"].spec.volumes or [] if v.empty_dir is not None}
+    return path is not None and any(
+        m.name not in private and not m.read_only and PurePosixPath(path).is_relative_to(m.mount_path)
+        for m in _container(task).volume_mounts or []
+    )
+
+
+def _model(kind: str, /, **fields: Any) -> Any:
+    """The package is there: TorchX has made the request with it. Ours doesn't depend on it."""
+    return getattr(importlib.import_module("kubernetes.client"), kind)(**fields)

@@ -1,0 +1,50 @@
+"""TorchX's two lines, as commands: that of this interpreter, and torchx-nightly's in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled
+from torchft_x import env
+
+ROOT = Path(__file__).parent.parent.parent
+BOTH = ("this", "nightly")
+
+
+def interpreter(line: str) -> str:
+    """The Python of a line; skips the test where there is none."""
+    if line == "this":
+        return sys.executable
+    python = env.read(env.NIGHTLY_PYTHON)
+    if python is None:
+        pytest.skip(
+            f"set {env.NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's dependencies"
+        )
+    return python
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Of a user's shell: nothing of ours, and not the clone on the path."""
+    mine = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE")
+    clean = {k: v for k, v in os.environ.items() if k not in mine and not k.startswith("TORCHFT_X_")}
+    return clean | variables
+
+
+def torchx(
+    *words: str, folder: Path = ROOT, line: str = "this", seconds: float = 60, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The real command, to its end."""
+    return subprocess.run(
+        [str(Path(interpreter(line)).with_name("torchx")), *words],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=scaled(seconds),
+        check=False,
+    )
