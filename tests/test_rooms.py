@@ -34,6 +34,7 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.app",
     "torchft_x.launch.supervisor",
     "torchft_x.launch.accompany",
+    "torchft_x.launch.doctor_checks",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]

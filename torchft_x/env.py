@@ -45,6 +45,9 @@ PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an envir
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -144,3 +146,37 @@ def lighthouse(argv: list[str]) -> int:
     from torchft_x.rpc.lighthouse_main import main
 
     return main(argv)
+
+
+def doctor(argv: list[str]) -> int:
+    """``torchft_x doctor``: 1 if something is a problem."""
+    from torchft_x.launch import doctor as d
+    from torchft_x.launch.doctor_checks import CHECKS
+
+    parser = _Parser(
+        prog="torchft_x doctor", description="Look at what a job needs on this machine, and say what to do."
+    )
+    parser.add_argument("--lighthouse", metavar="ADDRESS", help=f"also look at this one; default {env.LIGHTHOUSE}")
+    parser.add_argument("--run_dir", type=Path, metavar="DIR", help="of a run, or where one shall write")
+    parser.add_argument("--torch", action="store_true", help="also import torch, which takes seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    try:
+        folder = Path.cwd()
+    except OSError:  # it has been removed
+        folder = Path("/")
+    case = d.Case(
+        environ=env.everything(),
+        folder=folder,
+        home=Path(os.path.expanduser("~")),
+        lighthouse=args.lighthouse,
+        run_dir=args.run_dir,
+        torch=args.torch,
+    )
+    try:
+        findings = d.examine(case, CHECKS)
+        print(json.dumps(d.as_json(findings)) if args.json else "\n".join(d.lines(findings)), flush=True)
+    except (KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return 130
+    return 1 if any(f.level == "problem" for f in findings) else 0

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc.aio
 
+from torchft_x._version import __version__
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
 from torchft_x.core.companions import StopCompanion
@@ -122,7 +123,7 @@ class LighthouseShell:
 
     def status(self) -> dict[str, Any]:
         """Json-able: what the machine (and the roster) know. On the loop's thread."""
-        status = dict(self._machine.status(time.monotonic()))
+        status = {"version": __version__, "wire": wire.WIRE, **self._machine.status(time.monotonic())}
         if self._roster is not None:
             status["groups"] = self._roster.status()
         status["assembly"] = self._nodes.status()
