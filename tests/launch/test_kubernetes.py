@@ -224,8 +224,9 @@ def test_a_stand_alone_lighthouse_stays() -> None:
 
 
 def test_a_lost_node_is_given_up_soon() -> None:
+    made = request()
     for task in ("lighthouse-0", "trainer-1"):
-        pod = request().pod(task)
+        pod = made.pod(task)
         assert pod["terminationGracePeriodSeconds"] == 10
         assert {t["key"]: (t["effect"], t["operator"], t["tolerationSeconds"]) for t in pod["tolerations"]} == {
             "node.kubernetes.io/not-ready": ("NoExecute", "Exists", 5),

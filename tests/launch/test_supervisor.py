@@ -148,15 +148,21 @@ def test_no_restarts_left(drive) -> None:
     assert run.reports("done")[0]["sentence"] == "worker 0 killed by SIGKILL (max_restarts is 0)"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 0), (signal.SIGTERM, 143)])
-def test_the_exit_code_of_a_group_that_is_over(drive, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
-    """Where a scheduler restarts what fails: a group that gave up exits with 0, one that was stopped by a signal not."""
+def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive, monkeypatch) -> None:
     monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
     run = drive(SLEEPER, rules={"max_restarts": 0})
-    worker = run.worker()
-    os.kill(worker if number == signal.SIGKILL else run.process.pid, number)
-    assert run.wait() == code
-    assert run.reports("done")[0]["code"] == (code or 1)  # the lighthouse hears what it was
+    os.kill(run.worker(), signal.SIGKILL)
+    assert run.wait() == 0
+    assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
+
+
+def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
+    run = drive(SLEEPER)
+    run.worker()
+    run.process.terminate()
+    assert run.wait() == 143
+    assert [r["kind"] for r in run.reports()] == ["started", "exited", "closed"]
 
 
 def test_a_missing_script_is_one_sentence(drive) -> None:

@@ -358,16 +358,12 @@ class Keeper:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
+        give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        if give_up_code is not None and stop.code >= 128:
+            return stop.code  # by a signal: the scheduler will start this again, so it isn't done
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
-        return self._exit_code(stop)
-
-    def _exit_code(self, stop: _Stop) -> int:
-        """A scheduler that restarts what fails must not restart what is over; after a signal it may."""
-        if stop.code == 0 or stop.code >= 128:
-            return stop.code
-        code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
-        return stop.code if code is None else code
+        return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
 
     def _announce(self, stop: _Stop) -> None:
         """Say once why it stops."""

@@ -108,7 +108,7 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
     if token is not None:
         for task in own:
             _set(task, env.TOKEN, token)
-    elif role.ft.kind == "lighthouse" and not shared:
+    elif role.ft.kind == "lighthouse" and not shared and "--token_file" not in role.args:
         raise ConfigError(
             "This lighthouse would make its token in its own pod, where nobody can read it: mount --run_dir, give a "
             f"--token_file that is mounted, or set {env.TOKEN} in the shell that submits it."
@@ -142,9 +142,8 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
         if facts.own_lighthouse:
             _set(task, env.REPLACED_WITHIN, str(_REPLACED_WITHIN), unless_given=True)
     else:
-        _set(
-            task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True
-        )  # a pod's name often can't be resolved
+        # its own name can't be resolved in other pods
+        _set(task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True)
         if facts.own_lighthouse:
             _set(task, env.GIVE_UP_CODE, "0", unless_given=True)
     # The exit code counts for the job's own lighthouse, and for a group that no lighthouse of the job speaks for.
