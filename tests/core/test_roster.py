@@ -280,3 +280,73 @@ def test_status_tells_each_group() -> None:
 def test_config_errors_name_the_field(options: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         RosterConfig(**options)
+
+
+# --- groups over several nodes -----------------------------------------------------------------------------------------
+
+
+def two_nodes(**options: object) -> Roster:
+    """Group a is on two nodes, group b on one; both train in one quorum."""
+    roster = Roster(RosterConfig(groups=("a", "b"), **options))  # type: ignore[arg-type]
+    for event in (
+        SupervisorHere("a", "host0", 0, 2),
+        SupervisorHere("a", "host1", 1, 2),
+        SupervisorHere("b", "host2"),
+        LifeStarted("a", 0, "La"),
+        LifeStarted("b", 0, "Lb"),
+        QuorumIssued(frozenset({"La", "Lb"})),
+    ):
+        assert roster.handle(event, 0.0) == []
+    return roster
+
+
+def test_a_group_is_lost_when_the_supervisor_of_any_node_is() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 on host1 is gone without a word."
+    assert roster.status()["a"]["state"] == "lost"
+    effects = roster.handle(SupervisorFinished("b", 0, ""), 20.0)
+    (verdict,) = verdicts(effects)
+    assert verdict.code == 1
+    assert [s.group for s in stops(effects)] == ["a"]  # its other node is still here, and must go
+
+
+def test_a_lost_group_is_back_when_all_its_nodes_are() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    roster.handle(Tick(), 13.0)
+    assert roster.handle(SupervisorHere("a", "host7", 0, 2), 14.0) == []
+    (note,) = roster.handle(SupervisorHere("a", "host8", 1, 2), 15.0)
+    assert isinstance(note, Note)
+    assert roster.status()["a"]["state"] == "running"
+
+
+def test_a_node_that_never_comes_is_named() -> None:
+    roster = Roster(RosterConfig(groups=("a", "b"), arrive_timeout=30.0))
+    roster.handle(SupervisorHere("a", "h", 0, 2), 0.0)
+    roster.handle(SupervisorHere("b", "h"), 0.0)
+    assert roster.status()["a"]["state"] == "awaited"
+    (note,) = roster.handle(Tick(), 30.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 has not come within 30 s."
+
+
+def test_a_group_has_finished_when_all_its_nodes_have() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("b", 0, ""), 10.0)
+    assert roster.handle(LifeExited("a", 0, "La", 0, ""), 10.0) == []  # about to be done: it isn't told to stop
+    assert roster.handle(SupervisorFinished("a", 0, "", 1), 10.0) == []
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    assert roster.handle(Tick(), 20.0) == []  # a node that is done may go
+    assert roster.handle(SupervisorFinished("a", 0, "", 0), 21.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_one_node_that_gives_up_speaks_for_the_group() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("a", 1, "too often", 0), 10.0)
+    roster.handle(SupervisorFinished("a", 1, "node 0 stopped: too often", 1), 10.1)
+    (verdict,) = verdicts(roster.handle(SupervisorFinished("b", 0, ""), 20.0))
+    assert verdict.sentence == "1 of 2 groups finished, but group a gave up on host0: too often."

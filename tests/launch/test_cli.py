@@ -13,6 +13,7 @@ from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
 from torchft_x.launch.lighthouse_role import complete, make_token
+from torchft_x.launch.supervisor import SupervisorConfig
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -36,6 +37,14 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         (["supervise", "--group", "0", "--groups", "1", "--workers", "0", "--", "x"], 2, "workers is 0"),
         (["supervise", "--group", "0", "--groups", "1", "--max_restarts", "-1", "--", "x"], 2, "max_restarts is -1"),
         (["supervise", "--group", "0", "--groups", "1", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
+        (["supervise", "--group", "0", "--nodes", "2", "--groups", "1", "--", "x"], 2, "give --replica K"),
+        (["supervise", "--replica", "4", "--nodes", "2", "--groups", "2", "--", "x"], 2, "are replicas 0 to 3"),
+        (["supervise", "--replica", "0", "--nodes", "0", "--groups", "2", "--", "x"], 2, "--nodes is 0"),
+        (
+            ["supervise", "--replica", "3", "--nodes", "2", "--groups", "2", "--workers", "3", "--", "x"],
+            2,
+            "workers is 3",
+        ),
         (["accompany", "--name", "e"], 2, "No program given"),
         (["accompany", "--name", "", "--", "x"], 2, "--name is empty"),
         (["accompany", "--name", "e", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
@@ -54,6 +63,24 @@ def test_arguments_that_do_not_parse_are_one_line(words: list[str], capsys: pyte
         main(words)
     assert caught.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--group", "g7", "--groups", "1"], ("g7", 0, 1)),
+        (["--replica", "1", "--groups", "2"], ("1", 0, 1)),
+        (["--replica", "5", "--nodes", "3", "--groups", "2", "--workers", "6"], ("1", 2, 3)),
+    ],
+)
+def test_which_group_and_node_it_is(
+    words: list[str], place: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SupervisorConfig] = []
+    monkeypatch.setattr("torchft_x.launch.cli.run_supervisor", lambda config: seen.append(config) or 0)
+    assert main(["supervise", *words, "--", "x.py"]) == 0
+    (config,) = seen
+    assert (config.group, config.node, config.nodes) == place
 
 
 def test_an_unwritable_run_directory_is_one_sentence() -> None:

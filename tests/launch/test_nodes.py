@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.launch import tree
+from torchft_x.launch.nodes import Begun, OneOfSeveral, Place
+from torchft_x.launch.restarts import LifeEnd
+from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
 
@@ -157,6 +161,95 @@ def cluster(tmp_path: Path) -> Iterator:
         one.close()
 
 
+class Fake:
+    """`Reports` and supervisor of one node, without processes: what `wait` waits for is true or will never be."""
+
+    def __init__(self, node: int = 0, *, up: bool = True) -> None:
+        self.up = up
+        self.said: list[tuple] = []
+        self.given_up = ""
+        self.stopped = False
+        place = Place(group="0", node=node, nodes=2, host="h", patience=60.0)
+        self.lives = OneOfSeveral(
+            place,
+            self,
+            wait=lambda condition, _: condition(),
+            stopped=lambda: self.stopped,
+            wake=lambda: None,
+            say=lambda text: self.said.append(("say", text)),
+            give_up=lambda sentence: setattr(self, "given_up", sentence),
+        )
+
+    def on_life(self, begin, over) -> None:  # type: ignore[no-untyped-def]
+        self.begin, self.over = begin, over
+
+    def is_up(self) -> bool:
+        return self.up
+
+    def ready(self, attempt: int, meeting: str) -> None:
+        self.said.append(("ready", attempt, bool(meeting)))
+
+    def ended(self, *end: object) -> None:
+        self.said.append(("ended", *end))
+
+
+KILLED = LifeEnd(False, -9, "worker 0 killed by SIGKILL", False, False, 1.0)
+BEGUN = Begun(0, "L", "h:1")
+
+
+def test_a_node_that_finds_no_others_gives_up() -> None:
+    node = Fake(1)
+    assert node.lives.begin(3) is None
+    assert node.said[0] == ("ready", 3, False)
+    assert "not all 2 nodes of group 0 were ready within 60 s" in node.given_up
+
+
+def test_how_a_life_ends_is_what_the_lighthouse_says() -> None:
+    node = Fake()
+    node.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
+    end = node.lives.outcome(BEGUN, KILLED)
+    assert end is not None
+    assert (end.ok, end.code, end.own_doing) == (False, 7, True)
+    assert end.reason == "node 1: worker 1 exited with code 7: ValueError"
+    node.over("L", 0, "")
+    end = node.lives.outcome(BEGUN, KILLED)
+    assert end is not None
+    assert end.ok
+
+
+def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_programs_last_words() -> None:
+    node = Fake(1)
+    node.lives.finished(BEGUN)
+    node.lives.finished(BEGUN)
+    node.lives.ended(BEGUN, LifeEnd(True, 0, "finished", False, True, 1.0))
+    failed = LifeEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
+    node.lives.ended(Begun(1, "M"), failed)
+    assert node.said == [
+        ("ended", 0, "L", 0, "finished"),
+        ("ended", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),
+    ]
+
+
+def test_without_a_lighthouse_a_part_that_finished_has_and_another_gives_up() -> None:
+    node = Fake(up=False)
+    well = LifeEnd(True, 0, "finished", False, True, 1.0)
+    assert node.lives.outcome(BEGUN, well) == well
+    assert node.lives.outcome(BEGUN, KILLED) is None
+    assert node.given_up.startswith("worker 0 killed by SIGKILL; the lighthouse has been away for 60 s")
+
+
+def test_the_meeting_port_is_kept_until_torchrun_listens_there() -> None:
+    node = Fake()
+    meetings: list[str] = []
+    node.ready = lambda attempt, meeting: meetings.append(meeting)  # type: ignore[method-assign]
+    node.lives.begin(0)
+    port = parse_address(meetings[0]).port
+    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+        plain.bind(("0.0.0.0", port))
+    with socket.create_server(("", port)) as torchrun:  # with SO_REUSEADDR, as torchrun's
+        assert torchrun.getsockname()[1] == port
+
+
 def sleeping(run: Cluster, lives: int = 1, groups: tuple[int, ...] = (0, 1)) -> list[list[tuple[int, str, int]]]:
     """Wait until each node of these groups has started so many lives; the newest of each node."""
 
@@ -225,6 +318,7 @@ def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_nu
     assert not tree.is_alive(other[2])
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_that_nobody_starts_again(cluster) -> None:
     run = cluster(
         SLEEPER.replace(
@@ -241,6 +335,7 @@ def test_a_killed_supervisor_that_nobody_starts_again(cluster) -> None:
     assert "group 1 is lost: its supervisor of node 1 on" in run.text("lighthouse").lower()
 
 
+@pytest.mark.slow
 def test_a_lone_node_says_for_what_it_waits(tmp_path: Path) -> None:
     run = Cluster(tmp_path, SLEEPER, groups=1)
     try:

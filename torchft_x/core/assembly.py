@@ -7,137 +7,43 @@ as ended, which for the other groups is proof of death, only when every node has
 was replaced before it confirmed can't: then nothing is proven, the next life may begin all the same, and the old one is
 left to the lease.
 
-The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. A
-*session* is a supervisor's stream; its first event is `NodeHere`, its last `NodeGone`. Supervisors say again what is
-true after each reconnect, so events repeat themselves; the last one of a session counts.
+The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. What
+goes in and comes out is in `core.node_messages`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torchft_x.core.messages import Note, Tick
+from torchft_x.core.node_messages import (
+    CloseStream,
+    NodeDone,
+    NodeEffect,
+    NodeEnded,
+    NodeEvent,
+    NodeGone,
+    NodeHere,
+    NodeReady,
+    NodeStarted,
+    RefuseNode,
+    SendBegin,
+    SendLifeOver,
+    SendStop,
+)
 from torchft_x.core.roster import LifeExited, LifeStarted
 
 _REMEMBERED = 8  # lives that are over, per group: how they ended is said again to a node that missed it
 _NOTE_WAIT_AFTER = 5.0  # seconds a group isn't complete before the log says who is missing
 _LOST = -9  # code of a life that ended because a supervisor did: what befell its workers
 
-# --- in ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHere:
-    """A node's supervisor says hello."""
-
-    session: int
-    group: str
-    node: int  # 0 .. nodes - 1
-    nodes: int
-    incarnation: str  # random, one per supervisor process: a restarted one knows nothing of what its predecessor ran
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGone:
-    """That stream has ended."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReady:
-    """The node runs nothing and waits for this life (or a later one)."""
-
-    session: int
-    attempt: int
-    meeting: str = ""  # host:port where the workers may meet; node 0 brings it
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStarted:
-    """The node has taken the order to begin; its part may run."""
-
-    session: int
-    attempt: int
-    life: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEnded:
-    """No process of the node's part is left. Code 0: all its workers finished well."""
-
-    session: int
-    attempt: int
-    life: str
-    code: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDone:
-    """The supervisor is done with the group, and nothing of it runs on the node. Final."""
-
-    session: int
-    code: int
-    sentence: str
-
-
-AssemblyEvent = NodeHere | NodeGone | NodeReady | NodeStarted | NodeEnded | NodeDone | Tick
-
-# --- out (besides the roster's LifeStarted and LifeExited, about the group as a whole) -----------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendBegin:
-    session: int
-    attempt: int
-    life: str
-    meeting: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendLifeOver:
-    """The group's life is over: end what still runs of it. Code 0: it has finished well, on all nodes."""
-
-    session: int
-    life: str
-    code: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendStop:
-    session: int
-    code: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseNode:
-    """Answer this hello with a sentence, then close."""
-
-    session: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseStream:
-    """A newer stream of the same node has replaced this one."""
-
-    session: int
-
-
-AssemblyEffect = SendBegin | SendLifeOver | SendStop | RefuseNode | CloseStream | LifeStarted | LifeExited | Note
-
 
 class _Life:
     """The newest life of a group, from its begin until every node is accounted for."""
 
     def __init__(self, attempt: int, token: str, meeting: str) -> None:
-        self.attempt = attempt
-        self.token = token
+        self.attempt = attempt  # the same on all nodes
+        self.token = token  # core.types.Life.token
         self.meeting = meeting  # empty: begun by a lighthouse before us, and known from the nodes' word only
         self.ended: set[int] = set()  # nodes that have confirmed that nothing of it runs there
         self.well: set[int] = set()  # those of them that finished with 0
@@ -153,7 +59,7 @@ class _Seat:
     """One node of a group."""
 
     def __init__(self, node: int) -> None:
-        self.node = node
+        self.node = node  # its number
         self.host = ""  # of the newest supervisor; empty: none has come yet
         self.incarnation = ""  # of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
@@ -165,10 +71,10 @@ class _Seat:
 
 class _Group:
     def __init__(self, name: str, nodes: int) -> None:
-        self.name = name
+        self.name = name  # group id
         self.seats = [_Seat(n) for n in range(nodes)]  # by node
         self.attempt = -1  # of the newest life that anybody knows
-        self.life: _Life | None = None
+        self.life: _Life | None = None  # until every node is accounted for
         self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest lives that are over
         self.stopped: tuple[int, str] | None = None  # no life is begun any more: a node is done, or all finished
         self.waits_since: float | None = None  # when it began to wait; None: it doesn't
@@ -179,8 +85,8 @@ class Assembly:
     """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
 
     def __init__(self, make_token: Callable[[], str], gone_grace: float = 3.0) -> None:
-        self._make_token = make_token
-        self._gone_grace = gone_grace
+        self._make_token = make_token  # random, which a machine can't be
+        self._gone_grace = gone_grace  # seconds
         self._groups: dict[str, _Group] = {}  # by group id
         self._sessions: dict[int, tuple[_Group, _Seat]] = {}  # newest stream of each node
 
@@ -211,7 +117,7 @@ class Assembly:
         what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
         return f"group {name} waits for {' and '.join(w for w in what if w)}" if any(what) else ""
 
-    def handle(self, event: AssemblyEvent, now: float) -> list[AssemblyEffect]:
+    def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
         if isinstance(event, Tick):
             return [effect for group in self._groups.values() for effect in self._settle(group, now)]
@@ -225,7 +131,7 @@ class Assembly:
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 
-    def _on_here(self, event: NodeHere, now: float) -> list[AssemblyEffect]:
+    def _on_here(self, event: NodeHere, now: float) -> list[NodeEffect]:
         group = self._groups.get(event.group)
         if group is None:
             group = self._groups[event.group] = _Group(event.group, event.nodes)
@@ -238,7 +144,7 @@ class Assembly:
         if event.incarnation in seat.replaced:
             text = f"Another supervisor has taken over node {seat.node} of group {group.name}, on {seat.host}."
             return [RefuseNode(event.session, text)]
-        effects: list[AssemblyEffect] = []
+        effects: list[NodeEffect] = []
         if seat.session is not None:
             del self._sessions[seat.session]
             effects.append(CloseStream(seat.session))
@@ -252,7 +158,7 @@ class Assembly:
             effects.append(SendStop(event.session, *group.stopped))
         return [*effects, *self._settle(group, now)]
 
-    def _replace(self, group: _Group, seat: _Seat) -> list[AssemblyEffect]:
+    def _replace(self, group: _Group, seat: _Seat) -> list[NodeEffect]:
         """A newer supervisor: it runs nothing, and what the old one ran is anybody's guess."""
         seat.replaced.add(seat.incarnation)
         seat.done = False
@@ -263,7 +169,7 @@ class Assembly:
         why = f"the supervisor of node {seat.node} was started again"
         return [] if life.over is not None else self._end(group, life, _LOST, why)
 
-    def _hear(self, group: _Group, seat: _Seat, event: AssemblyEvent, now: float) -> list[AssemblyEffect]:
+    def _hear(self, group: _Group, seat: _Seat, event: NodeEvent, now: float) -> list[NodeEffect]:
         if isinstance(event, NodeGone):
             del self._sessions[event.session]
             seat.session, seat.away_since, seat.ready = None, now, None
@@ -276,7 +182,7 @@ class Assembly:
             return self._on_ended(group, seat, event)
         return self._on_done(group, seat, event) if isinstance(event, NodeDone) else []
 
-    def _on_ready(self, group: _Group, seat: _Seat, event: NodeReady) -> list[AssemblyEffect]:
+    def _on_ready(self, group: _Group, seat: _Seat, event: NodeReady) -> list[NodeEffect]:
         seat.ready = event
         life = group.life
         if life is None or not life.runs_on(seat.node):
@@ -286,7 +192,7 @@ class Assembly:
             return [SendBegin(event.session, life.attempt, life.token, life.meeting)]
         return self._runs_nothing(group, life, seat, f"node {seat.node} did not begin with the others")
 
-    def _on_started(self, group: _Group, seat: _Seat, event: NodeStarted) -> list[AssemblyEffect]:
+    def _on_started(self, group: _Group, seat: _Seat, event: NodeStarted) -> list[NodeEffect]:
         effects = self._known(group, event)
         life = group.life
         if life is not None and life.token == event.life:
@@ -294,7 +200,7 @@ class Assembly:
         over = group.past.get(event.life, (_LOST, "another life of the group has been begun"))
         return [*effects, SendLifeOver(event.session, event.life, *over)]
 
-    def _on_ended(self, group: _Group, seat: _Seat, event: NodeEnded) -> list[AssemblyEffect]:
+    def _on_ended(self, group: _Group, seat: _Seat, event: NodeEnded) -> list[NodeEffect]:
         effects = self._known(group, event)
         life = group.life
         if life is None or life.token != event.life:
@@ -311,9 +217,9 @@ class Assembly:
             effects += self._end(group, life, 0, "")
         return effects
 
-    def _on_done(self, group: _Group, seat: _Seat, event: NodeDone) -> list[AssemblyEffect]:
+    def _on_done(self, group: _Group, seat: _Seat, event: NodeDone) -> list[NodeEffect]:
         seat.done = True
-        effects: list[AssemblyEffect] = []
+        effects: list[NodeEffect] = []
         life = group.life
         if life is not None and not (event.code == 0 and seat.node in life.well):
             effects += self._runs_nothing(group, life, seat, f"node {seat.node} stopped: {event.sentence}")
@@ -324,15 +230,19 @@ class Assembly:
             ]
         return effects
 
-    def _known(self, group: _Group, event: NodeStarted | NodeEnded) -> list[AssemblyEffect]:
+    def _known(self, group: _Group, event: NodeStarted | NodeEnded) -> list[NodeEffect]:
         """Remember the number, and take over a life that a lighthouse before us has begun."""
         group.attempt = max(group.attempt, event.attempt)
         if group.life is not None or event.life in group.past or group.stopped is not None:
             return []
-        group.life = _Life(event.attempt, event.life, "")
-        return [LifeStarted(group.name, event.attempt, event.life)]
+        life = group.life = _Life(event.attempt, event.life, "")
+        effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
+        for s in group.seats:
+            if s.ready is not None or s.done:  # it has come to us before, and knows nothing of this life
+                effects += self._runs_nothing(group, life, s, f"node {s.node} is not part of it")
+        return effects
 
-    def _runs_nothing(self, group: _Group, life: _Life, seat: _Seat, why: str) -> list[AssemblyEffect]:
+    def _runs_nothing(self, group: _Group, life: _Life, seat: _Seat, why: str) -> list[NodeEffect]:
         """The node is here and runs nothing. That is a confirmation if we ourselves gave this supervisor the life."""
         if life.runs_on(seat.node):
             (life.ended if life.meeting else life.unproven).add(seat.node)
@@ -340,7 +250,7 @@ class Assembly:
 
     # --- deciding ------------------------------------------------------------------------------------------------------
 
-    def _end(self, group: _Group, life: _Life, code: int, reason: str) -> list[AssemblyEffect]:
+    def _end(self, group: _Group, life: _Life, code: int, reason: str) -> list[NodeEffect]:
         life.over = (code, reason)
         return [
             SendLifeOver(s.session, life.token, code, reason)
@@ -348,9 +258,9 @@ class Assembly:
             if s.session is not None and not s.done
         ]
 
-    def _settle(self, group: _Group, now: float) -> list[AssemblyEffect]:
+    def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
         """What follows from how things stand, whichever event made them so."""
-        effects: list[AssemblyEffect] = []
+        effects: list[NodeEffect] = []
         life = group.life
         if life is not None and life.over is None:
             effects += self._miss(group, life, now)
@@ -360,7 +270,7 @@ class Assembly:
             effects += self._begin(group)
         return [*effects, *self._note_wait(group, now)]
 
-    def _miss(self, group: _Group, life: _Life, now: float) -> list[AssemblyEffect]:
+    def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
         """End a life whose part on some node has nobody to speak for it."""
         for s in group.seats:
             if s.session is None and s.away_since is None:  # a life we took over: that node has not come to us yet
@@ -370,18 +280,23 @@ class Assembly:
                 return self._end(group, life, _LOST, f"the supervisor of node {s.node}{where} is gone")
         return []
 
-    def _close(self, group: _Group, life: _Life) -> list[AssemblyEffect]:
+    def _close(self, group: _Group, life: _Life) -> list[NodeEffect]:
         """Every node is accounted for."""
         assert life.over is not None
         group.life = None
         group.past[life.token] = life.over
         while len(group.past) > _REMEMBERED:
             del group.past[next(iter(group.past))]
+        effects: list[NodeEffect] = []
         if life.over[0] == 0 and group.stopped is None:
             group.stopped = (0, f"group {group.name} has finished already")
-        return [] if life.unproven else [LifeExited(group.name, life.attempt, life.token, *life.over)]
+            # supervisors that were started again after their node's part had finished
+            effects += [SendStop(s.ready.session, *group.stopped) for s in group.seats if s.ready is not None]
+        if not life.unproven:
+            effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
+        return effects
 
-    def _begin(self, group: _Group) -> list[AssemblyEffect]:
+    def _begin(self, group: _Group) -> list[NodeEffect]:
         ready = [s.ready for s in group.seats if s.ready is not None]
         group.attempt = max(group.attempt + 1, *(r.attempt for r in ready))
         life = group.life = _Life(group.attempt, self._make_token(), ready[0].meeting)
@@ -390,7 +305,7 @@ class Assembly:
         begins = [SendBegin(r.session, life.attempt, life.token, life.meeting) for r in ready]
         return [LifeStarted(group.name, life.attempt, life.token), *begins]
 
-    def _note_wait(self, group: _Group, now: float) -> list[AssemblyEffect]:
+    def _note_wait(self, group: _Group, now: float) -> list[NodeEffect]:
         """A line for the log when a group has waited for a while, once per reason."""
         reason = self.waits_for(group.name)
         if not reason:

@@ -161,7 +161,7 @@ class _Group:
         self.seats = [_Seat(0)]  # by node; as many as the group has nodes, once a supervisor has said so
         self.life = ""  # token of the newest life
         self.attempt = 0  # of the newest life
-        self.alive = False  # whether that life runs, as far as its supervisor told
+        self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
         self.finished: SupervisorFinished | None = None  # the first that didn't end well, or the last when all did
         self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
         self.told: TellStop | None = None  # what it was told; repeated when it reconnects
@@ -264,7 +264,7 @@ class Roster:
         elif isinstance(event, LifeStarted):
             group.attempt, group.life, group.alive = event.attempt, event.life, True
         elif isinstance(event, LifeExited) and event.life == group.life:
-            group.alive = False
+            group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
         elif isinstance(event, SupervisorFinished):
             self._finish(group, group.seats[event.node], event)
         return []

@@ -58,9 +58,9 @@ class Accompanied(Alone):
             self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
         return False  # it ends as for every request to stop, with its grace
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
         """It commits no steps: to have run for a while is all it can bring."""
-        return super().ended(begun, replace(end, progress=end.uptime >= self._config.rules.quick))
+        return replace(end, progress=end.uptime >= self._config.rules.quick)
 
 
 class Companion(Keeper):

@@ -149,11 +149,20 @@ class Life:
             worker.look()
         self._collect(tree.reap())
         failed = [r for r, w in self._workers.items() if w.code]
-        # torchrun of several nodes ends by itself when all are done: node 0's serves the store till then
-        well = self.spec.nodes == 1 and self._all_well()
-        if self._agent_code is None and (self._stopping or not (failed or well)):
+        if self._agent_code is None and not self._need_not_wait(bool(failed)):
             return None
         return self._end(failed)
+
+    def _need_not_wait(self, failed: bool) -> bool:
+        """Whether the life may be ended while torchrun still runs.
+
+        torchrun of one of several nodes waits for the others when its workers have exited with 0, and node 0's serves
+        the store meanwhile: then it is ended when the group's life is over, or at once if we are stopping anyway.
+        """
+        several = self.spec.nodes > 1
+        if self._stopping:
+            return several and len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
+        return failed or (not several and self.has_finished)
 
     def terminate(self) -> None:
         """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""
@@ -162,8 +171,8 @@ class Life:
         tree.send(alive or [self._agent.pid], signal.SIGTERM)
 
     def kill(self) -> LifeEnd:
-        """End it now."""
-        self._stopping = True
+        """End it now. What had finished well before has."""
+        self._stopping = self._stopping or not self.has_finished
         return self._end([])
 
     # --- how it ended --------------------------------------------------------------------------------------------------
@@ -183,13 +192,14 @@ class Life:
             # Popen must not wait for a pid we have collected
             self._agent_code = self._agent.returncode = ended[self._agent.pid]
 
-    def _all_well(self) -> bool:
+    @property
+    def has_finished(self) -> bool:
         """Every worker is known to have exited with 0; torchrun would take a while to say so."""
         return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
 
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
-        well = self._all_well() and not self._stopping
+        well = self.has_finished and not self._stopping
         self._collect(tree.kill_descendants())
         self._read_announcements()
         self.relay.close()

@@ -46,8 +46,14 @@ class Lives(Protocol):
     def is_over(self, begun: Begun) -> bool:
         """Whether this node's part shall be ended at once."""
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
-        """Nothing of the life is left here: report it. How the whole group's life ended; None: told to stop first."""
+    def finished(self, begun: Begun) -> None:
+        """All workers of this node have exited with 0, while torchrun still serves the other nodes."""
+
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
+        """Nothing of the life is left here: report it, at once."""
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+        """How the life ended for the whole group. None: told to stop before that is known."""
 
 
 class Alone:
@@ -56,7 +62,7 @@ class Alone:
     decides = True
 
     def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+        self._reports = reports  # to the lighthouse
 
     def begin(self, attempt: int) -> Begun:
         begun = Begun(attempt, secrets.token_hex(8))
@@ -66,8 +72,13 @@ class Alone:
     def is_over(self, begun: Begun) -> bool:
         return False
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+    def finished(self, begun: Begun) -> None:
+        pass  # its life ends with that
+
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
         self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
         return end
 
 
@@ -81,7 +92,7 @@ class Place:
     host: str
     """The other nodes reach this one by it."""
     patience: float
-    """Seconds to wait for the other nodes before the group is given up."""
+    """Seconds to wait for the other nodes, or a lighthouse that is away, before the group is given up."""
 
 
 class OneOfSeveral:
@@ -99,12 +110,13 @@ class OneOfSeveral:
         give_up: Callable[[str], None],
     ) -> None:
         self._place = place  # fixed
-        self._reports = reports
-        self._wait = wait
+        self._reports = reports  # to the lighthouse
+        self._wait = wait  # see Wait
         self._stopped = stopped  # whether this supervisor was told to stop
-        self._wake = wake
-        self._say = say
+        self._wake = wake  # from the client's thread
+        self._say = say  # a line for a person
         self._give_up = give_up  # the group, with a sentence
+        self._finished = ""  # newest life that was reported as finished here
         self._port: socket.socket | None = None  # of the coming or present life's meeting, held by node 0
         # Written by the client's thread, each a whole value; read on the main thread.
         self._begun: Begun | None = None  # newest order to begin
@@ -135,12 +147,25 @@ class OneOfSeveral:
     def is_over(self, begun: Begun) -> bool:
         return begun.life in self._over
 
-    def ended(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
-        last = f": {end.last_words[-1].strip()}" if end.last_words else ""
-        reason = "finished" if end.ok else f"node {self._place.node}: {end.reason}{last}"
-        self._reports.ended(begun.attempt, begun.life, end.code, reason)
-        if not self._wait(lambda: begun.life in self._over, float("inf")):
-            return None
+    def finished(self, begun: Begun) -> None:
+        if self._finished != begun.life:
+            self._finished = begun.life
+            self._reports.ended(begun.attempt, begun.life, 0, "finished")
+
+    def ended(self, begun: Begun, end: LifeEnd) -> None:
+        if end.ok:
+            self.finished(begun)
+        else:
+            last = f": {end.last_words[-1].strip()}" if end.last_words else ""
+            reason = f"node {self._place.node}: {end.reason}{last}"
+            self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+        while not self._wait(lambda: begun.life in self._over, self._place.patience):
+            if self._stopped():
+                return None
+            if not self._reports.is_up():  # else the other nodes still work on it
+                return self._judge_alone(end)
         code, reason = self._over[begun.life]
         if code == 0:
             return replace(end, ok=True, code=0, reason="finished")
@@ -148,6 +173,16 @@ class OneOfSeveral:
         return replace(end, ok=False, code=code, reason=reason, own_doing=own, last_words=(), shown=True)
 
     # --- parts ---------------------------------------------------------------------------------------------------------
+
+    def _judge_alone(self, end: LifeEnd) -> LifeEnd | None:
+        """Nobody tells how the life ended for the group."""
+        place = self._place
+        away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"
+        if end.ok:
+            self._say(f"node {place.node} of group {place.group} has finished; {away}")
+            return end
+        self._give_up(f"{end.reason}; {away}")
+        return None
 
     def _meeting(self) -> str:
         """An address of this host that nobody else takes until torchrun listens there.

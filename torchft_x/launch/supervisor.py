@@ -294,15 +294,16 @@ class Keeper:
         folder.mkdir()
         self._life = Life(self._spec(begun, folder))
         self._events.emit("start", attempt=begun.attempt, life=begun.life)
-        end = self._watch(self._life, lambda: lives.is_over(begun))
+        end = self._watch(self._life, lives, begun)
         self._life = None
+        lives.ended(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
         shutil.rmtree(folder, ignore_errors=True)
-        return lives.ended(begun, end)
+        return lives.outcome(begun, end)
 
-    def _watch(self, life: Life, is_over: Callable[[], bool]) -> LifeEnd:
+    def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
         deadline: float | None = None  # of the grace, once told to stop
         while True:
             end = life.poll()
@@ -312,9 +313,9 @@ class Keeper:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stop)
                 life.terminate()
-            if deadline is None and is_over():
-                return life.kill()
-            if deadline is not None and (self._hurry or time.monotonic() > deadline):
+            if life.has_finished and deadline is None:
+                lives.finished(begun)
+            if lives.is_over(begun) if deadline is None else (self._hurry or time.monotonic() > deadline):
                 return life.kill()
             self._sleep(_TICK, life.fds())
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from torchft_x.core import assembly as a
 from torchft_x.core import messages as m
+from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
 from torchft_x.core.companions import CompanionFinished
 from torchft_x.core.recovery import Plan
@@ -283,26 +283,26 @@ def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:
     return CompanionFinished(companion, p.code, _text(p.sentence, "sentence"))
 
 
-def node_hello(session: int, p: pb.SupervisorHello) -> a.NodeHere:
+def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
     """The hello of one node's supervisor, for a group over several nodes."""
     nodes = _whole(p.nodes, "number of nodes", MAX_NODES)
     node = _whole(p.node, "node", nodes - 1)
     group, host = check_replica_id(p.group), check_replica_id(p.host or "?")
-    return a.NodeHere(session, group, node, nodes, _text(p.incarnation, "incarnation", 128), host)
+    return n.NodeHere(session, group, node, nodes, _text(p.incarnation, "incarnation", 128), host)
 
 
-def node_event(session: int, up: pb.SupervisorUp) -> a.NodeReady | a.NodeStarted | a.NodeEnded | a.NodeDone:
+def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:
     """A node's report as an event of the assembly."""
     kind = up.WhichOneof("kind")
     if kind == "ready":
-        return a.NodeReady(session, _attempt(up.ready.attempt), _meeting(up.ready.meeting) if up.ready.meeting else "")
+        return n.NodeReady(session, _attempt(up.ready.attempt), _meeting(up.ready.meeting) if up.ready.meeting else "")
     if kind == "started":
-        return a.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
+        return n.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
     if kind == "ended":
         x = up.ended
-        return a.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, _text(x.reason, "reason"))
+        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, _text(x.reason, "reason"))
     if kind == "done":
-        return a.NodeDone(session, up.done.code, _text(up.done.sentence, "sentence"))
+        return n.NodeDone(session, up.done.code, _text(up.done.sentence, "sentence"))
     raise RefusedError(
         "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
         "something else came."

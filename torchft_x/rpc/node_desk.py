@@ -10,8 +10,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from torchft_x.core import assembly as a
+from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
+from torchft_x.core.assembly import Assembly
 from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import codec
@@ -23,9 +24,9 @@ class NodeDesk:
     """Streams become sessions of `core.assembly`, its effects messages. A stream is named by the lighthouse's key."""
 
     def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:
-        self._feed_group = feed_group
-        self._note = note
-        self._machine = a.Assembly(make_token=lambda: secrets.token_hex(8))
+        self._feed_group = feed_group  # takes what is true of a whole group
+        self._note = note  # for the log
+        self._machine = Assembly(make_token=lambda: secrets.token_hex(8))  # decides
         self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
 
     def __contains__(self, key: int) -> bool:
@@ -42,7 +43,7 @@ class NodeDesk:
         here = codec.node_hello(key, hello)
         effects = self._machine.handle(here, time.monotonic())
         for effect in effects:
-            if isinstance(effect, a.RefuseNode):
+            if isinstance(effect, n.RefuseNode):
                 raise RefusedError(effect.sentence)
         self._streams[key] = (stream, here.group, here.node)
         self._carry_out(effects)
@@ -53,7 +54,7 @@ class NodeDesk:
             return
         event = codec.node_event(key, up)
         self._carry_out(self._machine.handle(event, time.monotonic()))
-        if isinstance(event, a.NodeDone):
+        if isinstance(event, n.NodeDone):
             _, group, node = self._streams[key]
             self._feed_group(r.SupervisorFinished(group, event.code, event.sentence, node))
 
@@ -62,10 +63,10 @@ class NodeDesk:
         if key not in self._streams:
             return 0
         _, _, node = self._streams.pop(key)
-        self._carry_out(self._machine.handle(a.NodeGone(key), time.monotonic()))
+        self._carry_out(self._machine.handle(n.NodeGone(key), time.monotonic()))
         return node
 
-    def _carry_out(self, effects: Iterable[a.AssemblyEffect]) -> None:
+    def _carry_out(self, effects: Iterable[n.NodeEffect]) -> None:
         for effect in effects:
             if isinstance(effect, (r.LifeStarted, r.LifeExited)):
                 self._feed_group(effect)
@@ -74,15 +75,15 @@ class NodeDesk:
             elif effect.session in self._streams:
                 self._tell(self._streams[effect.session][0], effect)
 
-    def _tell(self, stream: Stream, effect: a.AssemblyEffect) -> None:
-        if isinstance(effect, a.SendBegin):
+    def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
+        if isinstance(effect, n.SendBegin):
             begin = pb.LifeBegin(attempt=effect.attempt, life=effect.life, meeting=effect.meeting)
             stream.send(pb.SupervisorDown(begin=begin).SerializeToString())
-        elif isinstance(effect, a.SendLifeOver):
+        elif isinstance(effect, n.SendLifeOver):
             over = pb.LifeOver(life=effect.life, code=effect.code, reason=effect.reason)
             stream.send(pb.SupervisorDown(over=over).SerializeToString())
-        elif isinstance(effect, a.SendStop):
+        elif isinstance(effect, n.SendStop):
             stop = pb.Stop(code=effect.code, sentence=effect.sentence)
             stream.send(pb.SupervisorDown(stop=stop).SerializeToString())
-        elif isinstance(effect, a.CloseStream):
+        elif isinstance(effect, n.CloseStream):
             stream.finish()

@@ -90,6 +90,10 @@ class SupervisorClient:
         done = pb.SupervisorDone(code=code, sentence=sentence[: codec.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
 
+    def is_up(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._uplink.is_up
+
     def ready(self, attempt: int, meeting: str) -> None:
         """This node runs nothing and waits for the group's next life. `meeting`: host:port, from node 0."""
         self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))

@@ -1,0 +1,57 @@
+"""Real training in groups over two nodes, launched by TorchX on this host; one worker is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import workers
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def torchx_nodes(run_dir: Path, *script_args: str) -> list[str]:
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./tests/e2e/nodes_job.py:job"]
+    return [*command, "--run_dir", str(run_dir), "--", *script_args]
+
+
+def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    dumps = tmp_path / "dumps"
+    command = torchx_nodes(run_dir, "--steps", "900", "--pace", "0.05", "--dump-params", str(dumps), *SMALL)
+    with running(command, tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2, 90)
+        before = workers(job.events())
+        assert [(w.group, w.rank) for w in before] == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
+        (victim,) = (w.pid for w in before if (w.group, w.rank) == ("1", 1))
+        os.kill(victim, signal.SIGKILL)
+        job.wait_for(lambda: "group 1 rejoined at step" in job.output(), 90, "group 1 is back")
+        assert job.wait(150) == 0, job.output()[-3000:]
+        after = workers(job.events())
+        assert [(w.group, w.attempt) for w in after] == [("0", 0), ("0", 0), ("1", 1), ("1", 1)]
+        assert job.output().count("group 1 died: node 1: worker 1 killed by SIGKILL") == 1
+        assert re.search(r"step +900 \| loss .* groups 2", job.output())
+        assert "Traceback" not in job.output()
+        gone(run_dir, 10)
+    checked = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "check_params.py", dumps], capture_output=True, text=True, timeout=120
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_no_process_is_left_after_Ctrl_C(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with running(torchx_nodes(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2, 90)
+        assert len(job_processes(run_dir)) >= 9  # lighthouse, four supervisors, four workers at least
+        os.kill(job.process.pid, signal.SIGINT)
+        gone(run_dir, 10)
+        assert job.wait(10) != 0
