@@ -119,6 +119,7 @@ def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
     assert ends(companion) == 0
     assert gone(program)()
     assert "companion eval stops: The job failed" in job.said()
+    assert "trying again" not in job.said()  # the lighthouse went as it should
 
 
 def test_what_the_program_finds_in_its_environment(job: Job) -> None:

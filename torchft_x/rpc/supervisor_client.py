@@ -64,7 +64,7 @@ class SupervisorClient:
             welcome=_welcome,
             up=self._resend,
             message=self._hear,
-            down=lambda reason: log.warning("The lighthouse is away (%s); trying again.", reason),
+            down=self._down,
             refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
         )
         address = parse_address(lighthouse, what="lighthouse address")
@@ -195,6 +195,10 @@ class SupervisorClient:
         self._send(started)
         begin = self._on_life[0]
         self._notifier.post(lambda: begin(attempt, life, meeting))
+
+    def _down(self, reason: str) -> None:
+        if self._stop is None:  # else it has said its last word, and goes as it should
+            log.warning("The lighthouse is away (%s); trying again.", reason)
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
