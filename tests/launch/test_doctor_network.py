@@ -51,8 +51,9 @@ def test_a_host_name_that_fails_is_said() -> None:
     assert "because the host name box can't be resolved" in name_finding("127.0.0.1", None, "box").text
 
 
-def test_a_name_nobody_knows_is_a_problem() -> None:
-    found = name_finding("no.such.host.invalid", "no.such.host.invalid", "box")
+@pytest.mark.parametrize("name", ["no.such.host.invalid", "a" * 70 + ".b", "a..b"])
+def test_a_name_nobody_knows_is_a_problem(name: str) -> None:
+    found = name_finding(name, name, "box")
     assert found.level == "problem"
     assert "can't be resolved" in found.text
     assert "set TORCHFT_X_ADVERTISE_HOST" in found.text
@@ -105,6 +106,18 @@ def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
         (tmp_path / "lighthouse").write_text(lh.address() + "\n")
         (tmp_path / "token").write_text("secret\n")
         assert look(run_dir=tmp_path).level == "ok"
+
+
+def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
+    with lighthouse() as lh:
+        port = lh.address().rpartition(":")[2]
+        pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
+        found = look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod)
+        assert found.level == "ok"
+        assert f"http://127.0.0.1:{port}" in found.text
+        local = look(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
+        assert "None is expected" in local.text
+    assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
 
 
 def test_a_list_is_looked_at_one_by_one() -> None:

@@ -165,12 +165,13 @@ def doctor(argv: list[str]) -> int:
         folder = Path.cwd()
     except OSError:  # it has been removed
         folder = Path("/")
+    run_dir = env.read(env.RUN_DIR)  # inside a job
     case = d.Case(
         environ=env.everything(),
         folder=folder,
         home=Path(os.path.expanduser("~")),
         lighthouse=args.lighthouse,
-        run_dir=args.run_dir,
+        run_dir=args.run_dir or (Path(run_dir) if run_dir else None),
         torch=args.torch,
     )
     try:

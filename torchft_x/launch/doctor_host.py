@@ -26,8 +26,7 @@ SKEW = 2.0  # seconds between this clock and the file server's
 
 
 def check_run_dir(case: Case) -> Iterator[Finding]:
-    given = case.run_dir or env.read(env.RUN_DIR, None, case.environ)
-    yield run_dir_finding(Path(given) if given else case.folder / "runs")
+    yield run_dir_finding(case.run_dir or case.folder / "runs")
 
 
 def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Finding:

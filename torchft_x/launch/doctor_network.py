@@ -13,6 +13,7 @@ from torchft_x import env, net
 from torchft_x._version import __version__
 from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor import Case, Finding, ok, problem, warning
+from torchft_x.launch.locate import first_host
 
 SLOW_LOOKUP = 0.5
 """Seconds; torch waits for this at every connect of a store, on both sides."""
@@ -59,17 +60,18 @@ def name_finding(host: str, given: str | None, own: str) -> Finding:
     began = time.monotonic()
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as e:
-        return problem("name", f"{host} ({source}) can't be resolved ({e.strerror or e}); {remedy}.")
+    except (OSError, UnicodeError) as e:  # UnicodeError: a name that can't be one
+        why = getattr(e, "strerror", None) or str(e)
+        return problem("name", f"{host} ({source}) can't be resolved ({why}); {remedy}.")
     took = time.monotonic() - began
     addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
     shown = f"{host} ({source}) is {', '.join(addresses)}"
     strange = [a for a in addresses if not _is_ours(a)]
     if strange:
         return warning("name", f"{shown}: {', '.join(strange)} is no address of this machine; {remedy}.")
-    why = _connect_to_self(net.any_host(), host)
-    if why is not None:
-        return problem("name", f"{shown}, but a connect to it from here fails ({why}); {remedy}.")
+    failure = _connect_to_self(net.any_host(), host)
+    if failure is not None:
+        return problem("name", f"{shown}, but a connect to it from here fails ({failure}); {remedy}.")
     if took > SLOW_LOOKUP:
         return warning("name", f"{shown}, and looking that up took {took:.1f} s; put it into /etc/hosts.")
     if all(a.startswith("127.") or a == "::1" for a in addresses):
@@ -95,7 +97,7 @@ def check_reverse(case: Case) -> Iterator[Finding]:
     host = net.advertise_host(None, case.environ)
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         found = []
     addresses = dict.fromkeys(["127.0.0.1", *(str(where[0]) for *_, where in found)])
     yield reverse_finding(list(addresses), _name_of)
@@ -133,11 +135,7 @@ def slow_reverse(how_slow: str) -> str:
 
 
 def check_lighthouse(case: Case) -> Iterator[Finding]:
-    given, source = case.lighthouse, "--lighthouse"
-    if given is None:
-        given, source = env.read(env.LIGHTHOUSE, None, case.environ), env.LIGHTHOUSE
-    if given is None and case.run_dir is not None:
-        given, source = _address_in(case.run_dir), str(case.run_dir / "lighthouse")
+    given, source = _expected(case)
     if given is None or given == "auto":
         yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
         return
@@ -149,6 +147,26 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
         return
     for address in addresses:
         yield lighthouse_finding(address, token)
+
+
+def _expected(case: Case) -> tuple[str | None, str]:
+    """Its address or addresses and what tells them, in the order in which a job's own processes look."""
+    if case.lighthouse is not None:
+        return case.lighthouse, "--lighthouse"
+    given = env.read(env.LIGHTHOUSE, None, case.environ)
+    if given is not None:
+        return given, env.LIGHTHOUSE
+    by_file = None if case.run_dir is None else _address_in(case.run_dir)
+    if by_file is not None:
+        return by_file, f"{case.run_dir}/lighthouse"
+    host_in, port = (
+        env.read(env.LIGHTHOUSE_HOST_IN, None, case.environ),
+        env.read(env.LIGHTHOUSE_PORT, "", case.environ),
+    )
+    host = first_host(env.read(host_in, "", case.environ) or "") if host_in else ""
+    if host and not env.is_local_job(case.environ):
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", str(host_in)
+    return None, ""
 
 
 def _address_in(run_dir: Path) -> str | None:
