@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address; several, separated by commas: the first that answers
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
@@ -50,6 +50,9 @@ PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an envir
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from torchft_x.core import messages as m
 from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
+from torchft_x.core.companions import CompanionFinished
 from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
@@ -277,6 +278,11 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
         return r.LifeExited(group, _whole(x.attempt, "attempt"), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
+
+
+def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:
+    """A companion's last report as an event of the roster."""
+    return CompanionFinished(companion, p.code, _text(p.sentence, "sentence"))
 
 
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
