@@ -46,7 +46,7 @@ class Place:
         return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module", params=[(way, line) for way in ("wheel", "editable") for line in BOTH], ids=str)
+@pytest.fixture(scope="module", params=[(way, line) for way in ("wheel", "editable") for line in BOTH], ids="-".join)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     way, line = request.param
     base = interpreter(line)
