@@ -23,10 +23,7 @@ WAYS = ("bare clone", "wheel", "editable")
 
 _CONSOLE = "#!{python}\nimport sys\nfrom torchx.cli.main import main\nsys.exit(main())\n"
 _OURS = ("torchft_x", "__editable__", "_virtualenv")  # of the base; they would be found in the place as well
-_NO_LINK = (
-    ["unshare", "-n"],
-    ["unshare", "-r", "-n"],
-)  # as root; else as root of a user namespace, where that is allowed
+_NO_LINK = (["-n"], ["-r", "-n"])  # unshare's options: as root; else as root of a user namespace, where that's allowed
 _DEAD = "http://127.0.0.1:9"
 
 
