@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.launch.lines import ROOT, environment, interpreter
 from tests.util import scaled
 
@@ -87,9 +89,7 @@ class Workshop:
         else:
             _install(ours, "--editable", str(self._clone("editable")))
             folder, package = user, self._clone("editable") / "torchft_x"
-        version = _run([str(ours), "-c", "import torchx.version as v; print(v.__version__)"], user, environment())
-        assert version.returncode == 0, version.stderr
-        return Place(version.stdout.strip(), way, ours, folder, package)
+        return Place(label(line), way, ours, folder, package)
 
     def _make_clone(self, name: str) -> Path:
         """What `git clone` would bring, were the working tree committed."""
@@ -150,6 +150,18 @@ def _pip(python: Path, *words: str) -> None:
     assert done.returncode == 0, (
         f"pip {words[0]} failed; the base environment needs pip and setuptools>=68: {done.stderr}"
     )
+
+
+@functools.cache
+def label(line: str) -> str:
+    """The version of a line's TorchX; the line's own name where there is no environment with it."""
+    try:
+        base = interpreter(line)
+    except pytest.skip.Exception:
+        return line
+    done = _run([base, "-c", "import torchx.version as v; print(v.__version__)"], Path("/"), environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @functools.cache

@@ -37,6 +37,19 @@ class Table:
         return lines
 
 
+class Watch:
+    """Seconds since it was made, or since `start`: what had to be built first isn't counted."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
 class Results:
     """The tables of one test run."""
 
@@ -45,21 +58,21 @@ class Results:
         self.notes: list[str] = []  # failures in full, and how the cells were made
 
     @contextmanager
-    def cell(self, table: Table, row: tuple[str, ...], column: str) -> Generator[None]:
+    def cell(self, table: Table, row: tuple[str, ...], column: str) -> Generator[Watch, None, None]:
         """Whatever happens inside is what the cell says; an exception goes on."""
         mine = self.tables.setdefault(table.title, table)
-        began = time.monotonic()
+        watch = Watch()
         try:
-            yield
+            yield watch
         except pytest.skip.Exception:
             mine.put(row, column, "skipped")
             raise
         except BaseException as e:
-            mine.put(row, column, f"FAILED after {time.monotonic() - began:.1f} s")
-            reason = (str(e).splitlines() or [""])[0][:_WIDTH]
+            mine.put(row, column, f"FAILED after {watch.seconds():.1f} s")
+            reason = next((line for line in str(e).splitlines() if line.strip()), "")[:_WIDTH]
             self.note(f"{', '.join((*row, column))}: {type(e).__name__}: {reason}")
             raise
-        mine.put(row, column, f"ok {time.monotonic() - began:.1f} s")
+        mine.put(row, column, f"ok {watch.seconds():.1f} s")
 
     def note(self, text: str) -> None:
         if text not in self.notes:

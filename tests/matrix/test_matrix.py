@@ -16,7 +16,7 @@ from tests.matrix.cells import (
     render_slurm,
     run_here,
 )
-from tests.matrix.places import WAYS, Workshop, without_network
+from tests.matrix.places import WAYS, Workshop, label, without_network
 from tests.matrix.pythons import found, missing
 from tests.matrix.table import Results, Table
 
@@ -45,10 +45,11 @@ CELLS = [
 def test_job(
     line: str, way: str, component: str, scheduler: str, workshop: Workshop, results: Results, tmp_path: Path
 ) -> None:
-    place = workshop.place(line, way)
     how = "without any network interface" if without_network() else "with proxies that lead nowhere"
     results.note(f"Dry-runs were made {how}, and without the tools or settings of any cluster.")
-    with results.cell(JOBS, (place.line, way, component), scheduler):
+    with results.cell(JOBS, (label(line), way, component), scheduler) as watch:
+        place = workshop.place(line, way)
+        watch.start()
         SCHEDULERS[scheduler](place, component, tmp_path)
 
 
@@ -56,10 +57,11 @@ def test_job(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("line", BOTH)
 def test_command(line: str, way: str, workshop: Workshop, results: Results) -> None:
-    place = workshop.place(line, way)
-    with results.cell(COMMAND, (place.line, way), "torchx builtins"):
+    with results.cell(COMMAND, (label(line), way), "torchx builtins") as watch:
+        place = workshop.place(line, way)
+        watch.start()
         check_listed(place, listed(workshop.place(line, "bare clone")))
-    with results.cell(COMMAND, (place.line, way), "schedulers"):
+    with results.cell(COMMAND, (label(line), way), "schedulers"):
         check_schedulers(place)
 
 
@@ -84,12 +86,13 @@ def test_no_place_sees_another_torchft_x(way: str, workshop: Workshop) -> None:
 @pytest.mark.parametrize("version", found())
 def test_other_pythons(version: str, line: str, workshop: Workshop, results: Results, tmp_path: Path) -> None:
     """With the base's packages, of which those that TorchX and the components need are of pure Python."""
-    place = workshop.place(line, "bare clone", python=found()[version])
     if missing():
         results.note(f"No interpreter on this machine for Python {', '.join(missing())}.")
-    with results.cell(PYTHONS, (version, place.line), "local_cwd"):
+    with results.cell(PYTHONS, (version, label(line)), "local_cwd") as watch:
+        place = workshop.place(line, "bare clone", python=found()[version])
+        watch.start()
         for component in COMPONENTS:
             render_here(place, component)
-    with results.cell(PYTHONS, (version, place.line), "slurm"):
+    with results.cell(PYTHONS, (version, label(line)), "slurm"):
         for component in COMPONENTS:
             render_slurm(place, component, tmp_path)
