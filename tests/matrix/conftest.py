@@ -8,6 +8,7 @@ from tests.launch.lines import ROOT
 from tests.matrix.places import Workshop
 from tests.matrix.table import Results
 
+pytest.register_assert_rewrite("tests.matrix.cells")
 _KEY = pytest.StashKey[Results]()
 _FILE = ROOT / "runs" / "matrix.md"
 

@@ -66,22 +66,6 @@ def test_command(line: str, way: str, workshop: Workshop, results: Results) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_no_place_sees_another_torchft_x(way: str, workshop: Workshop) -> None:
-    """Neither its code nor its metadata: by these TorchX finds components."""
-    place = workshop.place("this", way)
-    code = "import importlib.metadata as m; print([d.name for d in m.distributions() if d.name == 'torchft_x'])"
-    done = place.run_python("-c", code)
-    assert done.stdout == ("[]\n" if way == "bare clone" else "['torchft_x']\n")
-    done = place.run_python("-c", "import torchft_x; print(torchft_x.__file__)")
-    if way == "bare clone":
-        assert done.stdout == f"{place.package}/__init__.py\n"  # by the current directory, in which it is
-        assert place.run_python("-I", "-c", "import torchft_x").returncode == 1
-    else:
-        assert done.stdout == f"{place.package}/__init__.py\n"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("line", BOTH)
 @pytest.mark.parametrize("version", found())
 def test_other_pythons(version: str, line: str, workshop: Workshop, results: Results, tmp_path: Path) -> None:
