@@ -9,7 +9,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+import grpc
 import pytest
+import yaml
 
 from tests.matrix.job import status
 from tests.matrix.places import Place
@@ -59,9 +61,8 @@ def run_here(place: Place, component: str, top: Path) -> None:
 def render_here(place: Place, component: str) -> None:
     """Each replica would be started as it should be."""
     request = _request(place, "local_cwd", component, str(JOB))
-    assert re.findall(r"'(lighthouse|trainer)': \[ \{ 'args'", request) == sorted(
-        {r[:-2] for r in _replicas(component)}
-    )
+    roles = sorted({replica[:-2] for replica in _replicas(component)})
+    assert re.findall(r"'(lighthouse|trainer)': \[ \{ 'args'", request) == roles
     assert request.count(f"'args': [ '{place.python}'") == len(_replicas(component))
 
 
@@ -84,11 +85,11 @@ def _run_lighthouse(place: Place, top: Path) -> None:
         found = wait_for(lambda: re.search(pattern, output.read_text(errors="replace")), 30, "the lighthouse's address")
         address = f"http://127.0.0.1:{found[1]}"
         assert status(address, TOKEN)
-        with pytest.raises(Exception, match="UNAUTHENTICATED"):
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
             status(address, "another")
         cli.send_signal(signal.SIGINT)
         cli.wait(scaled(30))
-        with pytest.raises(Exception, match="UNAVAILABLE"):
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
             status(address, TOKEN)
     finally:
         if cli.poll() is None:
@@ -116,8 +117,6 @@ def render_kubernetes(place: Place, component: str, top: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes kubernetes-validate")
     if place.run_python("-c", "import kubernetes").returncode != 0:
         pytest.skip(f"pip install kubernetes, into the base environment of TorchX {place.line}")
-    import yaml
-
     job = yaml.safe_load(_request(place, "kubernetes", component, "/job.py", "--image", "registry/image:1"))
     tasks = job["spec"]["tasks"]
     assert [task["name"] for task in tasks] == _replicas(component)

@@ -81,7 +81,7 @@ class Workshop:
         top = self._top / "-".join([line, way.replace(" ", "-"), *([Path(python).name] if python else [])])
         ours = make_environment(python or base, base, top)
         user = top / "user"
-        user.mkdir()
+        user.mkdir(exist_ok=True)  # if what follows failed before, it shall say so again
         if way == "bare clone":
             folder, package = self._clone("bare"), self._clone("bare") / "torchft_x"
         elif way == "wheel":

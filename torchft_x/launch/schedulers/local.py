@@ -36,11 +36,7 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     """Each replica its own; what the user has set by ``--env`` stays."""
     replicas = _replicas(info, role.name)
     if any(variable in role.env for variable in gpus.ALL_VARIABLES):
-        for k, replica in enumerate(replicas):  # TorchX's option has overwritten it
-            if env.CUDA_VISIBLE_DEVICES in role.env:
-                replica.env[env.CUDA_VISIBLE_DEVICES] = role.env[env.CUDA_VISIBLE_DEVICES].replace(
-                    "${replica_id}", str(k)
-                )
+        _restore(role, replicas)
         return
     machine = accelerators.find()
     if machine is None:
@@ -62,6 +58,14 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     # TorchX may have warned at length that nobody shares them out
     shares = "; ".join(f"{role.name}/{k} has {part}" for k, part in enumerate(parts))
     log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", devices.variable, shares)
+
+
+def _restore(role: FtRole, replicas: list[Any]) -> None:
+    """What the user has set, where TorchX's option has overwritten it."""
+    given = role.env.get(env.CUDA_VISIBLE_DEVICES)
+    if given is not None:
+        for k, replica in enumerate(replicas):
+            replica.env[env.CUDA_VISIBLE_DEVICES] = given.replace("${replica_id}", str(k))
 
 
 def _taken(info: Any, role: str, variable: str) -> set[str]:
