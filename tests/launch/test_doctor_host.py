@@ -17,6 +17,7 @@ from torchft_x.launch.doctor_host import (
     run_dir_finding,
     shared_memory_finding,
 )
+from torchft_x.launch.gpus import Machine
 from torchft_x.observe.processes import Orphan
 
 
@@ -76,25 +77,27 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--shm-size" in shared_memory_finding(tmp_path).text
 
 
-TWO = ["/dev/nvidia0", "/dev/nvidia1"]
+TWO = Machine("NVIDIA", ("0", "1"), "as nvidia-smi -L lists them")
 
 
 @pytest.mark.parametrize(
-    ("devices", "visible", "level", "said"),
+    ("machine", "visible", "level", "said"),
     [
-        ([], None, "ok", "on the CPU"),
-        ([], "0", "ok", "on the CPU"),
-        (TWO, None, "ok", "sees all of them"),
+        (None, None, "ok", "on the CPU"),
+        (None, "0", "ok", "on the CPU"),
+        (TWO, None, "ok", "2 of NVIDIA (as nvidia-smi -L lists them); 0, 1 can be used (--gpu N gives"),
         (TWO, "", "warning", "hides them"),
         (TWO, "-1", "warning", "hides them"),
-        (TWO, "0,1", "ok", "CUDA_VISIBLE_DEVICES=0,1"),
-        (TWO, "0,2", "warning", "names 2, but there are only 2 devices"),
-        (TWO, "GPU-12ab", "ok", "GPU-12ab"),
-        (["/dev/kfd"], "3", "ok", "/dev/kfd"),
+        (TWO, "1", "ok", "1 can be used (--gpu 1 gives it to one group)"),
+        (TWO, "0,2", "warning", "names 2, of which 1 can be used"),
+        (TWO, "1,1", "warning", "names 1 twice"),
+        (TWO, "GPU-12ab", "ok", "GPU-12ab can be used"),
+        (Machine("NVIDIA", None, "WSL"), None, "warning", "can't be told (WSL)"),
+        (Machine("NVIDIA", None, "WSL"), "0", "ok", "some of NVIDIA (WSL); 0 can be used"),
     ],
 )
-def test_accelerators(devices: list[str], visible: str | None, level: str, said: str) -> None:
-    found = accelerator_finding(devices, visible)
+def test_accelerators(machine: Machine | None, visible: str | None, level: str, said: str) -> None:
+    found = accelerator_finding(machine, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     assert found.level == level
     assert said in found.text
 

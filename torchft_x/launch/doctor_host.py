@@ -7,11 +7,11 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from torchft_x import env
-from torchft_x.launch.checks import accelerators
+from torchft_x.errors import ConfigError
+from torchft_x.launch import accelerators, gpus
 from torchft_x.launch.doctor import Case, Finding, ok, problem, warning
 from torchft_x.observe.processes import orphans
 
@@ -130,28 +130,30 @@ def shared_memory_finding(folder: Path) -> Finding:
 
 
 def check_accelerators(case: Case) -> Iterator[Finding]:
-    # a variable that is set but empty means something here: no device at all
-    yield accelerator_finding(accelerators(), case.environ.get(env.CUDA_VISIBLE_DEVICES))
+    yield accelerator_finding(accelerators.find(), case.environ)
 
 
-def accelerator_finding(devices: list[str], visible: str | None) -> Finding:
-    if not devices:
+def accelerator_finding(machine: gpus.Machine | None, environ: Mapping[str, str]) -> Finding:
+    """What a local job with --gpu would be given, by the rules it is given by."""
+    if machine is None:
         return ok("accelerators", "None here: training runs on the CPU.")
-    shown = ", ".join(devices)
-    if visible is None:
-        return ok("accelerators", f"{shown}; every group on this machine sees all of them.")
-    wanted = [w.strip() for w in visible.split(",") if w.strip()]
-    if not wanted or "-1" in wanted:
-        return warning("accelerators", f"{shown}, but {env.CUDA_VISIBLE_DEVICES}={visible!r} hides them; unset it.")
-    nvidia = [d for d in devices if d.startswith("/dev/nvidia")]
-    missing = [w for w in wanted if w.isdigit() and int(w) >= len(nvidia)]
-    if nvidia and missing:
+    try:
+        devices = gpus.usable(machine, environ)
+    except ConfigError as e:
+        return warning("accelerators", str(e))
+    number = "some" if machine.names is None else str(len(machine.names))
+    shown = f"{number} of {machine.vendor} ({machine.source})"
+    if not devices.names:
+        return warning("accelerators", f"{shown}, but {devices.source} hides them; unset it.")
+    named = [n for n in environ.get(devices.variable, "").split(",") if n.strip()]
+    if len(named) > len(devices.names):
         return warning(
             "accelerators",
-            f"{env.CUDA_VISIBLE_DEVICES}={visible} names {', '.join(missing)}, but there are only {len(nvidia)} devices, "
-            "counted from 0; CUDA stops at the first it does not find.",
+            f"{shown}, and {devices.source} names {len(named)}, of which {len(devices.names)} can be used: "
+            "a list ends at the first entry that names no device. Correct it.",
         )
-    return ok("accelerators", f"{shown}; {env.CUDA_VISIBLE_DEVICES}={visible}.")
+    given = "--gpu N gives each group N of its own" if len(devices.names) > 1 else "--gpu 1 gives it to one group"
+    return ok("accelerators", f"{shown}; {', '.join(devices.names)} can be used ({given}).")
 
 
 # --- leftovers ---------------------------------------------------------------------------------------------------------
