@@ -61,7 +61,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--warmup", type=int, default=20, help="steps of warm-up")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--threads", type=int, default=1, help="compute threads per process")
-    p.add_argument("--min-groups", type=int, default=1, help="commit only with at least this many groups")
+    p.add_argument(
+        "--min-groups",
+        type=int,
+        default=1,
+        help="commit only with this many groups or more (or the job's --min_replicas, if larger)",
+    )
     p.add_argument(
         "--checkpoint", metavar="URL", help="fsspec URL of one file to save to, and to resume from if it exists"
     )

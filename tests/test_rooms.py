@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torchft_x"
 
-LEAVES = {"errors", "env", "net", "_version"}  # may be imported by every room
+LEAVES = {"errors", "env", "net", "durations", "_version"}  # may be imported by every room
 ALLOWED = {
     "core": {"errors"},
     "rpc": {"core", "observe", *LEAVES},
@@ -33,6 +33,8 @@ NO_TORCH_AT_START = [
     "torchft_x.rpc.supervisor_client",
     "torchft_x.launch.app",
     "torchft_x.launch.supervisor",
+    "torchft_x.launch.accompany",
+    "torchft_x.launch.doctor_checks",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]

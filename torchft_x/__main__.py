@@ -1,6 +1,6 @@
-"""The command: ``torchft_x lighthouse ...`` and ``torchft_x supervise ...``; also ``python -m torchft_x``.
+"""The command: ``torchft_x lighthouse ...``, ``torchft_x supervise ...`` and others; also ``python -m torchft_x``.
 
-Each subcommand imports what it needs when it runs; neither imports torch.
+Each subcommand imports what it needs when it runs; none imports torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x lighthouse --min_replicas N [...]          the service that decides who trains together
     torchft_x supervise --group G --groups N [...] -- SCRIPT [ARG...]
                                                          run one replica group and restart it when it dies
+    torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
+                                                         run a program beside the groups, as long as the job lives
+    torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
+                                                         look at this machine and say what to do
 
 `torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
 """
@@ -30,13 +34,22 @@ def main(argv: list[str] | None = None) -> int:
         from torchft_x.launch.cli import supervise
 
         return supervise(words[1:])
+    if words[:1] == ["accompany"]:
+        from torchft_x.launch.cli import accompany
+
+        return accompany(words[1:])
+    if words[:1] == ["doctor"]:
+        from torchft_x.launch.cli import doctor
+
+        return doctor(words[1:])
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    print(f"torchft_x: there is no command {words[0]!r}; the commands are lighthouse and supervise.", file=sys.stderr)
+    known = "lighthouse, supervise, accompany and doctor"
+    print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
     return 2
 
 

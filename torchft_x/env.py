@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address; several, separated by commas: the first that answers
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
@@ -45,11 +45,18 @@ GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, 
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
+HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
+ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts what this one leaves
+ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 

@@ -9,8 +9,8 @@ import pytest
 import torch.distributed as dist
 
 from tests.util import scaled, wait_for
-from torchft_x.comm.store import StoreClient, create_store_client, host_store, seconds, split_store_address
-from torchft_x.errors import AddressError, ConfigError, UnreachableError
+from torchft_x.comm.store import StoreClient, create_store_client, host_store, split_store_address
+from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address
 
 
@@ -21,14 +21,6 @@ def test_addresses() -> None:
     for text in ("host", "host/a", ":1/a", "host:0/a", "::1:1234/a"):
         with pytest.raises(AddressError):
             split_store_address(text)
-
-
-def test_seconds() -> None:
-    assert seconds(timedelta(milliseconds=1500)) == 1.5
-    assert seconds(2) == 2.0
-    for bad in (0, -1.0, timedelta(0), float("nan")):
-        with pytest.raises(ConfigError):
-            seconds(bad)
 
 
 def test_keys_are_under_the_prefix(store: dist.TCPStore) -> None:

@@ -397,6 +397,7 @@ class World:
         self.machine = Assembly(self.make_token, gone_grace=3.0)
         self.now = 0.0
         self.attempts: dict[str, int] = {}  # life -> attempt
+        self.heard = -1  # highest attempt of a life that this lighthouse has begun or been told of
         self.finished: dict[str, set[int]] = {}  # life -> nodes whose part ended well
         self.known: set[str] = set()  # incarnations this lighthouse has met
         self.zombies: list[Node] = []  # cut off and replaced, but alive
@@ -405,11 +406,14 @@ class World:
     def see(self, event: NodeEvent) -> None:
         if isinstance(event, NodeHere):
             self.known.add(event.incarnation)
+        if isinstance(event, (NodeStarted, NodeEnded)) and event.session in self.machine._sessions:
+            self.heard = max(self.heard, event.attempt)
         for effect in self.machine.handle(event, self.now):
             if isinstance(effect, SendBegin):
-                newest = max(self.attempts.values(), default=-1)
                 assert self.attempts.setdefault(effect.life, effect.attempt) == effect.attempt
-                assert effect.attempt >= newest, "attempts only grow"
+                # A lighthouse that has forgotten can't go on from a life which no supervisor that is left has begun.
+                assert effect.attempt >= self.heard, "attempts only grow"
+                self.heard = effect.attempt
             elif isinstance(effect, LifeExited):
                 assert not any(n.runs and n.runs[1] == effect.life for n in self.everybody()), "not all have confirmed"
             if isinstance(effect, (SendBegin, SendLifeOver, SendStop, RefuseNode, CloseStream)):
@@ -494,6 +498,7 @@ class World:
             z.dead, z.runs = True, None
         self.zombies = []
         self.machine = Assembly(self.make_token, gone_grace=3.0)
+        self.heard = -1
 
     def stop(self, n: Node) -> None:
         """SIGTERM for one supervisor."""

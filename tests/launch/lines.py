@@ -23,7 +23,9 @@ def interpreter(line: str) -> str:
     python = env.read(env.NIGHTLY_PYTHON)
     if python is None:
         pytest.skip(
-            f"set {env.NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's dependencies"
+            f"set {env.NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's other "
+            "dependencies: python3 -m venv V; V/bin/pip install torch==2.13.0 torchx-nightly==2026.10.26 grpcio "
+            "'protobuf<8' fsspec kubernetes"
         )
     return python
 

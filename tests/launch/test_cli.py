@@ -45,6 +45,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
             2,
             "workers is 3",
         ),
+        (["accompany", "--name", "e"], 2, "No program given"),
+        (["accompany", "--name", "", "--", "x"], 2, "--name is empty"),
+        (["accompany", "--name", "e", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
     ],
 )
 def test_what_it_says(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

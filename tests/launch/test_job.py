@@ -213,5 +213,5 @@ def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
         address = f"http://127.0.0.1:{gone.getsockname()[1]}"
     job = launch(SLEEPER, "--lighthouse", address)
     assert job.wait() == 1
-    assert f"the lighthouse at {address} (Connection refused)" in job.text()
+    assert f"{address}: Connection refused" in job.text()
     assert "Traceback" not in job.text()

@@ -27,6 +27,12 @@ def test_a_crash_loop_ends_with_the_scripts_own_words() -> None:
     )
 
 
+def test_what_commits_no_steps_is_not_blamed_for_it() -> None:
+    restarts = Restarts(RestartRules(loop=1, steps=False))
+    decision = restarts.ended(failed(), 0.0)
+    assert decision == GiveUp("1 quick exits in a row, the last: worker 0 exited with code 1")
+
+
 def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
     usage = LifeEnd(False, 2, "worker 0 exited with code 2", True, False, 1.0, ("train.py: --data x: no such file.",))
     assert Restarts(RestartRules()).ended(usage, 0.0) == GiveUp(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.util import wait_for
 from torchft_x import env
-from torchft_x.observe.processes import job_processes
+from torchft_x.observe.processes import job_processes, orphans
 
 
 def test_only_processes_started_with_the_run_directory_are_found(tmp_path: Path) -> None:
@@ -20,3 +23,67 @@ def test_only_processes_started_with_the_run_directory_are_found(tmp_path: Path)
         wait_for(lambda: job_processes(tmp_path) == [process.pid], what="the process to show its environment")
         assert job_processes(tmp_path / "other") == []
     assert job_processes(tmp_path) == []
+
+
+def started(code: str, *, parent_dies: bool, **variables: str) -> tuple[subprocess.Popen[str], int]:
+    """A process (its pid) below another that is still there, or is not."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TORCHFT_X_")}
+    above = (
+        "import os, subprocess, sys; "
+        "e = {k: v.replace('@launcher@', str(os.getpid())) for k, v in os.environ.items()}; "
+        "p = subprocess.Popen(sys.argv[1:], env=e); print(p.pid, flush=True); sys.stdin.read()"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", above, sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean | variables,
+    )
+    assert launcher.stdout is not None
+    pid = int(launcher.stdout.readline())
+    if parent_dies:
+        launcher.kill()
+        launcher.wait()
+    return launcher, pid
+
+
+def end(launcher: subprocess.Popen[str], pid: int) -> None:
+    for number in (pid, launcher.pid):
+        try:
+            os.kill(number, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    launcher.communicate()
+
+
+SLEEP = "import time; time.sleep(1000)"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_process_whose_launcher_is_gone(tmp_path: Path, gone: bool) -> None:
+    variables = {env.LAUNCHER_PID: "@launcher@", env.RUN_DIR: str(tmp_path)}
+    launcher, pid = started(SLEEP, parent_dies=gone, **variables)
+    try:
+        wait_for(lambda: job_processes(tmp_path), what="the process to show its environment")
+        if gone:
+            (found,) = wait_for(lambda: [o for o in orphans() if o.pid == pid], what="the orphan")
+            assert found.run_dir == str(tmp_path)
+        else:
+            wait_for(lambda: pid in job_processes(tmp_path), what="the process to show its environment")
+            assert pid not in [o.pid for o in orphans()]
+    finally:
+        end(launcher, pid)
+
+
+def test_a_worker_whose_supervisor_is_gone(tmp_path: Path) -> None:
+    variables = {env.ATTEMPT: "0", env.RUN_DIR: str(tmp_path)}
+    launcher, pid = started(f"{SLEEP}  # torchft_x", parent_dies=False, **variables)
+    try:
+        wait_for(lambda: pid in job_processes(tmp_path), what="the process to show its environment")
+        assert pid not in [o.pid for o in orphans()]  # who carries the attempt is looked after by whom it carries, too
+        launcher.kill()
+        launcher.wait()
+        wait_for(lambda: pid in [o.pid for o in orphans()], what="the orphan")
+    finally:
+        end(launcher, pid)

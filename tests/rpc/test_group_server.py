@@ -180,7 +180,7 @@ def test_a_malformed_lighthouse_address_names_the_variable(address: str) -> None
 
 
 def test_an_unknown_name_fails_in_seconds_and_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.rpc.group_server.RESOLVE_TIMEOUT", 0.1)
+    monkeypatch.setattr("torchft_x.rpc.find.RESOLVE_TIMEOUT", 0.1)
     with (
         pytest.raises(AddressError, match=r"no\.such\.host\.invalid.*can't be resolved"),
         group("a:1", "http://no.such.host.invalid:1"),

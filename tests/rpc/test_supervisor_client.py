@@ -9,6 +9,7 @@ import pytest
 
 from tests.rpc.support import LOCAL, group, is_marked, known, life, lighthouse
 from tests.util import scaled, wait_for
+from torchft_x.core.visits import DONE
 from torchft_x.errors import AddressError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.supervisor_client import REFUSED_CODE, SupervisorClient
@@ -103,3 +104,55 @@ def test_nobody_at_the_address_blocks_nothing() -> None:
 def test_a_malformed_address_is_refused() -> None:
     with pytest.raises(AddressError, match="lighthouse address"):
         SupervisorClient("nowhere", "a", "host", "boot")
+
+
+def companion(address: str, name: str = "eval") -> tuple[SupervisorClient, list[tuple[int, str]]]:
+    """Its client, and the orders to stop it has got."""
+    made = SupervisorClient(address, "", "host", "boot", companion=name)
+    stops: list[tuple[int, str]] = []
+    made.on_stop(lambda code, text: stops.append((code, text)))
+    return made, stops
+
+
+def test_a_companion_is_known_by_name_and_is_no_group() -> None:
+    with lighthouse() as lh:
+        made, stops = companion(lh.address())
+        wait_for(lambda: "eval" in lh.status()["companions"], what="the companion to be known")
+        assert lh.status()["announced"] == []
+        assert made.away() == 0.0
+        made.started(0, "life")
+        made.exited(0, "life", 1, "exit code 1")
+        made.done(1, "it gave up")
+        made.close()
+        assert lh.status()["companions"]["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
+        assert stops == []
+
+
+def test_a_companion_is_told_when_the_groups_of_its_job_are_done() -> None:
+    with lighthouse() as lh:
+        made, stops = companion(lh.address())
+        wait_for(lambda: "eval" in lh.status()["companions"], what="the companion to be known")
+        group_of_it = SupervisorClient(lh.address(), "a", "host", "boot")
+        wait_for(lambda: lh.status()["announced"] == ["a"], what="the group to be announced")
+        group_of_it.done(0, "")
+        group_of_it.close()
+        assert wait_for(lambda: stops, what="the order to stop") == [(0, DONE)]
+        made.close()
+
+
+def test_a_companion_of_a_group_is_refused() -> None:
+    with lighthouse() as lh:
+        made = SupervisorClient(lh.address(), "a", "host", "boot", companion="eval")
+        stops: list[tuple[int, str]] = []
+        made.on_stop(lambda code, text: stops.append((code, text)))
+        wait_for(lambda: stops, what="the refusal")
+        assert "not for both" in stops[0][1]
+        made.close()
+
+
+def test_away_counts_from_the_last_touch() -> None:
+    with lighthouse() as lh:
+        made, _ = companion(lh.address())
+        wait_for(lambda: made.away() == 0.0, what="the session")
+    wait_for(lambda: made.away() > 0.0, what="the end of the session to be seen")
+    made.close(flush=0.1)

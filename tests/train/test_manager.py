@@ -167,6 +167,15 @@ def test_too_few_groups_do_not_commit() -> None:
         leave(a)
 
 
+def test_the_jobs_minimum_holds_for_a_script_that_asks_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_MIN_REPLICAS", "2")
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr, min_replica_size=1)
+        assert not a.step()
+        assert not a.history
+        leave(a)
+
+
 def test_two_ranks_a_group_decide_alike() -> None:
     stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
     with lighthouse(2) as addr:

@@ -15,7 +15,7 @@ NOTHING: dict[str, Any] = dict.fromkeys(
         "replica_id", "rank", "world_size", "timeout", "quorum_timeout", "connect_timeout", "quorum_retries",
         "lighthouse_addr", "port", "hostname", "store_addr", "store_port", "token",
     ]
-)  # fmt: skip
+) | {"min_replica_size": 1}  # fmt: skip
 
 
 def options(environ: dict[str, str] | None = None, **arguments: Any) -> Options:
@@ -60,12 +60,20 @@ def test_arguments_beat_variables() -> None:
         ({}, {"rank": 2, "world_size": 2}, "not among the group's 2 ranks"),
         ({}, {"world_size": 2}, "set MASTER_ADDR and MASTER_PORT"),
         ({}, {"timeout": 0}, "timeout"),
+        ({}, {"quorum_timeout": "soon"}, "TORCHFT_QUORUM_TIMEOUT_SEC.* is 'soon'"),
+        ({"TORCHFT_X_MIN_REPLICAS": "two"}, {}, "TORCHFT_X_MIN_REPLICAS='two' is not a whole number"),
         ({"TORCHFT_QUORUM_TIMEOUT_SEC": "-1"}, {}, "TORCHFT_QUORUM_TIMEOUT_SEC"),
     ],
 )
 def test_mistakes_get_a_sentence(environ: dict[str, str], arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         options(environ, **arguments)
+
+
+@pytest.mark.parametrize(("argument", "variable", "counts"), [(1, None, 1), (1, "3", 3), (3, "2", 3), (0, None, 0)])
+def test_the_larger_minimum_counts(argument: int, variable: str | None, counts: int) -> None:
+    environ = {} if variable is None else {"TORCHFT_X_MIN_REPLICAS": variable}
+    assert options(environ, min_replica_size=argument).min_replica_size == counts
 
 
 def test_only_rank_0_needs_the_lighthouse() -> None:

@@ -25,8 +25,9 @@ from torchft_x.comm import device as devices
 from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.generation import Generation, full_group
-from torchft_x.comm.store import StoreClient, seconds
+from torchft_x.comm.store import StoreClient
 from torchft_x.comm.work import FailedWork, GroupWork
+from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
 
 # Seconds to connect at most, whatever the group's timeout: the members have just been told of each other and are

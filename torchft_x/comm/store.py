@@ -24,7 +24,8 @@ from weakref import WeakValueDictionary
 import torch.distributed as dist
 
 from torchft_x.comm import sockets
-from torchft_x.errors import AddressError, ConfigError, UnreachableError
+from torchft_x.durations import seconds
+from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address, parse_address
 
 
@@ -37,14 +38,6 @@ class _Turn:
 
 _turns: WeakValueDictionary[Address, _Turn] = WeakValueDictionary()  # forgotten with the last client that waits
 _turns_lock = threading.Lock()  # guards `_turns`
-
-
-def seconds(timeout: float | timedelta) -> float:
-    """A duration in seconds, given either way. Raises `ConfigError` unless it is positive."""
-    value = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if not value > 0:
-        raise ConfigError(f"A timeout of {value:g} s can't work; give a positive number of seconds.")
-    return value
 
 
 def split_store_address(text: str) -> tuple[Address, str]:

@@ -13,8 +13,8 @@ from torch.futures import Future
 
 from torchft_x.comm.alone import alone, reduce_op_of
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.store import seconds
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
+from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError
 
 

@@ -14,12 +14,21 @@ later, is told to stop: alone and with nobody to heal from, it would train the w
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
 Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
 the lives are those of the whole group, as `core.assembly` tells them; everything else comes from each node by itself.
+Programs beside the groups are in `core.companions`: they end with the verdict and have no part in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchft_x.core.companions import (
+    CompanionEvent,
+    CompanionFinished,
+    CompanionGone,
+    CompanionHere,
+    Companions,
+    StopCompanion,
+)
 from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import ConfigError
 
@@ -107,7 +116,8 @@ class QuorumIssued:
     lives: frozenset[str]
 
 
-RosterEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished | QuorumIssued | Tick
+GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
+RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Tick
 
 # --- out ---------------------------------------------------------------------------------------------------------------
 
@@ -123,13 +133,13 @@ class TellStop:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The job has ended. Comes once, after the `TellStop`s of the same `handle`: deliver those, then exit with it."""
+    """The job has ended. Comes once, as the last effect of its `handle`: deliver the others, then exit with it."""
 
     code: int
     sentence: str
 
 
-RosterEffect = TellStop | Verdict | Note
+RosterEffect = TellStop | StopCompanion | Verdict | Note
 
 
 class _Seat:
@@ -195,6 +205,7 @@ class Roster:
     def __init__(self, config: RosterConfig) -> None:
         self.config = config  # fixed
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
+        self.companions = Companions(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
         self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
         self._verdict: Verdict | None = None  # set once
@@ -218,10 +229,14 @@ class Roster:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
         if self._started is None:
             self._started = now
+        if isinstance(event, (CompanionHere, CompanionGone, CompanionFinished)):
+            return list(self.companions.handle(event, now))
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
             self._together.update(dict.fromkeys(event.lives, event.lives))
-        elif not isinstance(event, Tick):
+        elif isinstance(event, Tick):
+            effects += self.companions.handle(event, now)
+        else:
             group = self._groups.get(event.group)
             if group is None:
                 return self._stranger(event)
@@ -233,13 +248,13 @@ class Roster:
 
     # --- hearing -------------------------------------------------------------------------------------------------------
 
-    def _stranger(self, event: RosterEvent) -> list[RosterEffect]:
+    def _stranger(self, event: GroupEvent) -> list[RosterEffect]:
         if not isinstance(event, SupervisorHere):
             return []
         known = ", ".join(self.config.groups)
         return [TellStop(event.group, 1, f"group {event.group} is not a group of this job, whose groups are {known}")]
 
-    def _hear(self, group: _Group, event: RosterEvent, now: float) -> list[RosterEffect]:
+    def _hear(self, group: _Group, event: GroupEvent, now: float) -> list[RosterEffect]:
         if isinstance(event, SupervisorHere):
             return self._arrive(group, event)
         if isinstance(event, SupervisorGone):
@@ -343,7 +358,8 @@ class Roster:
             self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
         code, sentence = self._verdict.code, self._verdict.sentence
         rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
-        return [*(TellStop(g.name, code, sentence) for g in rest), self._verdict]
+        stops = [TellStop(g.name, code, sentence) for g in rest]
+        return [*stops, *self.companions.end(sentence), self._verdict]
 
 
 def _state(group: _Group) -> str:

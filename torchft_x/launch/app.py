@@ -97,7 +97,7 @@ def _companion(job: FtJob, role: ExtraRole) -> FtRole:
         image=role.image or job.image,
         entrypoint=python,
         args=args,
-        env=_user_env(job, role.env) | _env(job),
+        env=_user_env(job, role.env) | _env(job) | {env.GIVE_UP_CODE: "0"},  # it never decides the job's outcome
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,19 +63,3 @@ def check_lighthouse(addresses: str) -> None:
     what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
     for address in addresses.split(","):
         check_resolvable(parse_address(address, what=what), what=what)
-
-
-def check_gpus(gpus: int) -> None:
-    """Whoever asks for GPUs needs a machine that has one."""
-    if gpus > 0 and not accelerators():
-        raise ConfigError(
-            f"--gpu {gpus}: this machine has no GPU; leave --gpu out to train on the CPU, "
-            "or choose another scheduler with -s."
-        )
-
-
-def accelerators() -> list[str]:
-    """Device files of NVIDIA (also WSL), AMD and Intel accelerators, or the driver's tool."""
-    found = [f for p in ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*") for f in glob.glob(f"/dev/{p}")]
-    tool = shutil.which("nvidia-smi")
-    return found or ([tool] if tool else [])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.accompany import CompanionConfig
+from torchft_x.launch.accompany import accompany as run_companion
 from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
@@ -65,7 +69,7 @@ def supervise(argv: list[str]) -> int:
             run_dir=args.run_dir,
             lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
-            find_timeout=(_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE,
+            find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
             runner=args.runner,
@@ -94,6 +98,40 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
     return str(args.replica // args.nodes), args.replica % args.nodes
 
 
+def accompany(argv: list[str]) -> int:
+    """``torchft_x accompany``: the exit code."""
+    parser = _Parser(
+        prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
+    )
+    parser.add_argument("--name", required=True, help="of the companion, its own within the job")
+    parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
+    parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
+    parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = parser.parse_args(argv[:cut])
+    local = env.is_local_job()
+    given = env.read(env.LIGHTHOUSE)
+    try:
+        config = CompanionConfig(
+            companion=args.name,
+            command=tuple(argv[cut + 1 :]),
+            run_dir=args.run_dir,
+            lighthouse=given,
+            rules=RestartRules(max_restarts=args.max_restarts, steps=False),
+            find_timeout=_find_timeout(given, local),
+            local=local,
+        )
+    except TorchftXError as e:
+        print(f"torchft_x accompany: {e}", file=sys.stderr)
+        return 2
+    return run_companion(config)
+
+
+def _find_timeout(given: str | None, local: bool) -> float:
+    return (_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE
+
+
 def lighthouse(argv: list[str]) -> int:
     """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
     local = end_with_the_launcher()
@@ -108,3 +146,38 @@ def lighthouse(argv: list[str]) -> int:
     from torchft_x.rpc.lighthouse_main import main
 
     return main(argv)
+
+
+def doctor(argv: list[str]) -> int:
+    """``torchft_x doctor``: 1 if something is a problem."""
+    from torchft_x.launch import doctor as d
+    from torchft_x.launch.doctor_checks import CHECKS
+
+    parser = _Parser(
+        prog="torchft_x doctor", description="Look at what a job needs on this machine, and say what to do."
+    )
+    parser.add_argument("--lighthouse", metavar="ADDRESS", help=f"also look at this one; default {env.LIGHTHOUSE}")
+    parser.add_argument("--run_dir", type=Path, metavar="DIR", help="of a run, or where one shall write")
+    parser.add_argument("--torch", action="store_true", help="also import torch, which takes seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    try:
+        folder = Path.cwd()
+    except OSError:  # it has been removed
+        folder = Path("/")
+    run_dir = env.read(env.RUN_DIR)  # inside a job
+    case = d.Case(
+        environ=env.everything(),
+        folder=folder,
+        home=Path(os.path.expanduser("~")),
+        lighthouse=args.lighthouse,
+        run_dir=args.run_dir or (Path(run_dir) if run_dir else None),
+        torch=args.torch,
+    )
+    try:
+        findings = d.examine(case, CHECKS)
+        print(json.dumps(d.as_json(findings)) if args.json else "\n".join(d.lines(findings)), flush=True)
+    except (KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return 130
+    return 1 if any(f.level == "problem" for f in findings) else 0

@@ -1,4 +1,4 @@
-"""The environment of a group's trainer. Pure: the supervisor's own goes in, the trainer's comes out."""
+"""The environment of what a supervisor starts. Pure: the supervisor's own goes in, the program's comes out."""
 
 from __future__ import annotations
 
@@ -14,42 +14,54 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerSettings:
-    """What the trainer of one life must know."""
+class JobSettings:
+    """What every program of the job must know."""
 
-    group: str
-    groups: int
-    workers: int  # on this node
     attempt: int
-    life: str
     lighthouse: str
     run_dir: str
     token_file: str | None
     advertise_host: str
+    package_root: str | None  # to be put on PYTHONPATH; None: the package is installed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings(JobSettings):
+    """What the trainer of one life must know, too."""
+
+    group: str
+    groups: int
+    workers: int  # on this node
+    life: str
     cores: int  # of this host that we may use
     groups_here: int  # groups, or nodes of groups, that share this host
-    package_root: str | None  # to be put on PYTHONPATH; None: the package is installed
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
     """`base` with what the trainer needs. Ours wins where a group must be what it is; else what is set stays."""
-    out = dict(base)
+    out = companion_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
-    out[env.LIGHTHOUSE] = settings.lighthouse
-    out[env.RUN_DIR] = settings.run_dir
-    out[env.ATTEMPT] = str(settings.attempt)
     out[env.LIFE] = settings.life
-    out[env.ADVERTISE_HOST] = settings.advertise_host
-    if settings.token_file is not None:
-        out[env.TOKEN_FILE] = settings.token_file
-    out.pop(env.LAUNCHER_PID, None)  # of the supervisor, not of the trainer
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
-    out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     if not any(k.startswith("MALLOC_") or k in ("GLIBC_TUNABLES", "LD_PRELOAD") for k in out):
         out.update(_ALLOCATOR)
+    return out
+
+
+def companion_environment(base: Mapping[str, str], settings: JobSettings) -> dict[str, str]:
+    """`base` with what every program of the job needs to find the others."""
+    out = dict(base)
+    out[env.LIGHTHOUSE] = settings.lighthouse
+    out[env.RUN_DIR] = settings.run_dir
+    out[env.ATTEMPT] = str(settings.attempt)
+    out[env.ADVERTISE_HOST] = settings.advertise_host
+    if settings.token_file is not None:
+        out[env.TOKEN_FILE] = settings.token_file
+    out.pop(env.LAUNCHER_PID, None)  # of the supervisor, not of the program
+    out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     if settings.package_root is not None:
         paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
         if settings.package_root not in paths:

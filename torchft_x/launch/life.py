@@ -49,7 +49,17 @@ class LifeSpec:
     meeting: str = ""
     """host:port where torchrun of all nodes meet, and their workers (MASTER_ADDR, MASTER_PORT); of several nodes only."""
     runner: str = "torchrun"
-    """``torchrun``, or ``plain``: one worker without torchrun (tests of the supervisor without torch)."""
+    """``torchrun``; ``plain``: one worker without torchrun (tests of the supervisor without torch); ``program``: the
+    command is no Python script but any program."""
+
+    @property
+    def bare(self) -> bool:
+        """One process, and no torchrun above it."""
+        return self.runner != "torchrun"
+
+    def who(self, rank: int) -> str:
+        """The worker of that local rank, for people."""
+        return "the program" if self.runner == "program" else f"worker {self.first_rank + rank}"
 
     @property
     def file_name(self) -> str:
@@ -62,9 +72,10 @@ class LifeSpec:
         return self.node * self.workers
 
     def argv(self) -> list[str]:
-        rank = "0" if self.runner == "plain" else "${local_rank}"  # torchrun fills it in
-        worker = [_SHIM, "worker", "@agent@", rank, str(self.folder), *self.command]
-        if self.runner == "plain":
+        rank = "0" if self.bare else "${local_rank}"  # torchrun fills it in
+        kind = "program" if self.runner == "program" else "worker"
+        worker = [_SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
+        if self.bare:
             return [sys.executable, *worker]
         torchrun = f"""-m torch.distributed.run --nnodes {self.nodes} --nproc_per_node {self.workers}
             --max_restarts 0 --monitor_interval {_POLL}""".split()
@@ -107,7 +118,7 @@ class Life:
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
-        self._agent_log = (logs or spec.folder) / f"{spec.file_name}.torchrun.log"
+        self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
         with open(self._agent_log, "wb") as log:
             self._agent = subprocess.Popen(
                 [sys.executable, _SHIM, "agent", str(os.getpid()), *spec.argv()],
@@ -202,7 +213,7 @@ class Life:
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
-        shown = bool(failed) or self.spec.runner == "plain"  # torchrun's own words go to its log only
+        shown = bool(failed) or self.spec.bare  # torchrun's own words go to its log only
         return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
@@ -212,7 +223,7 @@ class Life:
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
         code = self._workers[rank].code or 0
         words = self.relay.tail(rank)
-        name = f"worker {self.spec.first_rank + rank}"
+        name = self.spec.who(rank)
         if code > 0:
             return code, f"{name} exited with code {code}", words
         if code == -signal.SIGABRT and any("EnforceNotMet" in w and "preamble" in w for w in words):
@@ -223,8 +234,8 @@ class Life:
     def _blame_torchrun(self) -> tuple[int, str, tuple[str, ...]]:
         code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
         how = f"killed by {tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        if self.spec.runner == "plain":
-            return code, f"worker {self.spec.first_rank} {how}", self.relay.tail(0)
+        if self.spec.bare:
+            return code, f"{self.spec.who(0)} {how}", self.relay.tail(0)
         when = "" if self._workers else " before a worker started"
         return code or 1, f"torchrun {how}{when}", tuple(self._agent_words()) if code > 0 else ()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from torchx import specs
 
+from torchft_x import net
 from torchft_x.errors import ConfigError
-from torchft_x.net import parse_address
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -25,14 +25,14 @@ def parse_bool(value: bool | str, *, what: str) -> bool:
 
 
 def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
-    """One address or a comma-separated list, each checked, none looked up."""
-    addresses = tuple(word.strip() for word in text.split(","))
-    for address in addresses:
-        if not address:
-            raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
-        if parse_address(address, what=what).port == 0:
-            raise ConfigError(f"{what} {address!r}: port 0 is no port to connect to.")
-    return addresses
+    """One address or a comma-separated list, as they were written; each checked, none looked up."""
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
+    for word, address in zip(words, net.parse_addresses(text, what=what), strict=True):
+        if address.port == 0:
+            raise ConfigError(f"{what} {word!r}: port 0 is no port to connect to.")
+    return words
 
 
 def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts") -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ class Reports(Protocol):
     def done(self, code: int, sentence: str) -> None: ...
     def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
     def on_number(self, callback: Callable[[int], None]) -> None: ...
+    def away(self) -> float: ...
     def close(self, flush: float) -> None: ...
 
     # of one node of a group over several, instead of started and exited
@@ -29,8 +30,8 @@ class Reports(Protocol):
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
 
 
-def connector(group: str, node: int = 0, nodes: int = 1) -> Callable[[Found], Reports]:
-    """Makes the real client. grpc is imported when the lighthouse is found, not before."""
+def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "") -> Callable[[Found], Reports]:
+    """Makes the real client, for a group (or one node of it) or for a companion. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
         from torchft_x.rpc import wire
@@ -44,6 +45,7 @@ def connector(group: str, node: int = 0, nodes: int = 1) -> Callable[[Found], Re
             token=found.token,
             node=node,
             nodes=nodes,
+            companion=companion,
         )
 
     return connect

@@ -42,6 +42,8 @@ class RestartRules:
     """A life shorter than this many seconds, without a committed step, brought nothing."""
     loop: int = 3
     """So many such lives in a row that ended by the program's own doing are a crash loop."""
+    steps: bool = True
+    """Whether what is kept running commits steps; for words only."""
     longest_pause: float = 30.0
     """Seconds; the pause before a restart grows 0, 0, 1, 2, 4, ... up to this."""
 
@@ -98,9 +100,8 @@ class Restarts:
         if end.code == _USAGE and end.own_doing and not end.progress:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
         if self._own >= rules.loop:
-            return GiveUp(
-                f"{self._own} quick exits in a row before a step was committed, the last: {end.reason}{words}"
-            )
+            before = " before a step was committed" if rules.steps else ""
+            return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{words}")
         if len(self._times) >= rules.max_restarts:
             spent = (
                 "max_restarts is 0" if rules.max_restarts == 0 else f"{rules.max_restarts} restarts {self._within()}"

@@ -2,6 +2,7 @@
 
     python shim.py agent PARENT PROGRAM [ARG...]               the supervisor's child: torchrun
     python shim.py worker AGENT RANK FOLDER SCRIPT [ARG...]    torchrun's child: the user's script
+    python shim.py program AGENT 0 FOLDER PROGRAM [ARG...]     the same for a program that is no Python script
 
 Linux kills a process by itself when its parent dies, if it asked for that (PR_SET_PDEATHSIG); the request survives
 ``execve``. torchrun gives each of its workers a session of its own and does not ask, so a ``kill -9`` of torchrun
@@ -32,7 +33,7 @@ def agent(parent: int, command: list[str]) -> None:
     os.execvp(command[0], command)
 
 
-def worker(agent: int, rank: int, folder: str, command: list[str]) -> None:
+def announce(agent: int, rank: int, folder: str) -> None:
     if agent != os.getpid():  # without torchrun the agent has become the worker: it has asked already
         die_with(agent)
     for fd, name in ((1, "out"), (2, "err")):
@@ -42,11 +43,19 @@ def worker(agent: int, rank: int, folder: str, command: list[str]) -> None:
     pids = os.open(f"{folder}/pids", os.O_WRONLY)
     os.write(pids, f"{rank} {os.getpid()}\n".encode())
     os.close(pids)
-    os.execv(sys.executable, [sys.executable, "-u", *command])
+
+
+def become(command: list[str]) -> None:
+    try:
+        os.execvp(command[0], command)
+    except OSError as e:
+        sys.exit(f"{command[0]} can't be started ({e.strerror}).")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "agent":
-        agent(int(sys.argv[2]), sys.argv[3:])
+    kind, words = sys.argv[1], sys.argv[2:]
+    if kind == "agent":
+        agent(int(words[0]), words[1:])
     else:
-        worker(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:])
+        announce(int(words[0]), int(words[1]), words[2])
+        become(words[3:] if kind == "program" else [sys.executable, "-u", *words[3:]])

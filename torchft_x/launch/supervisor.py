@@ -1,6 +1,7 @@
 """The supervisor of one group: starts its trainer, restarts it, tells the lighthouse, leaves no process behind.
 
-A group over several nodes has one on each; nodes.py says how they begin and end a life together.
+A group over several nodes has one on each; nodes.py says how they begin and end a life together. What it shares with the
+supervisor of a program beside the groups (accompany.py) is `Keeper`.
 
 It runs in the group's container (or as a process of the local scheduler) and outlives the trainer's lives. It joins
 no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torchft_x
 from torchft_x import env, net
@@ -45,7 +47,37 @@ _LOOK = 0.05  # seconds between looks for the lighthouse
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisorConfig:
+class KeeperConfig:
+    """What every supervisor must know."""
+
+    command: tuple[str, ...] = ()
+    """Script or program, and its arguments."""
+    run_dir: Path | None = None
+    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
+    lighthouse: str | None = None
+    """Address of a lighthouse outside the job; None: the one named in the run directory."""
+    rules: RestartRules = RestartRules()
+    """When to restart."""
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
+    find_timeout: float = 300.0
+    """Seconds to wait for the lighthouse at the start."""
+    local: bool = False
+    """All processes of the job run on this host, started by a local launcher."""
+
+    @property
+    def whole(self) -> str:
+        """What is kept running, for people."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """This supervisor's part of it, for people."""
+        return self.whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorConfig(KeeperConfig):
     """Raises `ConfigError` naming the field."""
 
     group: str
@@ -58,24 +90,10 @@ class SupervisorConfig:
     """Which node of the group this is."""
     nodes: int = 1
     """Nodes of the group, each with a supervisor."""
-    command: tuple[str, ...] = ()
-    """Script and its arguments."""
-    run_dir: Path | None = None
-    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
-    lighthouse: str | None = None
-    """Address of a lighthouse outside the job; None: the one named in the run directory."""
-    rules: RestartRules = RestartRules()
-    """When to restart."""
-    grace: float = 5.0
-    """Seconds between SIGTERM and SIGKILL when the group is told to stop."""
-    find_timeout: float = 300.0
-    """Seconds to wait for the lighthouse at the start."""
     number_timeout: float = 5.0
     """Seconds to wait until the lighthouse has told the number of the first life."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before it is given up."""
-    local: bool = False
-    """All groups run on this host, as processes of a local launcher."""
     runner: str = "torchrun"
     """See `LifeSpec.runner`."""
 
@@ -94,9 +112,12 @@ class SupervisorConfig:
             )
 
     @property
+    def whole(self) -> str:
+        return f"group {self.group}"
+
+    @property
     def name(self) -> str:
-        """For people."""
-        return f"group {self.group}" if self.nodes == 1 else f"node {self.node} of group {self.group}"
+        return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
 
 
 @dataclass(frozen=True)
@@ -105,13 +126,21 @@ class _Stop:
 
     code: int
     sentence: str
-    from_outside: bool = False  # by a signal, or the launcher's death: whoever sent it may start the group again
+    from_outside: bool = False  # by a signal, or the launcher's death: whoever sent it may start this again
 
 
-class Supervisor:
-    """One group's supervisor. `connect` makes the client that reports to the lighthouse."""
+class Keeper:
+    """Keeps something running, with everything in this module's first lines. Subclasses say what.
 
-    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
+    `connect` makes the client that reports to the lighthouse.
+    """
+
+    role = "supervisor"
+    """In the event log."""
+    code_without_launcher = 128 + signal.SIGTERM
+    """Exit code when the launcher is gone."""
+
+    def __init__(self, config: KeeperConfig, connect: Callable[[Found], Reports]) -> None:
         self.config = config  # fixed
         self._connect = connect
         self._environ: Mapping[str, str] = env.everything()
@@ -125,11 +154,10 @@ class Supervisor:
         self._wake_write.setblocking(False)
         self._lives: Lives | None = None  # until the lighthouse is found
         self._life: Life | None = None  # while one runs
-        self._attempt = 0  # of the present life, or of the next one at the least
-        self._told: int | None = None  # number of the next life at the least, as the lighthouse says; by any thread
+        self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
-        self._events = EventLog(None, "supervisor")  # replaced by `run`, which may write
+        self._events = EventLog(None, self.role)  # replaced by `run`, which may write
         self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
 
     # --- requests to stop ----------------------------------------------------------------------------------------------
@@ -157,7 +185,9 @@ class Supervisor:
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if self.config.local or launcher is not None:
             gone = "the launcher is gone"
-            tree.when_parent_dies(launcher, lambda: self.request_stop(128 + signal.SIGTERM, gone, from_outside=True))
+            tree.when_parent_dies(
+                launcher, lambda: self.request_stop(self.code_without_launcher, gone, from_outside=True)
+            )
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.request_stop(128 + number, f"stopped by {tree.signal_name(number)}", from_outside=True)
@@ -168,13 +198,13 @@ class Supervisor:
         """Supervise until the group is done; the exit code. Main thread only."""
         tree.become_subreaper()
         self._watch_for_stops()
-        self._events = _event_log(self.config)
+        self._events = self._event_log()
         self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))
         try:
             if not self._find_lighthouse():
                 return self._finish(self._stop_now())
             try:
-                check_script(self.config.command[0])
+                self._check_command()
             except ConfigError as e:
                 return self._finish(_Stop(2, str(e)))
             return self._finish(self._run_lives())
@@ -218,7 +248,6 @@ class Supervisor:
             if self._found is not None:
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self.request_stop)
-                self._reports.on_number(self._on_number)
                 self._lives = self._make_lives(self._reports)
                 return True
             waited = time.monotonic() - began
@@ -233,9 +262,6 @@ class Supervisor:
     def _run_lives(self) -> _Stop:
         """One life after the other; what the group ends with."""
         assert self._lives is not None
-        self._wait(lambda: self._told is not None, self.config.number_timeout)
-        if self._stop is not None:
-            return self._stop
         while True:
             end = self._live(self._lives)
             if end is not None and end.ok:
@@ -248,15 +274,10 @@ class Supervisor:
                     return over
             self._attempt += 1
 
-    def _on_number(self, attempt: int) -> None:
-        """From the client's thread. Lives of a supervisor before us would fence ours if we counted from 0 (R2)."""
-        self._told = max(attempt, self._told or 0)
-        self._wake()
-
     def _restart_or_give_up(self, end: LifeEnd) -> _Stop | None:
         """After a life that did not end well. None: start the next one, now."""
         decision = self._restarts.ended(end, time.monotonic())
-        died = f"group {self.config.group} died: {end.reason} after {end.uptime:.1f} s"
+        died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
         if isinstance(decision, GiveUp):
             self._say(died)
             for line in () if end.shown else end.last_words:
@@ -270,7 +291,7 @@ class Supervisor:
 
     def _live(self, lives: Lives) -> LifeEnd | None:
         """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
-        begun = lives.begin(max(self._attempt, self._told or 0))
+        begun = lives.begin(self._next_attempt())
         if begun is None:
             return None
         self._attempt = begun.attempt
@@ -321,8 +342,89 @@ class Supervisor:
     def _loopback(self) -> bool:
         return self.config.local and env.read(env.ADVERTISE_HOST, None, self._environ) is None
 
+    def _next_attempt(self) -> int:
+        return self._attempt
+
+    # --- what is kept running ------------------------------------------------------------------------------------------
+
+    def _check_command(self) -> None:
+        """Raise `ConfigError` if it can't work."""
+        raise NotImplementedError
+
+    def _make_lives(self, reports: Reports) -> Lives:
+        raise NotImplementedError
+
+    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+        raise NotImplementedError
+
+    def _event_fields(self) -> dict[str, Any]:
+        """In every line of the event log."""
+        raise NotImplementedError
+
+    def _finish(self, stop: _Stop) -> int:
+        """Tell the lighthouse and the person how it ends; the exit code."""
+        if stop.code != 0:
+            self._events.emit("error", reason=stop.sentence, code=stop.code)
+        self._announce(stop)
+        logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
+        give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        if give_up_code is not None and stop.from_outside:
+            return stop.code  # the scheduler will start this again, so it isn't done
+        if self._reports is not None:
+            self._reports.done(stop.code, stop.sentence)
+        return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
+
+    def _announce(self, stop: _Stop) -> None:
+        """Say once why it stops."""
+        if stop.sentence and not self._announced:
+            self._announced = True
+            self._say(f"{self.config.name} stops: {stop.sentence}")
+
+    def _say(self, text: str) -> None:
+        if self._life is not None:
+            self._life.relay.say(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _event_log(self) -> EventLog:
+        try:
+            return EventLog(self.config.run_dir, self.role, host=socket.gethostname(), **self._event_fields())
+        except OSError as e:
+            raise ConfigError(f"The run directory {self.config.run_dir} can't be written ({e.strerror}).") from None
+
+
+class Supervisor(Keeper):
+    """One group's supervisor, on the group's only node or on one of several."""
+
+    config: SupervisorConfig
+
+    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
+        super().__init__(config, connect)
+        self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
+
+    def _run_lives(self) -> _Stop:
+        """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
+        self._wait(lambda: self._told is not None, self.config.number_timeout)
+        return self._stop or super()._run_lives()
+
+    def _next_attempt(self) -> int:
+        return max(self._attempt, self._told or 0)
+
+    def _on_number(self, attempt: int) -> None:
+        """From the client's thread."""
+        self._told = max(attempt, self._told or 0)
+        self._wake()
+
+    def _check_command(self) -> None:
+        check_script(self.config.command[0])
+
+    def _event_fields(self) -> dict[str, Any]:
+        node = None if self.config.nodes == 1 else self.config.node
+        return {"group": self.config.group, "node": node}
+
     def _make_lives(self, reports: Reports) -> Lives:
         config = self.config
+        reports.on_number(self._on_number)
         if config.nodes == 1:
             return Alone(reports)
         place = Place(
@@ -353,7 +455,7 @@ class Supervisor:
             advertise_host=self._host,
             cores=len(os.sched_getaffinity(0)),
             groups_here=config.groups * config.nodes if config.local else 1,
-            package_root=package_root(torchft_x.__file__, _installed()),
+            package_root=own_package_root(),
         )
         return LifeSpec(
             command=config.command,
@@ -369,45 +471,13 @@ class Supervisor:
             runner=config.runner,
         )
 
-    def _finish(self, stop: _Stop) -> int:
-        """Tell the lighthouse and the person how it ends; the exit code."""
-        if stop.code != 0:
-            self._events.emit("error", reason=stop.sentence, code=stop.code)
-        self._announce(stop)
-        logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
-        give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
-        if give_up_code is not None and stop.from_outside:
-            return stop.code  # the scheduler will start this group again, so it isn't done
-        if self._reports is not None:
-            self._reports.done(stop.code, stop.sentence)
-        return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
 
-    def _announce(self, stop: _Stop) -> None:
-        """Say once why the group (this node of it) stops."""
-        if stop.sentence and not self._announced:
-            self._announced = True
-            self._say(f"{self.config.name} stops: {stop.sentence}")
-
-    def _say(self, text: str) -> None:
-        if self._life is not None:
-            self._life.relay.say(text)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-
-def _event_log(config: SupervisorConfig) -> EventLog:
-    try:
-        node = None if config.nodes == 1 else config.node
-        return EventLog(config.run_dir, "supervisor", group=config.group, node=node, host=socket.gethostname())
-    except OSError as e:
-        raise ConfigError(f"The run directory {config.run_dir} can't be written ({e.strerror}).") from None
-
-
-def _installed() -> tuple[str, ...]:
-    """Folders Python searches without being told."""
+def own_package_root() -> str | None:
+    """What a bare clone puts on PYTHONPATH."""
     import site
 
-    return (*site.getsitepackages(), site.getusersitepackages())
+    # folders Python searches without being told
+    return package_root(torchft_x.__file__, (*site.getsitepackages(), site.getusersitepackages()))
 
 
 def supervise(config: SupervisorConfig) -> int:

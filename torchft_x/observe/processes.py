@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchft_x import env
@@ -26,6 +27,61 @@ def job_processes(run_dir: str | os.PathLike[str]) -> list[int]:
         except OSError:  # gone in the meantime, or not ours
             continue
     return sorted(found)
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A process of a job that nobody looks after any more."""
+
+    pid: int
+    command: str
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class _Process:
+    parent: int
+    words: list[str]  # of its command
+    environ: dict[str, str]
+
+
+def orphans() -> list[Orphan]:
+    """The topmost processes whose launcher (of a local job) or supervisor is gone. Other users' can't be seen."""
+    everybody = {pid: p for pid in _pids() if (p := _look(pid)) is not None}
+    found = []
+    for pid, process in sorted(everybody.items()):
+        if pid != os.getpid() and process.words and _is_orphan(process, everybody.get(process.parent)):
+            command = " ".join(w for w in process.words[1:5] if not w.startswith("-"))
+            found.append(Orphan(pid, command or process.words[0], process.environ.get(env.RUN_DIR, "")))
+    return found
+
+
+def _is_orphan(process: _Process, parent: _Process | None) -> bool:
+    launcher = process.environ.get(env.LAUNCHER_PID)
+    if launcher is not None:  # a supervisor or the lighthouse of a local job; what they start doesn't carry it
+        return str(process.parent) != launcher
+    # what a supervisor starts carries the attempt; a lighthouse that was started again may, too
+    if env.ATTEMPT not in process.environ or "lighthouse" in process.words or process.parent == 0:
+        return False
+    looked_after = parent is not None and (env.ATTEMPT in parent.environ or any("torchft_x" in w for w in parent.words))
+    return not looked_after
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _look(pid: int) -> _Process | None:
+    """None: gone in the meantime, or not ours to read."""
+    entry = Path("/proc", str(pid))
+    try:
+        # the second field is the program's name in parentheses and may hold anything
+        parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        environ = dict(w.split("=", 1) for w in map(os.fsdecode, _words(entry / "environ")) if "=" in w)
+        words = [os.fsdecode(w) for w in (entry / "cmdline").read_bytes().split(b"\0") if w]
+    except (OSError, IndexError, ValueError):
+        return None
+    return _Process(parent, words, environ)
 
 
 def _words(path: Path) -> set[bytes]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -18,7 +17,7 @@ import grpc
 from torchft_x import env
 from torchft_x.core.lighthouse import LighthouseConfig
 from torchft_x.core.types import JoinReason, Life, Member, State
-from torchft_x.errors import ConfigError
+from torchft_x.durations import Seconds, seconds
 from torchft_x.net import parse_address
 from torchft_x.rpc import codec, loop, wire
 from torchft_x.rpc.group_client import open_channel
@@ -29,13 +28,6 @@ from torchft_x.rpc.status import error_of
 from torchft_x.rpc.token import check_token, metadata
 
 log = logging.getLogger(__name__)
-
-Duration = float | timedelta
-
-
-def seconds(value: Duration) -> float:
-    """A duration as seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
 @dataclass(frozen=True)
@@ -142,15 +134,17 @@ class LighthouseServer:
 class LighthouseClient:
     """Calls a lighthouse's unary service. Thread-safe."""
 
-    def __init__(self, addr: str, connect_timeout: Duration, *, token: str | None = None) -> None:
+    def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"lighthouse at {addr}"  # for sentences
         self._metadata = metadata(_token(token))  # sent with every call
-        self._channel = open_channel(addr, seconds(connect_timeout), "lighthouse")  # closed with the object
+        self._channel = open_channel(
+            addr, seconds(connect_timeout, "connect_timeout"), "lighthouse"
+        )  # closed with the object
 
     def quorum(
         self,
         replica_id: str,
-        timeout: Duration,
+        timeout: Seconds,
         address: str = "",
         store_address: str = "",
         step: int = 0,
@@ -173,11 +167,11 @@ class LighthouseClient:
         created = Timestamp(reply.quorum.created.seconds, reply.quorum.created.nanos)
         return Quorum(reply.quorum.quorum_id, [_member(p) for p in reply.quorum.participants], created)
 
-    def heartbeat(self, replica_id: str, timeout: Duration = 5.0) -> None:
+    def heartbeat(self, replica_id: str, timeout: Seconds = 5.0) -> None:
         """Say that this replica lives."""
         self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
 
-    def _call(self, method: str, request: Any, timeout: Duration) -> bytes:
+    def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
         call = self._channel.unary_unary(f"/{wire.LIGHTHOUSE}/{method}")
         try:
             return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
@@ -196,15 +190,14 @@ class ManagerServer:
         bind: str,
         store_addr: str,
         world_size: int,
-        heartbeat_interval: Duration,
-        connect_timeout: Duration,
+        heartbeat_interval: Seconds,
+        connect_timeout: Seconds,
         quorum_retries: int = 0,
         *,
         life: Life | None = None,
         token: str | None = None,
     ) -> None:
-        if not seconds(heartbeat_interval) > 0:
-            raise ConfigError(f"heartbeat_interval is {heartbeat_interval}, it must be a positive time.")
+        seconds(heartbeat_interval, "heartbeat_interval")  # checked only: a session shows its life
         self._server = GroupServer(
             replica_id=replica_id,
             lighthouse=lighthouse_addr,
@@ -214,7 +207,7 @@ class ManagerServer:
             world_size=world_size,
             life=life,
             token=_token(token),
-            connect_timeout=seconds(connect_timeout),
+            connect_timeout=seconds(connect_timeout, "connect_timeout"),
             quorum_retries=quorum_retries,
         )
 
@@ -231,10 +224,12 @@ class ManagerServer:
 class ManagerClient:
     """Calls a group server (ours or the peer's) as one rank of its group. Thread-safe."""
 
-    def __init__(self, addr: str, connect_timeout: Duration, *, token: str | None = None) -> None:
+    def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"group server at {addr}"  # for sentences
         self._metadata = metadata(_token(token))  # sent with every call
-        self._channel = open_channel(addr, seconds(connect_timeout), "group server")  # closed with the object
+        self._channel = open_channel(
+            addr, seconds(connect_timeout, "connect_timeout"), "group server"
+        )  # closed with the object
 
     def _quorum(
         self,
@@ -242,7 +237,7 @@ class ManagerClient:
         step: int,
         checkpoint_metadata: str,
         shrink_only: bool,
-        timeout: Duration,
+        timeout: Seconds,
         init_sync: bool = True,
         commit_failures: int = 0,
         reconfigure_handle: str = "",
@@ -275,17 +270,17 @@ class ManagerClient:
             reconfigure_handles=list(p.reconfigure_handles),
         )
 
-    def _checkpoint_metadata(self, rank: int, timeout: Duration) -> str:
+    def _checkpoint_metadata(self, rank: int, timeout: Seconds) -> str:
         request = peer_pb.CheckpointMetadataRequest(rank=rank)
         data = self._call("CheckpointMetadata", request, timeout)
         return str(codec.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
 
-    def should_commit(self, group_rank: int, step: int, should_commit: bool, timeout: Duration) -> bool:
+    def should_commit(self, group_rank: int, step: int, should_commit: bool, timeout: Seconds) -> bool:
         request = peer_pb.ShouldCommitRequest(should_commit=should_commit, group_rank=group_rank, step=step)
         data = self._call("ShouldCommit", request, timeout)
         return bool(codec.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
 
-    def _call(self, method: str, request: Any, timeout: Duration) -> bytes:
+    def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
         call = self._channel.unary_unary(f"/{wire.MANAGER}/{method}")
         try:
             return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from torchft_x import env
 from torchft_x.core import messages as m
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, State
-from torchft_x.errors import AddressError, DeadlineError
-from torchft_x.net import Address, any_host, check_resolvable, parse_address
+from torchft_x.errors import DeadlineError
+from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.find import find_lighthouse
 from torchft_x.rpc.group_service import GroupService
 from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push, QuorumReply
 from torchft_x.rpc.notifier import Notifier
@@ -33,8 +33,6 @@ LEAVE_TIMEOUT = 1.0
 """Seconds a shutdown waits until the lighthouse has read our leave."""
 GIVE_UP_TIMEOUT = 5.0
 """Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
-RESOLVE_TIMEOUT = 3.0
-"""Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
 
 OnOver = Callable[[int, tuple[str, ...], str], None]
 """Called with (quorum id, lost replica ids, reason): release that quorum's collectives now."""
@@ -47,7 +45,7 @@ T = TypeVar("T")
 class GroupServer:
     """Serves one group and keeps its session with the lighthouse.
 
-    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address. `host`: what others reach this process by.
+    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address, or several (`rpc.find`). `host`: what others reach this process by.
     `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
     `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
     needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
@@ -75,7 +73,7 @@ class GroupServer:
         del quorum_retries
         settings = GroupSettings(
             replica_id=replica_id,
-            lighthouse=_find(lighthouse),
+            lighthouse=find_lighthouse(lighthouse, connect_timeout),
             store_address=store_address,
             world_size=world_size,
             life=life or Life(started=time.time()),
@@ -230,21 +228,6 @@ def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> N
         notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))
-
-
-def _find(lighthouse: str) -> Address:
-    """The lighthouse's address, its name known. Raises `AddressError` naming the variable."""
-    what = f"lighthouse address ({env.LIGHTHOUSE})"
-    address = parse_address(lighthouse, what=what)
-    deadline = time.monotonic() + RESOLVE_TIMEOUT
-    while True:
-        try:
-            check_resolvable(address, what=what)
-            return address
-        except AddressError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.5)
 
 
 def _exit(message: str) -> None:

@@ -19,12 +19,15 @@ import grpc.aio
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
+from torchft_x.core.companions import StopCompanion
 from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
 from torchft_x.core.types import Life, Quorum
+from torchft_x.core.visits import Visits
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import checks, codec, probe, supervisor_codec, wire
+from torchft_x.rpc.companion_desk import CompanionDesk
 from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.node_desk import NodeDesk
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -71,6 +74,8 @@ class LighthouseShell:
         self._calls: dict[int, asyncio.Future[bytes]] = {}  # open unary quorum requests
         self._supervisors: dict[int, tuple[str, Stream]] = {}  # supervisor streams that said hello, by group
         self._nodes = NodeDesk(self._feed_group, self._note)  # those of groups over several nodes
+        self._visits = Visits()  # decides when companions end, without a roster
+        self._companions = CompanionDesk(self._feed_roster)  # supervisor streams of programs beside the groups
         self._probes: dict[str, asyncio.Task[None]] = {}  # running ones by replica id
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
@@ -106,7 +111,8 @@ class LighthouseShell:
             task.cancel()
         self._stopping = True
         if flush > 0:
-            for stream in [*self._sessions.values(), *(s for _, s in self._supervisors.values())]:
+            supervisors = [s for _, s in self._supervisors.values()]
+            for stream in [*self._sessions.values(), *supervisors, *self._companions.streams]:
                 stream.finish()
             deadline = time.monotonic() + flush
             while self._open_streams and time.monotonic() < deadline:
@@ -117,10 +123,11 @@ class LighthouseShell:
 
     def status(self) -> dict[str, Any]:
         """Json-able: what the machine (and the roster) know. On the loop's thread."""
-        status = dict(self._machine.status(time.monotonic()))
+        status = {"version": __version__, "wire": wire.WIRE, **self._machine.status(time.monotonic())}
         if self._roster is not None:
             status["groups"] = self._roster.status()
         status["assembly"] = self._nodes.status()
+        status["companions"] = (self._roster or self._visits).companions.status()
         return status
 
     async def _tick(self) -> None:
@@ -330,8 +337,9 @@ class LighthouseShell:
                 refuse(str(e))
 
         try:
-            await self._serve(stream, on_message, refuse, lambda: key in self._supervisors)
+            await self._serve(stream, on_message, refuse, lambda: key in self._supervisors or key in self._companions)
         finally:
+            self._companions.gone(key)
             group, _ = self._supervisors.pop(key, ("", None))
             if group:
                 if not any(other == group for other, _ in self._supervisors.values()):
@@ -340,13 +348,16 @@ class LighthouseShell:
 
     def _hear_supervisor(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
         kind = up.WhichOneof("kind")
-        if key not in self._supervisors:
+        if key not in self._supervisors and key not in self._companions:
             if kind != "hello":
                 raise RefusedError("The first message of a supervisor must be hello.")
             self._greet_supervisor(key, stream, up.hello)
             return
-        group, _ = self._supervisors[key]
         stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
+        if key in self._companions:
+            self._companions.hear(key, up)
+            return
+        group, _ = self._supervisors[key]
         if key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
@@ -361,9 +372,18 @@ class LighthouseShell:
             )
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        _check_wire(hello.wire, f"the supervisor of group {hello.group:.200} on {hello.host:.200}")
-        group, host = checks.check_replica_id(hello.group), checks.check_replica_id(hello.host or "?")
+        who = (
+            f"the companion {hello.companion:.200}"
+            if hello.companion
+            else f"the supervisor of group {hello.group:.200}"
+        )
+        _check_wire(hello.wire, f"{who} on {hello.host:.200}")
         welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
+        if hello.companion:
+            stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
+            self._companions.greet(key, stream, hello)
+            return
+        group, host = checks.check_replica_id(hello.group), checks.check_replica_id(hello.host or "?")
         stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
         self._tell_next(stream, group)
         if hello.nodes > 1:
@@ -387,10 +407,12 @@ class LighthouseShell:
         self._feed_roster(event)
 
     def _feed_roster(self, event: r.RosterEvent) -> None:
-        if self._roster is None:
-            return
-        for effect in self._roster.handle(event, time.monotonic()):
-            if isinstance(effect, r.TellStop):
+        """To the roster; without one, to what takes its place for companions."""
+        machine = self._roster or self._visits
+        for effect in machine.handle(event, time.monotonic()):
+            if isinstance(effect, StopCompanion):
+                self._companions.stop(effect)
+            elif isinstance(effect, r.TellStop):
                 data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
                 for group, stream in self._supervisors.values():
                     if group == effect.group:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable
 
 from torchft_x.errors import RefusedError
@@ -29,7 +30,8 @@ class SupervisorClient:
     the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
-    `on_life` tells when a life begins and when it is over.
+    `on_life` tells when a life begins and when it is over. With `companion` (a name; `group` is empty then) it speaks for
+    a program beside the groups.
     """
 
     def __init__(
@@ -42,9 +44,12 @@ class SupervisorClient:
         *,
         node: int = 0,
         nodes: int = 1,
+        companion: str = "",
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
+        self._name = companion or group  # for people
         self._hello = pb.SupervisorHello(group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=wire.WIRE)
+        self._hello.companion = companion
         if nodes > 1:
             self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
@@ -53,7 +58,7 @@ class SupervisorClient:
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_number: Callable[[int], None] | None = None  # see on_number
         self._number: int | None = None  # newest that was told
-        self._notifier = Notifier(f"supervisor-{group}")  # runs on_stop, on_number and the two of on_life
+        self._notifier = Notifier(f"supervisor-{self._name}")  # runs on_stop, on_number and the two of on_life
         self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = UplinkCallbacks(
@@ -61,7 +66,7 @@ class SupervisorClient:
             welcome=_welcome,
             up=self._resend,
             message=self._hear,
-            down=lambda reason: log.warning("The lighthouse is away (%s); trying again.", reason),
+            down=self._down,
             refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
         )
         address = parse_address(lighthouse, what="lighthouse address")
@@ -71,7 +76,7 @@ class SupervisorClient:
         loop.post(self._uplink.start)
 
     def __repr__(self) -> str:
-        return f"SupervisorClient({self.group} to {self._uplink.address.url}, {'up' if self._uplink.is_up else 'away'})"
+        return f"SupervisorClient({self._name} to {self._uplink.address.url}, {'up' if self._uplink.is_up else 'away'})"
 
     def started(self, attempt: int, life: str) -> None:
         """A new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
@@ -133,6 +138,11 @@ class SupervisorClient:
                 self._notify()
 
         loop.post(begin)
+
+    def away(self) -> float:
+        """Seconds since the lighthouse was last in touch; 0.0 while it is. From any thread."""
+        since = self._uplink.away_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def close(self, flush: float = 2.0) -> None:
         """End the stream; wait up to `flush` seconds until the lighthouse has taken every report."""
@@ -208,6 +218,10 @@ class SupervisorClient:
         callback = self._on_number
         if callback is not None:
             self._notifier.post(lambda: callback(attempt))
+
+    def _down(self, reason: str) -> None:
+        if self._stop is None:  # else it has said its last word, and goes as it should
+            log.warning("The lighthouse is away (%s); trying again.", reason)
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
+from torchft_x.core.companions import CompanionFinished
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
 from torchft_x.rpc.checks import MAX_ATTEMPT, MAX_NODES, check_replica_id, check_text, check_whole
@@ -21,6 +22,11 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
         return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
+
+
+def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:
+    """A companion's last report as an event of the roster."""
+    return CompanionFinished(companion, p.code, check_text(p.sentence, "sentence"))
 
 
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:

@@ -19,11 +19,12 @@ from torch.futures import Future
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Phase, Step
 from torchft_x.core.types import Quorum
+from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train import work
 from torchft_x.train.background import Background
 from torchft_x.train.declare import Declarations
-from torchft_x.train.options import Seconds, resolve, seconds
+from torchft_x.train.options import resolve
 from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
 from torchft_x.train.refusal import end_with_a_sentence
@@ -51,7 +52,8 @@ class Manager:
             whenever the members change.
         load_state_dict, state_dict: load and return everything that must be equal in all groups (model, optimizer,
             scheduler, ...). More pairs: `register_state_dict_fn`.
-        min_replica_size: fewest participating groups for a commit.
+        min_replica_size: fewest participating groups for a commit; TORCHFT_X_MIN_REPLICAS, if larger (a job's
+            --min_replicas).
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
@@ -60,7 +62,8 @@ class Manager:
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
         store_addr, store_port: of the group's store (MASTER_ADDR, MASTER_PORT).
-        lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
+        lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0. Of a comma-separated list the first
+            that answers is used.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
@@ -114,6 +117,7 @@ class Manager:
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
+            min_replica_size=min_replica_size,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
@@ -126,10 +130,10 @@ class Manager:
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
-        step = Step(min_replica_size=min_replica_size, max_retries=max_retries)
+        step = Step(min_replica_size=options.min_replica_size, max_retries=max_retries)
         self._parts = assemble(
             options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
-            min_replica_size=min_replica_size, init_sync=init_sync, full_state=self._manager_state_dict,
+            init_sync=init_sync, full_state=self._manager_state_dict,
         )  # fmt: skip
         self._guard = self._parts.guard
         self._at_exit = _leave_at_exit(self)

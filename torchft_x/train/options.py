@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
 from torchft_x import env, net
+from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 
 DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
-
-Seconds = float | timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,7 @@ class Options:
     quorum_retries: int
     """TORCHFT_QUORUM_RETRIES."""
     lighthouse: str | None
-    """TORCHFT_LIGHTHOUSE; needed on group rank 0 only."""
+    """TORCHFT_LIGHTHOUSE, one or a comma-separated list; needed on group rank 0 only."""
     port: int
     """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
     host: str
@@ -54,6 +52,8 @@ class Options:
     """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
     run_dir: str | None
     """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
+    min_replica_size: int
+    """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -94,6 +94,7 @@ def resolve(
     store_addr: str | None,
     store_port: int | None,
     token: str | None,
+    min_replica_size: int,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -125,12 +126,5 @@ def resolve(
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
+        min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
     )
-
-
-def seconds(value: Seconds, what: str = "timeout") -> float:
-    """A positive duration as float seconds. Raises `ConfigError` naming `what`."""
-    number = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not 0 < number < float("inf"):
-        raise ConfigError(f"{what} is {value!r}; it must be a positive number of seconds.")
-    return number

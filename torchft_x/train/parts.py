@@ -35,7 +35,6 @@ class Parts:
     events: EventLog
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
-    min_replica_size: int
     init_sync: bool
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
 
@@ -60,7 +59,6 @@ def assemble(
     *,
     transport: CheckpointTransport[Any] | None,
     mode: WorldSizeMode,
-    min_replica_size: int,
     init_sync: bool,
     full_state: Callable[[], dict[str, Any]],
 ) -> Parts:
@@ -88,7 +86,6 @@ def assemble(
         events=events,
         log=log,
         mode=mode,
-        min_replica_size=min_replica_size,
         init_sync=init_sync,
         full_state=full_state,
     )

@@ -142,7 +142,7 @@ class Round:
             plan,
             contributes_after_heal=self._counts_after_heal,
             mode=p.mode,
-            min_replica_size=p.min_replica_size,
+            min_replica_size=p.options.min_replica_size,
         )
         self.quorum = reply.quorum
         before = self._previous

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from torchft_x import env, net
 from torchft_x.core.types import State
+from torchft_x.durations import seconds
 from torchft_x.errors import ConfigError, TokenError, TransferError
 from torchft_x.transfer.http_client import Source, fetch_manifest
 from torchft_x.transfer.http_fetch import Fetch
@@ -21,7 +22,7 @@ from torchft_x.transfer.layout import Layout, parse
 from torchft_x.transfer.limits import MAX_STREAMS
 from torchft_x.transfer.rebuild import Target, find_targets, rebuild
 from torchft_x.transfer.snapshot import SnapshotStore
-from torchft_x.transfer.transport import CheckpointTransport, seconds_of
+from torchft_x.transfer.transport import CheckpointTransport
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class HTTPTransport(CheckpointTransport[T]):
     ) -> None:
         if not 0 <= num_chunks <= MAX_STREAMS:
             raise ConfigError(f"num_chunks={num_chunks} is not between 0 and {MAX_STREAMS}.")
-        self._timeout = seconds_of(timeout)
+        self._timeout = seconds(timeout)
         self._streams = num_chunks or DEFAULT_STREAMS
         self._host = net.advertise_host(host)
         self._token = (env.read_token() if token is None else token) or None
@@ -117,7 +118,7 @@ class HTTPTransport(CheckpointTransport[T]):
         they are new tensors on the CPU. No thread writes to them after this has returned or raised.
         Raises `TransferError` with `torn`, or `TokenError`.
         """
-        source = Source.parse(metadata, self._token, time.monotonic() + seconds_of(timeout))
+        source = Source.parse(metadata, self._token, time.monotonic() + seconds(timeout))
         manifest = fetch_manifest(source, step, committed_in)
         try:
             layout = parse(manifest.text)

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from torchft_x.errors import ConfigError
-
 T = TypeVar("T")
 
 
@@ -60,11 +58,3 @@ class CheckpointTransport(ABC, Generic[T]):
     @abstractmethod
     def shutdown(self, wait: bool = True) -> None:
         """Stop serving. With `wait`, readers in progress may finish first, up to the timeout."""
-
-
-def seconds_of(timeout: float | timedelta, what: str = "timeout") -> float:
-    """Seconds as float. Raises `ConfigError` for a time that is not positive and finite."""
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if not 0 < seconds < float("inf"):
-        raise ConfigError(f"{what}={timeout!r} is not a positive, finite time; give seconds or a timedelta.")
-    return seconds

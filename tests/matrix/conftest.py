@@ -1,0 +1,35 @@
+"""The matrix's environments, made once per run, and its tables: printed at the end and written to runs/matrix.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.launch.lines import ROOT
+from tests.matrix.places import Workshop
+from tests.matrix.table import Results
+
+pytest.register_assert_rewrite("tests.matrix.cells")
+_KEY = pytest.StashKey[Results]()
+_FILE = ROOT / "runs" / "matrix.md"
+
+
+@pytest.fixture(scope="session")
+def results(pytestconfig: pytest.Config) -> Results:
+    return pytestconfig.stash.setdefault(_KEY, Results())
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("places"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    results = config.stash.get(_KEY, None)
+    lines = results.lines() if results is not None else []
+    if not lines:
+        return
+    _FILE.parent.mkdir(exist_ok=True)
+    _FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    terminalreporter.section(f"matrix, also in {_FILE.relative_to(ROOT)}")
+    for line in lines:
+        terminalreporter.write_line(line)

@@ -1,0 +1,46 @@
+"""The script of the matrix's jobs: says how it was started, asks the lighthouse something, and ends. Stands alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torchft_x
+from torchft_x import env
+from torchft_x.net import parse_address
+from torchft_x.rpc import wire
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.token import metadata
+
+_TIMEOUT = 10.0  # seconds
+
+
+def status(address: str, token: str | None) -> dict:
+    """The lighthouse's, if it can be reached and takes the token."""
+    with wire.channel(parse_address(address, what="the lighthouse")) as channel:
+        call = channel.unary_unary(f"/{wire.STATUS}/Status")
+        reply = call(pb.StatusRequest().SerializeToString(), metadata=metadata(token), timeout=_TIMEOUT)
+    return json.loads(pb.StatusReply.FromString(reply).json)
+
+
+def main() -> None:
+    address = os.environ[env.LIGHTHOUSE]
+    token = env.read_token()
+    seen = {
+        "package": torchft_x.__file__,
+        "groups": os.environ[env.NUM_REPLICA_GROUPS],
+        "world_size": os.environ[env.WORLD_SIZE],
+        "lighthouse": address,
+        "token": bool(token),
+        "asked": sorted(status(address, token)),
+        "python": sys.executable,
+        "diloco": {k: v for k, v in os.environ.items() if k in (env.SYNC_STEPS, env.NUM_FRAGMENTS, env.QUANTIZE)},
+    }
+    name = f"{os.environ[env.REPLICA_GROUP_ID]}-{os.environ[env.RANK]}.json"
+    Path(sys.argv[1], name).write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

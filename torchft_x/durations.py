@@ -1,0 +1,20 @@
+"""Durations: seconds inside, seconds or a timedelta from users. Standard library only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from torchft_x.errors import ConfigError
+
+Seconds = float | timedelta
+
+
+def seconds(value: Seconds, what: str = "timeout") -> float:
+    """A positive, finite duration as float seconds. Raises `ConfigError` naming `what`."""
+    try:
+        number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        raise ConfigError(f"{what} is {value!r}; it must be a positive number of seconds, or such a timedelta.")
+    return number
