@@ -1,6 +1,6 @@
 """A companion: a program beside the groups (an evaluator, a data service) that lives as long as the job.
 
-It is kept running as a group is (supervisor.py), with the job's lighthouse, token and run directory in its environment.
+It is kept running as a group is (keeper.py), with the job's lighthouse, token and run directory in its environment.
 It has no say in how the job ends: whatever becomes of it, the groups train on; when they are done, it is ended.
 A program that exits with 0 is done and is not started again.
 """
@@ -16,11 +16,11 @@ from typing import Any
 
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.environment import JobSettings, companion_environment
+from torchft_x.launch.keeper import Keeper, KeeperConfig, own_package_root
 from torchft_x.launch.life import LifeSpec
 from torchft_x.launch.nodes import Alone, Begun, Lives
 from torchft_x.launch.reports import Reports, connector
 from torchft_x.launch.restarts import LifeEnd
-from torchft_x.launch.supervisor import Keeper, KeeperConfig, own_package_root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Companion(Keeper):
         return {"companion": self.config.companion}
 
     def _make_lives(self, reports: Reports) -> Lives:
-        return Accompanied(self.config, reports, lambda sentence: self.request_stop(0, sentence))
+        return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
 
     def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
         config = self.config
