@@ -1,0 +1,310 @@
+"""What must hold, checked in the event in which it could break, at a cost that does not grow with the run.
+
+I1 to I8, A1 and L2 are checked by the hooks below, which the nodes call; L1 is checked by `tests.sim.swarm` when the
+faults have stopped. I9 (samples) needs the sampler of a later part.
+
+The checker knows the truth: every process's memory, not what was said about it. It never asks the lighthouse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchft_x.core import messages as m
+from torchft_x.core.recovery import Plan
+from torchft_x.core.step import LocalVote
+from torchft_x.core.types import Member, Quorum, State
+
+if TYPE_CHECKING:
+    from tests.sim.collective import Contribution
+    from tests.sim.group_node import GroupNode
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.rank_node import RankNode
+    from tests.sim.world import World
+
+ORIGIN = State()
+TAIL = 60  # lines of trace that a violation shows
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+    def __init__(self, seed: int, invariant: str, what: str, time: float, lines: list[str]) -> None:
+        super().__init__(seed, invariant, what, time, lines)
+        self.seed, self.invariant, self.what, self.time, self.lines = seed, invariant, what, time, lines
+
+    @property
+    def headline(self) -> str:
+        return (
+            f"{self.invariant} is violated at {self.time:.4f} s, seed {self.seed}: {self.what}\n"
+            f"Replay it: python -m tests.sim.run --seed {self.seed} --trace"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines[-TAIL:], self.headline])
+
+
+class Checker:
+    """All invariants of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.commits = 0  # decisions of groups to commit
+        self.quorums = 0
+        self.newest: Quorum | None = None  # of all lighthouses' lives
+        self.lineage = 0  # number of the present one
+        self.hopeless: set[str] = set()  # groups that would have to heal across libraries
+        self._lineages: dict[int, int] = {}  # quorum id -> its lineage
+        self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
+        self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
+        self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
+        self._decided: dict[str, tuple[int, int, bool]] = {}  # replica id -> newest (quorum, step, commit) (I2)
+        self._book = Book()  # who waits at the lighthouse (L2)
+
+    def _violated(self, invariant: str, what: str) -> None:
+        self._world.violated(invariant, what)
+
+    def _name(self, quorum: Quorum) -> str:
+        return self._world.trace.name(quorum.id)
+
+    # --- quorums: I1, I3, I4, L2 ---------------------------------------------------------------------------------
+
+    def on_issue(self, node: LighthouseNode, quorum: Quorum) -> None:
+        """Every quorum of every lighthouse, in the order of issue."""
+        self.quorums += 1
+        self._check_ids(quorum)
+        self._check_claims(quorum)
+        self._check_succession(quorum)
+        self._check_nobody_is_passed_over(node, quorum)
+        self.newest = quorum
+        self._lineages[quorum.id] = self.lineage
+
+    def _check_ids(self, quorum: Quorum) -> None:
+        """I3: each id is above every id before, over all lives of the lighthouse."""
+        if self.newest is not None and quorum.id <= self.newest.id:
+            self._violated("I3", f"quorum id {quorum.id} follows {self.newest.id}")
+
+    def _check_claims(self, quorum: Quorum) -> None:
+        """I1, at its root: what the quorum says of a member is what its ranks hold at this instant (R3, R4)."""
+        for member in quorum.members:
+            node = self._world.nodes.get(member.replica_id)
+            if node is None or node.ended or any(r.process.dead for r in node.ranks):
+                continue
+            states = {r.step.state for r in node.ranks}
+            if member.state != min(states):
+                self._violated("I1", f"{self._name(quorum)} has {member.replica_id} at {member.state}, but its ranks "
+                               f"stand at {', '.join(map(str, sorted(states)))}")  # fmt: skip
+            if (len(states) > 1 or any(r.step.torn for r in node.ranks)) and not member.torn:
+                self._violated("I1", f"{self._name(quorum)} has {member.replica_id} whole, but it is torn")
+
+    def _check_succession(self, quorum: Quorum) -> None:
+        """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.
+
+        In truth: it has ended or left, or its own clock is past its own lease, or it does not hold that quorum. From
+        here on a commit in that quorum is a violation, too (`on_decision`), which also covers what was in flight.
+        """
+        before = self.newest
+        if before is None:
+            return
+        carriers = {c.replica_id for c in before.carriers}
+        inside = {c.replica_id for c in before.members}
+        for member in quorum.members:
+            name = member.replica_id
+            if name in inside and not member.torn and (name in carriers or member.state >= before.top):
+                return
+        asked = {c.replica_id for c in quorum.members}
+        for name in sorted(inside - asked):
+            node = self._world.nodes.get(name)
+            if node is not None and self._may_commit(node, before):
+                self._violated("I4", f"{self._name(quorum)} begins a new lineage after {self._name(before)}, in which "
+                               f"{name} may still commit")  # fmt: skip
+        self.lineage += 1
+        self._closed.add(before.id)
+
+    def _may_commit(self, node: GroupNode, quorum: Quorum) -> bool:
+        machine = node.machine
+        if node.ended or node.left or node.process.dead or machine._join is not None or machine.quorum is None:
+            return False
+        now = node.process.clock.read(self._world.now)
+        return machine.quorum.id == quorum.id and now <= machine.lease_until
+
+    def _check_nobody_is_passed_over(self, node: LighthouseNode, quorum: Quorum) -> None:
+        """L2: whoever lives, has asked on its present session and was heard within the heartbeat timeout, is in."""
+        limit = self._world.config.lighthouse.heartbeat_timeout
+        now = node.clock.read(self._world.now)
+        members = {member.replica_id for member in quorum.members}
+        for name, heard in self._book.waiting():
+            if name in members:
+                self._book.answered(name)
+                continue
+            life = self._world.nodes.get(name) or self._world.peers.get(name.rsplit(":", 1)[0])
+            if life is not None and not life.process.dead and now - heard <= limit:
+                self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
+                               f"{self._name(quorum)}")  # fmt: skip
+
+    # --- the lighthouse's book: I8, L2 ---------------------------------------------------------------------------
+
+    def on_lighthouse(self, node: LighthouseNode) -> None:
+        """A new life of the lighthouse: whoever waits must ask again."""
+        self._book = Book()
+
+    def on_lighthouse_event(self, node: LighthouseNode, event: m.LighthouseEvent) -> None:
+        self._book.enter(event, node.clock.read(self._world.now))
+
+    def on_turned_away(self, session: int) -> None:
+        """The lighthouse ends this session."""
+        self._book.drop(session)
+
+    def on_lighthouse_tick(self, node: LighthouseNode) -> None:
+        """I8: while somebody waits for a quorum the lighthouse has a reason that a person can read."""
+        if node.machine is not None and self._book.joins and not _is_sentence(node.machine.undecided):
+            names = ", ".join(name for name, _ in self._book.waiting())
+            self._violated("I8", f"{names} wait at the lighthouse, whose reason is {node.machine.undecided!r}")
+
+    # --- groups: I2, I4, I8 --------------------------------------------------------------------------------------
+
+    def on_join(self, node: GroupNode, member: Member) -> None:
+        """I1: a group that joins says what its ranks hold."""
+        if not any(r.process.dead for r in node.ranks) and member.state != min(r.step.state for r in node.ranks):
+            self._violated("I1", f"{node.replica_id} joins at {member.state}, which its ranks do not hold")
+
+    def on_decision(self, node: GroupNode, quorum: Quorum | None, commit: bool) -> None:
+        """I4: nothing is committed in a quorum after which a new lineage has begun, nor after the own lease's end.
+
+        The instant of a commit is that of the decision, when the clock is read: a process that is stopped later
+        carries out late what was decided in time.
+        """
+        if not commit or quorum is None:
+            return
+        self.commits += 1
+        if quorum.id in self._closed:
+            self._violated("I4", f"{node.replica_id} commits in {self._name(quorum)}, after a new lineage has begun")
+        late = node.process.clock.read(self._world.now) - node.machine.lease_until
+        if late > 0:
+            self._violated("I4", f"{node.replica_id} commits {late:.3f} s after the end of its lease")
+
+    def on_group_tick(self, node: GroupNode) -> None:
+        """I8: whatever a rank waits for, it waits with a deadline that is still to come, and can say for what."""
+        now = self._world.now
+        for rank in node.ranks:
+            if not rank.wait or rank.process.stopped:
+                continue
+            deadline = rank.deadlines.get(rank.wait)
+            if deadline is None or deadline < now:
+                self._violated("I8", f"{rank.process.name} waits for '{rank.wait}', and its deadline is {deadline}")
+            if rank.wait == "quorum" and rank.call and node.machine._join is not None:
+                self.on_deadline(rank, "quorum", node.machine.waiting)
+
+    def on_deadline(self, rank: RankNode, what: str, reason: str) -> None:
+        """I8: a wait that ended without what was waited for says why."""
+        if not _is_sentence(reason):
+            self._violated("I8", f"{rank.process.name} waits for {what}, and all it is told is {reason!r}")
+
+    # --- ranks: I1, I2, I5, I6, I7, A1 ---------------------------------------------------------------------------
+
+    def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
+        """I5: whom it may heal from is a carrier: whole, and at the newest state of the quorum."""
+        carriers = {c.replica_id for c in quorum.members if not c.torn and c.state == quorum.top}
+        for source in plan.sources:
+            if source.replica_id not in carriers:
+                self._violated("I5", f"{rank.process.name} would heal from {source.replica_id} at {source.state}, but "
+                               f"{self._name(quorum)} stands at {quorum.top}")  # fmt: skip
+
+    def on_held(self, rank: RankNode, state: State, value: int) -> None:
+        """I5: a healed rank holds exactly the parameters that were committed as this state."""
+        if state != ORIGIN and self._values.get((rank.rank, state)) != value:
+            self._violated("I5", f"{rank.process.name} healed to {state}, with parameters nobody committed as that")
+
+    def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Contribution, ...]) -> None:
+        """I1: members that commit step s in quorum q hold bit-identical parameters.
+
+        Equal numbers stand for equal histories, so comparing with the first who committed (s, q) is comparing all.
+        The gradients in the result must come from equal parameters, too. I7: enough groups contributed, and the
+        divisor is their number. A1, where the cross-group vote is on: within a lineage a step is committed one way.
+        """
+        who, config = rank.process.name, self._world.config
+        ours = [c for c in result if c[0] in self._world.nodes]
+        if len(result) < config.min_replica_size or not result:
+            self._violated("I7", f"{who} commits with {len(result)} participants, fewer than {config.min_replica_size}")
+        if len(result) != rank.step.size and not config.peers:
+            self._violated("I7", f"{who} divides {len(result)} gradients by {rank.step.size}")
+        if len({c[1:] for c in ours}) > 1 or any(c[1] != vote.step for c in ours):
+            self._violated("I1", f"{who} commits step {vote.step + 1} from gradients of unequal states: {ours}")
+        state = State(vote.step + 1, vote.quorum_id)
+        if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
+            self._violated("I1", f"{who} commits {state} with other parameters than another member did")
+        if config.final_commits:
+            key = (self._lineages.get(vote.quorum_id, 0), state.step, rank.rank)
+            if self._final.setdefault(key, rank.value) != rank.value:
+                self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")
+
+    def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
+        """I2: all ranks of a group decide alike on (quorum, step). I6: a dropped step changes nothing."""
+        name = rank.node.replica_id
+        decision = (vote.quorum_id, vote.step, commit)
+        first = self._decided.get(name)
+        if first is not None and first[:2] == decision[:2] and first[2] != commit:
+            self._violated("I2", f"{rank.process.name} decides '{commit}' on step {vote.step + 1}, another rank not")
+        self._decided[name] = decision
+        if not commit and (rank.step.state, rank.value) != before:
+            self._violated("I6", f"{rank.process.name} dropped step {vote.step + 1}, and it changed something")
+
+    def on_hopeless(self, rank: RankNode, error: Exception) -> None:
+        """The protocol's own refusal: nothing to heal from within the library."""
+        self.hopeless.add(rank.node.group)
+
+
+class Book:
+    """Who stands in an unanswered join at the lighthouse, from what its streams and calls have carried alone."""
+
+    def __init__(self) -> None:
+        self.joins: dict[int, str] = {}  # session -> replica id that waits
+        self._sessions: dict[int, str] = {}  # open session -> replica id
+        self._calls: dict[int, str] = {}  # open unary call -> replica id
+        self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
+
+    def waiting(self) -> list[tuple[str, float]]:
+        """(replica id, when it was last heard)."""
+        names = dict.fromkeys([*self.joins.values(), *self._calls.values()])
+        return [(name, self._heard[name]) for name in names]
+
+    def answered(self, name: str) -> None:
+        self.joins = {s: n for s, n in self.joins.items() if n != name}
+        self._calls = {c: n for c, n in self._calls.items() if n != name}
+
+    def drop(self, session: int) -> None:
+        self._sessions.pop(session, None)
+        self.joins.pop(session, None)
+
+    def enter(self, event: m.LighthouseEvent, now: float) -> None:
+        if isinstance(event, m.Heard):
+            name = self._sessions.get(event.session)
+            if name is not None:
+                self._heard[name] = now
+        elif isinstance(event, m.Join):
+            name = self._sessions.get(event.session)
+            if name is not None:
+                self._heard[name] = now
+                self.joins[event.session] = name
+        elif isinstance(event, m.Hello):
+            for session in [s for s, n in self._sessions.items() if n == event.replica_id]:
+                self.drop(session)
+            self._sessions[event.session] = event.replica_id
+            self._heard[event.replica_id] = now
+        elif isinstance(event, (m.Closed, m.Leave)):
+            self.drop(event.session)
+        elif isinstance(event, m.LifeEnded):
+            name = event.life_token.removeprefix("token-")
+            for session in [s for s, n in self._sessions.items() if n == name]:
+                self.drop(session)
+        elif isinstance(event, m.UnaryJoin):
+            self._calls[event.call] = event.member.replica_id
+            self._heard[event.member.replica_id] = now
+        elif isinstance(event, m.UnaryGone):
+            self._calls.pop(event.call, None)
+        elif isinstance(event, m.Heartbeat):
+            self._heard[event.replica_id] = now
+
+
+def _is_sentence(text: str) -> bool:
+    return len(text.split()) >= 3

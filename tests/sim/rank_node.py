@@ -1,0 +1,430 @@
+"""One rank of one life: what a training script with a Manager does, phase by phase.
+
+::
+
+    ask -> configure -> offer -> heal -> compute -> reduce -> vote -> settle
+                        (heal beside compute, unless the quorum is waited for)
+
+Rules are the product's (`core.step`, `core.recovery`); the order of things is that of `train.round`, `train.guard` and
+`train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
+bit-identical parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.base import Process, fold
+from tests.sim.collective import Contribution, Mesh
+from torchft_x.core import recovery
+from torchft_x.core.messages import PushOver
+from torchft_x.core.recovery import Plan, WorldSizeMode
+from torchft_x.core.step import LocalVote, Phase, Step, over_error
+from torchft_x.core.types import Quorum, State
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError, UnreachableError
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+
+ORIGIN = State()
+
+
+class RankNode:
+    """See the module."""
+
+    def __init__(self, node: GroupNode, rank: int, process: Process) -> None:
+        world = node.world
+        config = world.config
+        self.world = world
+        self.node = node
+        self.rank = rank  # in its group
+        self.process = process
+        self.step = Step(min_replica_size=config.min_replica_size, max_retries=config.max_retries)
+        seed = (node.replica_id, rank) if config.init_sync else (rank,)
+        self.value = fold("init", *seed)  # its parameters
+        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17)
+        self.owed = 0  # readers who were promised it and have not come
+        self._first = True  # has not asked for its first quorum
+        self.wait = ""  # what the training thread waits for, a clause; '' while it computes
+        self.deadlines: dict[str, float] = {}  # what is waited for -> until when (virtual time)
+        self._timer = float("inf")  # time of the next look at the deadlines
+        # Of the step in hand:
+        self.plan: Plan | None = None
+        self.call = 0  # open call to the group server
+        self.vote: LocalVote | None = None
+        self.mesh: Mesh | None = None  # newest process group, perhaps broken
+        self.result: tuple[Contribution, ...] | None = None  # of the reduction
+        self._waits = True  # the training thread waits for quorum and heal before its forward
+        self._ready = self._computed = self._reduced = self._healed = False
+        self._base = 0  # parameters the gradients were computed from
+        self._fetched: tuple[State, int] | None = None  # to be loaded at the vote
+        # As in train.guard:
+        self._config_id = 0  # of the newest configure
+        self._broken = True  # the process group must be made anew even if its members stay
+
+    def __repr__(self) -> str:
+        return f"<{self.process.name} {self.step!r}>"
+
+    @property
+    def who(self) -> str:
+        return self.node.replica_id
+
+    @property
+    def site_is_on(self) -> bool:
+        return self.process.site not in self.world.network.off
+
+    # --- deadlines -----------------------------------------------------------------------------------------------
+
+    def arm(self, name: str, seconds: float) -> None:
+        at = self.world.now + seconds
+        self.deadlines[name] = at
+        if at < self._timer:
+            self._timer = at
+            self.world.at(at, self.process, self._look)
+
+    def disarm(self, name: str) -> None:
+        self.deadlines.pop(name, None)
+
+    def _look(self) -> None:
+        """Only the newest timer counts: a rank has one in the heap, whatever it waits for."""
+        now = self.world.now
+        if now < self._timer:
+            return
+        self._timer = float("inf")
+        due = [name for name, at in self.deadlines.items() if at <= now]
+        for name in due:
+            if self.deadlines.pop(name, None) is not None:
+                getattr(self, f"_late_{name}")()
+        if self.deadlines:
+            self._timer = min(self.deadlines.values())
+            self.world.at(max(now, self._timer), self.process, self._look)
+
+    def _late_quorum(self) -> None:
+        reason = self.node.machine.waiting if not self.node.process.dead else "the group server is gone."
+        self.world.checker.on_deadline(self, "quorum", reason)
+        self.world.note(self.process.name, "got no quorum in time: {}", reason)
+        self.node.gone(self.call)
+        self.call = 0
+        self._unanswered("no quorum in time")
+
+    def _late_vote(self) -> None:
+        self.world.checker.on_deadline(self, "vote", "no decision in time.")
+        self.node.gone(self.call)
+        self.call = 0
+        self.step.unknown()
+        self.end(1, "no decision in time")
+
+    def _late_configure(self) -> None:
+        assert self.mesh is not None
+        missing = self.world.fabric.missing(self.mesh)
+        error = DeadlineError(f"ranks {missing} did not come." if missing else "not all connected in time.")
+        self.on_configured(self.mesh, error)
+
+    def _late_reduce(self) -> None:
+        self.world.checker.on_deadline(self, "reduce", "a reduction took too long.")
+        self._reduce_failed(DeadlineError("the reduction took too long."))
+
+    def _late_fetch(self) -> None:
+        self.world.transfers.give_up(self)
+
+    # --- ask -----------------------------------------------------------------------------------------------------
+
+    def start_step(self) -> None:
+        """zero_grad: the boundary between two steps."""
+        node = self.node
+        if node.leaving_at is not None and self.step.state.step >= node.leaving_at:
+            self._leave()
+            return
+        terms = self.step.ask()
+        first, self._first = self._first, False
+        config = self.world.config
+        self._waits = not config.async_quorum or first or terms.state.step == 0
+        self._ready = self._computed = self._reduced = self._healed = False
+        self.plan = self.vote = self.result = self._fetched = None
+        self.wait = "quorum"
+        self.arm("quorum", config.quorum_timeout)
+        self.call = node.ask(self, terms)
+        self.world.reach(node, "ask")
+        if not self._waits:
+            self._compute()
+
+    def _leave(self) -> None:
+        self.wait = ""
+        if self.rank == 0:
+            self.node.leave()
+
+    def on_quorum(self, call: int, quorum: Quorum) -> None:
+        if call != self.call:
+            return
+        self.call = 0
+        self.disarm("quorum")
+        config = self.world.config
+        try:
+            plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync)
+        except (ConfigError, StepError) as e:
+            self.step.unanswered()
+            self.world.checker.on_hopeless(self, e)
+            self.end(1, str(e))
+            return
+        self.plan = plan
+        participant, size = recovery.participation(
+            plan,
+            contributes_after_heal=not config.async_quorum,
+            mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
+            min_replica_size=config.min_replica_size,
+        )
+        self.step.begin(plan.quorum_id, plan.top, participant, size)
+        self.world.checker.on_begin(self, quorum, plan)
+        self._configure(plan)
+
+    def on_failed(self, call: int, sentence: str, retry: bool) -> None:
+        """The group server answers a call with an error."""
+        if call != self.call:
+            return
+        self.call = 0
+        self.world.checker.on_deadline(self, "call", sentence)
+        self.disarm("quorum")
+        self.disarm("vote")
+        if self.step.phase is Phase.VOTING:
+            self.step.unknown()
+            self.end(1, sentence)
+        elif retry:
+            self._unanswered(sentence)
+        else:
+            self.step.unanswered()
+            self.end(1, sentence)
+
+    def _unanswered(self, why: str) -> None:
+        self.step.unanswered()
+        if self.world.config.retry_quorum and not self.node.process.dead:
+            self.wait = ""
+            self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self._again)
+        else:
+            self.end(1, why)
+
+    def _again(self) -> None:
+        if self.step.phase is Phase.IDLE:
+            self.start_step()
+
+    # --- configure -----------------------------------------------------------------------------------------------
+
+    def _configure(self, plan: Plan) -> None:
+        self.wait = "configure"
+        if self.step.error is not None:
+            self._broken = True
+        elif plan.config_id != self._config_id or self._broken:
+            self._config_id, self._broken = plan.config_id, True
+            self.arm("configure", self.world.config.connect_limit)
+            if self.mesh is not None:
+                self.world.fabric.close(self, self.mesh)
+            self.mesh = self.world.fabric.join(self, plan, self.rank)
+            self.world.reach(self.node, "configure")
+            return
+        self._begin_round()
+
+    def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
+        if mesh is not self.mesh or "configure" != self.wait or self.plan is None:
+            return
+        self.disarm("configure")
+        self.wait = ""
+        if error is not None:
+            self.fail(error, self.plan.quorum_id)
+        else:
+            self._broken = self.step.error is not None
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        """The process group is there, or known to be broken: offer, heal, train."""
+        plan = self.plan
+        assert plan is not None
+        self._ready = True
+        whole = self.step.state == plan.top and not self.step.torn
+        offers = bool(plan.dst_ranks) and whole
+        self.world.transfers.offer(self, (plan.top, self.value) if offers else None, len(plan.dst_ranks))
+        if plan.heal:
+            self.arm("fetch", self.world.config.timeout)
+            self.wait = "fetch" if self._waits else ""
+            self.world.transfers.fetch(self, plan, in_place=self._waits and plan.top.step > 0)
+            self.world.reach(self.node, "fetch")
+        else:
+            self._healed = True
+            self.wait = ""
+        if self._waits and self._healed:
+            self._compute()
+        elif not self._waits:
+            self._maybe_reduce()
+
+    # --- heal ----------------------------------------------------------------------------------------------------
+
+    def on_fetched(self, state: State, value: int) -> None:
+        """All of it is here. The training thread loads it, at once if it waits."""
+        self.disarm("fetch")
+        self._fetched = (state, value)
+        if self._waits:
+            self._load()
+            self._after_heal()
+        else:
+            self._healed = True
+            self._maybe_vote()
+
+    def on_fetch_failed(self, error: TorchftXError, *, torn: bool) -> None:
+        self.disarm("fetch")
+        self._heal_failed(error, torn=torn)
+        self._after_heal()
+
+    def _after_heal(self) -> None:
+        self._healed = True
+        if self._waits:
+            self._compute()
+        else:
+            self._maybe_vote()
+
+    def _load(self) -> None:
+        assert self.plan is not None
+        assert self._fetched is not None
+        (state, value), self._fetched = self._fetched, None
+        if self.world.breaks_load(self):
+            self._heal_failed(StepError("the user's load_state_dict failed"), torn=True)
+            return
+        self.value = value
+        self.step.healed(state, 0)
+        self.world.note(self.process.name, "healed to {}", state)
+        self.world.checker.on_held(self, state, value)
+
+    def _heal_failed(self, error: Exception, *, torn: bool) -> None:
+        self.world.note(self.process.name, "did not heal{}: {}", ", torn" if torn else "", error)
+        if torn:
+            self.value = fold("torn", self.process.name, self.world.next_id())
+        if self.step.heal_failed(error, torn=torn):
+            self._abort(str(error))
+
+    # --- compute and reduce --------------------------------------------------------------------------------------
+
+    def _compute(self) -> None:
+        if self._waits:
+            self.wait = ""
+        self._base = self.value
+        seconds = self.world.rng.uniform(*self.world.config.compute) * self.world.slowness.get(self.node.group, 1.0)
+        self.world.after(seconds, self.process, self._on_computed, self.step.state, self.world.next_id())
+
+    def _on_computed(self, state: State, _nth: int) -> None:
+        if self.step.phase in (Phase.ASKING, Phase.RUNNING) and state == self.step.state and not self._computed:
+            self._computed = True
+            self._maybe_reduce()
+
+    def _maybe_reduce(self) -> None:
+        if not (self._ready and self._computed) or self._reduced or self.wait == "reduce":
+            return
+        if self._waits and not self._healed:
+            return
+        if self.step.error is not None or self.mesh is None:
+            self._reduced = True
+            self._maybe_vote()
+            return
+        self.wait = "reduce"
+        self.arm("reduce", self.world.config.timeout)
+        contributes = self.step.rank is not None
+        gradient = (self.node.replica_id, self.step.top.step, self._base) if contributes else None
+        self.world.fabric.reduce(self, self.mesh, gradient)
+        self.world.reach(self.node, "reduce")
+
+    def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
+        if self.wait != "reduce" or mesh is not self.mesh:
+            return
+        self.disarm("reduce")
+        self.result, self._reduced, self.wait = result, True, ""
+        self._maybe_vote()
+
+    def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
+        """The connection to another member broke, or it failed."""
+        if mesh is not self.mesh:
+            return
+        if self.wait == "reduce":
+            self._reduce_failed(error)
+        elif self.wait == "configure":
+            self.on_configured(mesh, error)
+        # otherwise nothing is in flight: the next collective will notice
+
+    def _reduce_failed(self, error: TorchftXError) -> None:
+        self.disarm("reduce")
+        self._reduced, self.wait = True, ""
+        self.fail(error)
+        self._maybe_vote()
+
+    # --- trouble, as in train.guard ------------------------------------------------------------------------------
+
+    def fail(self, error: Exception, quorum_id: int | None = None) -> None:
+        if self.step.fail(error, quorum_id, self._suspects(error)):
+            self.world.note(self.process.name, "step fails: {}", error)
+            self._abort(str(error))
+
+    def on_over(self, push: PushOver) -> None:
+        if self.step.over(push.quorum_id, over_error(push.quorum_id, push.lost, push.reason)):
+            self.world.note(self.process.name, "hears that {} is over", self.world.trace.name(push.quorum_id))
+            self._abort(push.reason)
+
+    def on_end_of_group(self, sentence: str) -> None:
+        self.end(1, sentence)
+
+    def on_server_gone(self) -> None:
+        self.end(1, "the group server is gone")
+
+    def end(self, code: int, reason: str) -> None:
+        self.node.end_rank(self, code, reason)
+
+    def _abort(self, reason: str) -> None:
+        """Release the collectives in flight: this rank's, and by the closed connections the others'."""
+        self._broken = True
+        if self.mesh is None:
+            return
+        self.world.fabric.close(self, self.mesh)
+        error = CollectiveError(f"it was released: {reason}")
+        self.world.after(self.world.config.inside[0], self.process, self.on_mesh_error, self.mesh, error)
+
+    def _suspects(self, error: Exception) -> tuple[str, ...]:
+        if self.plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
+            return ()
+        named = tuple(getattr(error, "suspects", ()))
+        return named or tuple(r for r in self.plan.replica_ids if r != self.node.replica_id)
+
+    # --- vote and settle -----------------------------------------------------------------------------------------
+
+    def _maybe_vote(self) -> None:
+        """should_commit: reductions and heal are waited for, what came is loaded, then this rank votes."""
+        if not (self._ready and self._reduced) or self.step.phase is not Phase.RUNNING:
+            return
+        if not self._healed:
+            self.wait = "fetch"
+            return
+        if self._fetched is not None:
+            self._load()
+        self.vote = self.step.vote()
+        self.wait = "vote"
+        self.arm("vote", self.world.config.timeout)
+        self.call = self.node.vote(self, self.vote)
+        self.world.reach(self.node, "vote")
+
+    def on_decision(self, call: int, commit: bool, reason: str) -> None:
+        if call != self.call or self.vote is None:
+            return
+        self.call, self.wait = 0, ""
+        self.disarm("vote")
+        vote, before = self.vote, (self.step.state, self.value)
+        outcome = self.step.settle(commit, reason)
+        self.vote = None
+        if commit:
+            self._optimizer_step(vote)
+        else:
+            self.world.note(self.process.name, "drops step {}: {}", vote.step + 1, outcome.reason)
+        self.world.checker.on_settled(self, vote, commit, before)
+        if outcome.give_up:
+            self.end(1, outcome.give_up)
+            return
+        self.world.after(self.world.config.inside[0], self.process, self._again)
+
+    def _optimizer_step(self, vote: LocalVote) -> None:
+        result = self.result or ()
+        self.value = fold(self.value, vote.step, result, self.step.size)
+        self.world.note(self.process.name, "commits step {} in {}", vote.step + 1,
+                        self.world.trace.name(vote.quorum_id))  # fmt: skip
+        self.world.checker.on_committed(self, vote, result)
