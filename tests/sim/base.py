@@ -67,7 +67,7 @@ class Process:
     what arrives, and its clock runs on; a dead one never does anything again.
     """
 
-    __slots__ = ("backlog", "clock", "dead", "name", "paused", "site", "stopped")
+    __slots__ = ("backlog", "clock", "dead", "name", "paused", "resumed", "site", "stopped")
 
     def __init__(self, name: str, site: str, clock: Clock) -> None:
         self.name = name  # for the trace
@@ -75,6 +75,7 @@ class Process:
         self.clock = clock  # of the host; processes of one host share it
         self.stopped = False  # paused or dead: the world looks at this one only
         self.paused = False
+        self.resumed = 0.0  # virtual time of the last SIGCONT
         self.dead = False
         self.backlog: list[tuple[Call, tuple[Any, ...]]] = []  # what came due while paused, in order
 

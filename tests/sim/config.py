@@ -59,6 +59,10 @@ class WorldConfig:
     """Of a message between processes of a host, or threads of a process."""
     compute: Span = (0.02, 0.05)
     """Forward and backward."""
+    uneven: float = 1.0
+    """The slowest group takes up to so many times as long to compute."""
+    attempts_survive: bool = True
+    """A supervisor on a new host goes on counting lives where the lost one stopped; otherwise it begins at 0."""
     fetch: Span = (0.02, 0.3)
     """Copying the state."""
     startup: Span = (0.05, 0.3)
@@ -77,4 +81,9 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.lease + c.lease_margin + 2 * c.heartbeat_timeout + self.keepalive + self.welcome_timeout
         waits += 2 * self.quorum_timeout + 4 * self.timeout + 2 * self.connect_limit
-        return 2 * waits + 20 * (self.compute[1] + self.fetch[1]) + 5 * (self.startup[1] + self.restart_pause[1]) + 5.0
+        return (
+            2 * waits
+            + 20 * (self.compute[1] * self.uneven + self.fetch[1])
+            + 5 * (self.startup[1] + self.restart_pause[1])
+            + 5.0
+        )

@@ -170,6 +170,14 @@ class GroupNode:
         """A rank does not wait for this call any more."""
         self.world.after(self.world.config.inside[1], self.process, self._on_gone, call)
 
+    def why_no_quorum(self, call: int) -> str:
+        """What a rank is told whose deadline has passed."""
+        if self.process.dead:
+            return "the group server is gone."
+        if call not in self._calls:
+            return "the question or its answer is still under way."
+        return self.machine.waiting
+
     def _call(self, rank: RankNode, call: int, event: m.GroupEvent) -> None:
         if self.process.dead:
             self._tell(rank, rank.on_failed, call, "the group server is gone", True)

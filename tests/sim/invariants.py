@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.sim.book import Book
 from torchft_x.core import messages as m
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote
@@ -189,8 +190,9 @@ class Checker:
         for rank in node.ranks:
             if not rank.wait or rank.process.stopped:
                 continue
-            deadline = rank.deadlines.get(rank.wait)
-            if deadline is None or deadline < now:
+            deadline = rank.deadlines.until.get(rank.wait)
+            just_resumed = rank.process.resumed == now  # what came due while it was stopped is still to be done
+            if deadline is None or (deadline < now and not just_resumed):
                 self._violated("I8", f"{rank.process.name} waits for '{rank.wait}', and its deadline is {deadline}")
             if rank.wait == "quorum" and rank.call and node.machine._join is not None:
                 self.on_deadline(rank, "quorum", node.machine.waiting)
@@ -252,58 +254,6 @@ class Checker:
     def on_hopeless(self, rank: RankNode, error: Exception) -> None:
         """The protocol's own refusal: nothing to heal from within the library."""
         self.hopeless.add(rank.node.group)
-
-
-class Book:
-    """Who stands in an unanswered join at the lighthouse, from what its streams and calls have carried alone."""
-
-    def __init__(self) -> None:
-        self.joins: dict[int, str] = {}  # session -> replica id that waits
-        self._sessions: dict[int, str] = {}  # open session -> replica id
-        self._calls: dict[int, str] = {}  # open unary call -> replica id
-        self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
-
-    def waiting(self) -> list[tuple[str, float]]:
-        """(replica id, when it was last heard)."""
-        names = dict.fromkeys([*self.joins.values(), *self._calls.values()])
-        return [(name, self._heard[name]) for name in names]
-
-    def answered(self, name: str) -> None:
-        self.joins = {s: n for s, n in self.joins.items() if n != name}
-        self._calls = {c: n for c, n in self._calls.items() if n != name}
-
-    def drop(self, session: int) -> None:
-        self._sessions.pop(session, None)
-        self.joins.pop(session, None)
-
-    def enter(self, event: m.LighthouseEvent, now: float) -> None:
-        if isinstance(event, m.Heard):
-            name = self._sessions.get(event.session)
-            if name is not None:
-                self._heard[name] = now
-        elif isinstance(event, m.Join):
-            name = self._sessions.get(event.session)
-            if name is not None:
-                self._heard[name] = now
-                self.joins[event.session] = name
-        elif isinstance(event, m.Hello):
-            for session in [s for s, n in self._sessions.items() if n == event.replica_id]:
-                self.drop(session)
-            self._sessions[event.session] = event.replica_id
-            self._heard[event.replica_id] = now
-        elif isinstance(event, (m.Closed, m.Leave)):
-            self.drop(event.session)
-        elif isinstance(event, m.LifeEnded):
-            name = event.life_token.removeprefix("token-")
-            for session in [s for s, n in self._sessions.items() if n == name]:
-                self.drop(session)
-        elif isinstance(event, m.UnaryJoin):
-            self._calls[event.call] = event.member.replica_id
-            self._heard[event.member.replica_id] = now
-        elif isinstance(event, m.UnaryGone):
-            self._calls.pop(event.call, None)
-        elif isinstance(event, m.Heartbeat):
-            self._heard[event.replica_id] = now
 
 
 def _is_sentence(text: str) -> bool:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
+from tests.sim.deadlines import Deadlines
+from tests.sim.healing import Healing
 from torchft_x.core import recovery
 from torchft_x.core.messages import PushOver
 from torchft_x.core.recovery import Plan, WorldSizeMode
@@ -25,8 +27,6 @@ from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepEr
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
-
-ORIGIN = State()
 
 
 class RankNode:
@@ -42,12 +42,10 @@ class RankNode:
         self.step = Step(min_replica_size=config.min_replica_size, max_retries=config.max_retries)
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
         self.value = fold("init", *seed)  # its parameters
-        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17)
-        self.owed = 0  # readers who were promised it and have not come
+        self.healing = Healing(self)
+        self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
-        self.deadlines: dict[str, float] = {}  # what is waited for -> until when (virtual time)
-        self._timer = float("inf")  # time of the next look at the deadlines
         # Of the step in hand:
         self.plan: Plan | None = None
         self.call = 0  # open call to the group server
@@ -55,9 +53,8 @@ class RankNode:
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
         self.result: tuple[Contribution, ...] | None = None  # of the reduction
         self._waits = True  # the training thread waits for quorum and heal before its forward
-        self._ready = self._computed = self._reduced = self._healed = False
+        self._ready = self._computed = self._reduced = False
         self._base = 0  # parameters the gradients were computed from
-        self._fetched: tuple[State, int] | None = None  # to be loaded at the vote
         # As in train.guard:
         self._config_id = 0  # of the newest configure
         self._broken = True  # the process group must be made anew even if its members stay
@@ -75,57 +72,31 @@ class RankNode:
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 
-    def arm(self, name: str, seconds: float) -> None:
-        at = self.world.now + seconds
-        self.deadlines[name] = at
-        if at < self._timer:
-            self._timer = at
-            self.world.at(at, self.process, self._look)
+    def on_deadline(self, name: str) -> None:
+        """What was waited for has not come."""
+        world = self.world
+        if name == "quorum":
+            reason = self.node.why_no_quorum(self.call)
+            world.checker.on_deadline(self, name, reason)
+            world.note(self.process.name, "got no quorum in time: {}", reason)
+            self._hang_up()
+            self._unanswered("no quorum in time")
+        elif name == "vote":
+            self._hang_up()
+            self.step.unknown()
+            self.end(1, "no decision in time")
+        elif name == "configure":
+            assert self.mesh is not None
+            missing = ", ".join(world.fabric.missing(self.mesh)) or "nobody"
+            self.on_configured(self.mesh, DeadlineError(f"not connected in time; missing: {missing}"))
+        elif name == "reduce":
+            self._reduce_failed(DeadlineError("the reduction took too long."))
+        else:
+            world.transfers.give_up(self)
 
-    def disarm(self, name: str) -> None:
-        self.deadlines.pop(name, None)
-
-    def _look(self) -> None:
-        """Only the newest timer counts: a rank has one in the heap, whatever it waits for."""
-        now = self.world.now
-        if now < self._timer:
-            return
-        self._timer = float("inf")
-        due = [name for name, at in self.deadlines.items() if at <= now]
-        for name in due:
-            if self.deadlines.pop(name, None) is not None:
-                getattr(self, f"_late_{name}")()
-        if self.deadlines:
-            self._timer = min(self.deadlines.values())
-            self.world.at(max(now, self._timer), self.process, self._look)
-
-    def _late_quorum(self) -> None:
-        reason = self.node.machine.waiting if not self.node.process.dead else "the group server is gone."
-        self.world.checker.on_deadline(self, "quorum", reason)
-        self.world.note(self.process.name, "got no quorum in time: {}", reason)
+    def _hang_up(self) -> None:
         self.node.gone(self.call)
         self.call = 0
-        self._unanswered("no quorum in time")
-
-    def _late_vote(self) -> None:
-        self.world.checker.on_deadline(self, "vote", "no decision in time.")
-        self.node.gone(self.call)
-        self.call = 0
-        self.step.unknown()
-        self.end(1, "no decision in time")
-
-    def _late_configure(self) -> None:
-        assert self.mesh is not None
-        missing = self.world.fabric.missing(self.mesh)
-        error = DeadlineError(f"ranks {missing} did not come." if missing else "not all connected in time.")
-        self.on_configured(self.mesh, error)
-
-    def _late_reduce(self) -> None:
-        self.world.checker.on_deadline(self, "reduce", "a reduction took too long.")
-        self._reduce_failed(DeadlineError("the reduction took too long."))
-
-    def _late_fetch(self) -> None:
-        self.world.transfers.give_up(self)
 
     # --- ask -----------------------------------------------------------------------------------------------------
 
@@ -139,10 +110,11 @@ class RankNode:
         first, self._first = self._first, False
         config = self.world.config
         self._waits = not config.async_quorum or first or terms.state.step == 0
-        self._ready = self._computed = self._reduced = self._healed = False
-        self.plan = self.vote = self.result = self._fetched = None
+        self._ready = self._computed = self._reduced = False
+        self.plan = self.vote = self.result = None
+        self.healing.forget()
         self.wait = "quorum"
-        self.arm("quorum", config.quorum_timeout)
+        self.deadlines.arm("quorum", config.quorum_timeout)
         self.call = node.ask(self, terms)
         self.world.reach(node, "ask")
         if not self._waits:
@@ -157,7 +129,7 @@ class RankNode:
         if call != self.call:
             return
         self.call = 0
-        self.disarm("quorum")
+        self.deadlines.disarm("quorum")
         config = self.world.config
         try:
             plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync)
@@ -183,8 +155,7 @@ class RankNode:
             return
         self.call = 0
         self.world.checker.on_deadline(self, "call", sentence)
-        self.disarm("quorum")
-        self.disarm("vote")
+        self.deadlines.disarm("quorum", "vote")
         if self.step.phase is Phase.VOTING:
             self.step.unknown()
             self.end(1, sentence)
@@ -214,7 +185,7 @@ class RankNode:
             self._broken = True
         elif plan.config_id != self._config_id or self._broken:
             self._config_id, self._broken = plan.config_id, True
-            self.arm("configure", self.world.config.connect_limit)
+            self.deadlines.arm("configure", self.world.config.connect_limit)
             if self.mesh is not None:
                 self.world.fabric.close(self, self.mesh)
             self.mesh = self.world.fabric.join(self, plan, self.rank)
@@ -223,9 +194,9 @@ class RankNode:
         self._begin_round()
 
     def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
-        if mesh is not self.mesh or "configure" != self.wait or self.plan is None:
+        if mesh is not self.mesh or self.wait != "configure" or self.plan is None:
             return
-        self.disarm("configure")
+        self.deadlines.disarm("configure")
         self.wait = ""
         if error is not None:
             self.fail(error, self.plan.quorum_id)
@@ -235,68 +206,21 @@ class RankNode:
 
     def _begin_round(self) -> None:
         """The process group is there, or known to be broken: offer, heal, train."""
-        plan = self.plan
-        assert plan is not None
-        self._ready = True
-        whole = self.step.state == plan.top and not self.step.torn
-        offers = bool(plan.dst_ranks) and whole
-        self.world.transfers.offer(self, (plan.top, self.value) if offers else None, len(plan.dst_ranks))
-        if plan.heal:
-            self.arm("fetch", self.world.config.timeout)
-            self.wait = "fetch" if self._waits else ""
-            self.world.transfers.fetch(self, plan, in_place=self._waits and plan.top.step > 0)
-            self.world.reach(self.node, "fetch")
-        else:
-            self._healed = True
-            self.wait = ""
-        if self._waits and self._healed:
-            self._compute()
-        elif not self._waits:
-            self._maybe_reduce()
-
-    # --- heal ----------------------------------------------------------------------------------------------------
-
-    def on_fetched(self, state: State, value: int) -> None:
-        """All of it is here. The training thread loads it, at once if it waits."""
-        self.disarm("fetch")
-        self._fetched = (state, value)
-        if self._waits:
-            self._load()
-            self._after_heal()
-        else:
-            self._healed = True
-            self._maybe_vote()
-
-    def on_fetch_failed(self, error: TorchftXError, *, torn: bool) -> None:
-        self.disarm("fetch")
-        self._heal_failed(error, torn=torn)
-        self._after_heal()
-
-    def _after_heal(self) -> None:
-        self._healed = True
-        if self._waits:
-            self._compute()
-        else:
-            self._maybe_vote()
-
-    def _load(self) -> None:
         assert self.plan is not None
-        assert self._fetched is not None
-        (state, value), self._fetched = self._fetched, None
-        if self.world.breaks_load(self):
-            self._heal_failed(StepError("the user's load_state_dict failed"), torn=True)
-            return
-        self.value = value
-        self.step.healed(state, 0)
-        self.world.note(self.process.name, "healed to {}", state)
-        self.world.checker.on_held(self, state, value)
+        self._ready = True
+        self.wait = "fetch" if self._waits and self.plan.heal else ""
+        self.healing.begin(self.plan, in_place=self._waits)
+        if not self._waits:
+            self._maybe_reduce()
+        elif not self.plan.heal:
+            self._compute()
 
-    def _heal_failed(self, error: Exception, *, torn: bool) -> None:
-        self.world.note(self.process.name, "did not heal{}: {}", ", torn" if torn else "", error)
-        if torn:
-            self.value = fold("torn", self.process.name, self.world.next_id())
-        if self.step.heal_failed(error, torn=torn):
-            self._abort(str(error))
+    def on_healed(self) -> None:
+        """The heal has ended, well or not."""
+        if self._waits:
+            self._compute()
+        else:
+            self._maybe_vote()
 
     # --- compute and reduce --------------------------------------------------------------------------------------
 
@@ -304,7 +228,7 @@ class RankNode:
         if self._waits:
             self.wait = ""
         self._base = self.value
-        seconds = self.world.rng.uniform(*self.world.config.compute) * self.world.slowness.get(self.node.group, 1.0)
+        seconds = self.world.rng.uniform(*self.world.config.compute) * self.world.slowness_of(self.node.group)
         self.world.after(seconds, self.process, self._on_computed, self.step.state, self.world.next_id())
 
     def _on_computed(self, state: State, _nth: int) -> None:
@@ -315,14 +239,14 @@ class RankNode:
     def _maybe_reduce(self) -> None:
         if not (self._ready and self._computed) or self._reduced or self.wait == "reduce":
             return
-        if self._waits and not self._healed:
+        if self._waits and not self.healing.done:
             return
         if self.step.error is not None or self.mesh is None:
             self._reduced = True
             self._maybe_vote()
             return
         self.wait = "reduce"
-        self.arm("reduce", self.world.config.timeout)
+        self.deadlines.arm("reduce", self.world.config.timeout)
         contributes = self.step.rank is not None
         gradient = (self.node.replica_id, self.step.top.step, self._base) if contributes else None
         self.world.fabric.reduce(self, self.mesh, gradient)
@@ -331,7 +255,7 @@ class RankNode:
     def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
         if self.wait != "reduce" or mesh is not self.mesh:
             return
-        self.disarm("reduce")
+        self.deadlines.disarm("reduce")
         self.result, self._reduced, self.wait = result, True, ""
         self._maybe_vote()
 
@@ -346,7 +270,7 @@ class RankNode:
         # otherwise nothing is in flight: the next collective will notice
 
     def _reduce_failed(self, error: TorchftXError) -> None:
-        self.disarm("reduce")
+        self.deadlines.disarm("reduce")
         self._reduced, self.wait = True, ""
         self.fail(error)
         self._maybe_vote()
@@ -356,12 +280,12 @@ class RankNode:
     def fail(self, error: Exception, quorum_id: int | None = None) -> None:
         if self.step.fail(error, quorum_id, self._suspects(error)):
             self.world.note(self.process.name, "step fails: {}", error)
-            self._abort(str(error))
+            self.abort(str(error))
 
     def on_over(self, push: PushOver) -> None:
         if self.step.over(push.quorum_id, over_error(push.quorum_id, push.lost, push.reason)):
             self.world.note(self.process.name, "hears that {} is over", self.world.trace.name(push.quorum_id))
-            self._abort(push.reason)
+            self.abort(push.reason)
 
     def on_end_of_group(self, sentence: str) -> None:
         self.end(1, sentence)
@@ -372,7 +296,7 @@ class RankNode:
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)
 
-    def _abort(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Release the collectives in flight: this rank's, and by the closed connections the others'."""
         self._broken = True
         if self.mesh is None:
@@ -393,14 +317,13 @@ class RankNode:
         """should_commit: reductions and heal are waited for, what came is loaded, then this rank votes."""
         if not (self._ready and self._reduced) or self.step.phase is not Phase.RUNNING:
             return
-        if not self._healed:
+        if not self.healing.done:
             self.wait = "fetch"
             return
-        if self._fetched is not None:
-            self._load()
+        self.healing.load()
         self.vote = self.step.vote()
         self.wait = "vote"
-        self.arm("vote", self.world.config.timeout)
+        self.deadlines.arm("vote", self.world.config.timeout)
         self.call = self.node.vote(self, self.vote)
         self.world.reach(self.node, "vote")
 
@@ -408,7 +331,7 @@ class RankNode:
         if call != self.call or self.vote is None:
             return
         self.call, self.wait = 0, ""
-        self.disarm("vote")
+        self.deadlines.disarm("vote")
         vote, before = self.vote, (self.step.state, self.value)
         outcome = self.step.settle(commit, reason)
         self.vote = None

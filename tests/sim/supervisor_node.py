@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class SupervisorNode:
     """See the module. Its site differs from its group's, so that it can be cut off alone."""
 
-    def __init__(self, world: World, group: str) -> None:
+    def __init__(self, world: World, group: str, host: str) -> None:
         self.world = world
         self.group = group  # group id, over all lives
-        self.host = group  # site of the group's processes
-        self.process = Process(f"supervisor/{group}", f"s{group}", world.clock_of(group))
+        self.host = host  # site of the group's processes
+        self.process = Process(f"supervisor/{host}", f"s{host}", world.clock_of(host))
         self.node: GroupNode | None = None  # the life that runs, or the last one
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
@@ -83,11 +83,21 @@ class SupervisorNode:
         network.vanish(self.process.site)
 
     def restore_power(self) -> SupervisorNode:
-        """The scheduler starts the group's role again: a new supervisor, whose first life has the next attempt."""
+        """The scheduler starts the group's role again there."""
         network = self.world.network
         network.off.difference_update((self.host, self.process.site))
-        again = SupervisorNode(self.world, self.group)
-        again.lives, again.attempt, again.node = self.lives, self.attempt, self.node
+        return self._succeed(self.host)
+
+    def move(self) -> SupervisorNode:
+        """The scheduler starts the group's role on another host. The life here goes on, but will be the last."""
+        self.wants = False
+        return self._succeed(f"{self.host}'")
+
+    def _succeed(self, host: str) -> SupervisorNode:
+        """A new supervisor of the same group."""
+        again = SupervisorNode(self.world, self.group, host)
+        again.lives = self.lives
+        again.attempt = self.attempt if self.world.config.attempts_survive else 0
         self.world.supervisors[self.group] = again
         again.start()
         return again

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from tests.sim.base import Rng
 from tests.sim.config import WorldConfig
-from tests.sim.faults import KINDS, POINTS, Fault, arm
+from tests.sim.faults import KINDS, Fault, arm
+from tests.sim.kinds.traps import POINTS
 from tests.sim.world import World
 from torchft_x.core.lighthouse import LighthouseConfig
 
@@ -19,7 +20,7 @@ FAULT_TIME = (6.0, 20.0)
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 _LEASES = (3.0, 8.0, 20.0)
-_LONGEST = 6.0  # seconds one fault lasts
+_LONGEST = 10.0  # seconds one fault lasts
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def _config(rng: Rng) -> WorldConfig:
         one_host=rng.chance(0.5),
         drift=rng.choose((0.0, 0.01)),
         quorum_timeout=rng.choose((2.0, 15.0)),
+        uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
     )
@@ -90,8 +92,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     """One fault of this kind. Targets are groups of the beginning; whoever joins later is hit by what hits links."""
     groups = [f"g{i}" for i in range(config.groups)]
     target = rng.choose(groups)
-    seconds = rng.uniform(0.05, _LONGEST) if rng.chance(0.5) else rng.uniform(0.01, 0.5)
-    if kind in ("trap_pause", "trap_crash", "trap_cut"):
+    seconds = _duration(rng, config)
+    if kind.startswith("trap_"):
         return Fault(at, kind, target, seconds, rng.choose(POINTS))
     if kind in ("part", "part_one_way"):
         ends = rng.choose([(target, "lh"), ("lh", target), (target, rng.choose(groups)), ("s" + target, "lh")])
@@ -119,6 +121,15 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "lighthouse":
         return Fault(at, kind, seconds=rng.choose((0.02, 0.3, 3.0)))
     return Fault(at, kind, target, seconds)
+
+
+def _duration(rng: Rng, config: WorldConfig) -> float:
+    """Short, long, or just about the length of some time-out: what goes wrong goes wrong near those."""
+    house = config.lighthouse
+    limits = (house.heartbeat_timeout, house.lease, house.lease + house.lease_margin, config.keepalive, config.timeout)
+    if rng.chance(0.4):
+        return min(_LONGEST, rng.choose(limits)) * rng.uniform(0.9, 1.3)
+    return rng.uniform(0.05, _LONGEST) if rng.chance(0.4) else rng.uniform(0.01, 0.5)
 
 
 def run(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> Report:

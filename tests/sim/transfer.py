@@ -26,6 +26,7 @@ class Fetch:
         self.source = source  # replica id
         self.state = state  # what is wanted
         self.in_place = in_place  # what has come overwrites what the healer holds
+        self.asked: GroupNode | None = None  # whose group server is being asked where the state is
         self.server: RankNode | None = None  # who serves it, once found
         self.value = 0  # parameters on their way
         self.began = False  # pieces have come
@@ -43,9 +44,9 @@ class Transfers:
     def offer(self, rank: RankNode, snapshot: tuple[State, int] | None, readers: int) -> None:
         """What this rank serves from now on; None: nothing new, but whoever was promised something may still come."""
         if snapshot is not None:
-            rank.snapshot, rank.owed = snapshot, readers
-        elif rank.owed <= 0:
-            rank.snapshot = None
+            rank.healing.snapshot, rank.healing.owed = snapshot, readers
+        elif rank.healing.owed <= 0:
+            rank.healing.snapshot = None
         for fetch in list(self._fetches):
             if fetch.server is rank and not fetch.began:
                 self._serve(fetch)
@@ -55,13 +56,14 @@ class Transfers:
         source, world = plan.sources[0], self._world
         fetch = Fetch(healer, source.replica_id, plan.top, in_place=in_place)
         self._fetches.append(fetch)
-        node = world.listening.get(source.address)
+        node = world.nodes.get(source.replica_id)
         world.note(healer.process.name, "fetches {} from {}", plan.top, source.replica_id)
         if source.address.split("/")[0] in world.network.off:
             return
-        if node is None:
+        if node is None or source.address not in world.listening:
             world.network.send(healer.process.site, healer.process, self.fail, fetch, "nobody listens there")
             return
+        fetch.asked = node
         world.network.send(healer.process.site, node.process, self._asked, fetch, node)
 
     def give_up(self, healer: RankNode) -> None:
@@ -76,17 +78,15 @@ class Transfers:
         for fetch in list(self._fetches):
             if fetch.healer is rank:
                 self._end(fetch)
-            elif fetch.source == rank.node.replica_id and fetch.server in (None, rank) and rank.site_is_on:
-                # the connection of a dead process closes; before a server was found it was the group server's
-                if fetch.server is rank or rank.rank == 0:
-                    healer = fetch.healer.process
-                    world.network.send(rank.process.site, healer, self.fail, fetch, "the source is gone")
+            elif rank.site_is_on and (fetch.server is rank or (fetch.asked is rank.node and rank.rank == 0)):
+                healer = fetch.healer.process  # the connection of a dead process closes
+                world.network.send(rank.process.site, healer, self.fail, fetch, "the source is gone")
 
     def fail(self, fetch: Fetch, reason: str) -> None:
         if not fetch.over:
             self._end(fetch)
             error = TransferError(f"fetching {fetch.state} from {fetch.source}: {reason}")
-            fetch.healer.on_fetch_failed(error, torn=fetch.in_place and fetch.began)
+            fetch.healer.healing.on_failed(error, torn=fetch.in_place and fetch.began)
 
     def _end(self, fetch: Fetch) -> None:
         fetch.over = True
@@ -96,7 +96,7 @@ class Transfers:
 
     def _asked(self, fetch: Fetch, node: GroupNode) -> None:
         """At the source's group server: where is the state?"""
-        server = node.ranks[fetch.healer.rank]
+        server, fetch.asked = node.ranks[fetch.healer.rank], None
         healer = fetch.healer.process
         if node.machine.metadata(server.rank) is None:
             self._world.network.send(node.site, healer, self.fail, fetch, "the source does not say where it is")
@@ -111,16 +111,16 @@ class Transfers:
         """At the source's rank: begin if it is that state's turn; else the reader is held."""
         server, world = fetch.server, self._world
         assert server is not None
-        if fetch.over or fetch.began or server.snapshot is None:
+        if fetch.over or fetch.began or server.healing.snapshot is None:
             return
-        state, value = server.snapshot
+        state, value = server.healing.snapshot
         if state != fetch.state:
             if state > fetch.state:
                 reason = f"it offers {state} by now"
                 world.network.send(server.process.site, fetch.healer.process, self.fail, fetch, reason)
             return
         fetch.began, fetch.value = True, value
-        server.owed -= 1
+        server.healing.owed -= 1
         seconds = world.rng.uniform(*world.config.fetch)
         world.after(seconds, server.process, self._served, fetch)
         world.reach(server.node, "serve")
@@ -139,4 +139,4 @@ class Transfers:
             self.fail(fetch, "the connection broke half-way")
             return
         self._end(fetch)
-        fetch.healer.on_fetched(fetch.state, fetch.value)
+        fetch.healer.healing.on_fetched(fetch.state, fetch.value)

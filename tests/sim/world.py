@@ -57,7 +57,8 @@ class World:
         self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
         self.peers: dict[str, PeerNode] = {}  # by group
-        self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long
+        self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
+        self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
         self.lighthouse.start()
@@ -72,7 +73,7 @@ class World:
     # --- members -------------------------------------------------------------------------------------------------
 
     def add_group(self, group: str) -> SupervisorNode:
-        supervisor = self.supervisors[group] = SupervisorNode(self, group)
+        supervisor = self.supervisors[group] = SupervisorNode(self, group, group)
         supervisor.start()
         return supervisor
 
@@ -80,6 +81,12 @@ class World:
         peer = self.peers[group] = PeerNode(self, group)
         self.after(self.rng.uniform(*self.config.startup), None, peer.start)
         return peer
+
+    def slowness_of(self, group: str) -> float:
+        pace = self._pace.get(group)
+        if pace is None:
+            pace = self._pace[group] = self.rng.uniform(1.0, self.config.uneven)
+        return pace * self.slowness.get(group, 1.0)
 
     def clock_of(self, site: str) -> Clock:
         clock = self.clocks.get(site)
@@ -163,6 +170,7 @@ class World:
         if not process.paused:
             return
         process.paused = process.stopped = False
+        process.resumed = self.now
         self.note(process.name, "goes on")
         backlog, process.backlog = process.backlog, []
         for call, args in backlog:
