@@ -52,6 +52,8 @@ class LighthouseNode:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        if self.process is not None:
+            return
         world, first = self.world, self.lives == 0
         self.lives += 1
         world.note("lighthouse", "starts, life {}", self.lives)

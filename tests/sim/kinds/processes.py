@@ -112,8 +112,12 @@ def leave(world: World, fault: Fault) -> bool:
         return False
     node.leaving_at = max(r.step.state.step for r in node.ranks) + 1
     if fault.seconds:
-        world.after(fault.seconds, None, node.supervisor.come_back)
+        world.after(fault.seconds, None, _is_wanted_again, world, fault.target)
     return True
+
+
+def _is_wanted_again(world: World, group: str) -> None:
+    world.supervisors[group].come_back()
 
 
 @kind
