@@ -39,7 +39,9 @@ class GroupNode:
         self.site = supervisor.host
         self.address = f"{self.site}/{replica_id}"  # of the group server
         self.ended = False  # all processes are gone
-        self.leaving_at: int | None = None  # leave at the first boundary at or after this step
+        self.leaving_at: int | None = (
+            None  # leave after the first commit that reaches this step: all ranks decide alike
+        )
         self.left = False  # the leave was sent
         self._started = False  # the ranks have begun
         clock = world.clock_of(self.site)
@@ -221,8 +223,10 @@ class GroupNode:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """Rank 0 stands at a boundary: say goodbye, then end."""
+    def leave(self, rank: RankNode) -> None:
+        """A rank stands at the last boundary. Rank 0 says goodbye for all, then the group ends."""
+        if rank.rank != 0:
+            return
         self.left = True
         self.feed(m.Depart())
         self.uplink.close()

@@ -80,4 +80,4 @@ class Healing:
         if torn:
             rank.value = fold("torn", rank.process.name, rank.world.next_id())
         if rank.step.heal_failed(error, torn=torn):
-            rank.abort(str(error))
+            rank.guard.abort(str(error))

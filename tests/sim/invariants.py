@@ -15,6 +15,7 @@ from torchft_x.core import messages as m
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote
 from torchft_x.core.types import Member, Quorum, State
+from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.sim.collective import Contribution
@@ -206,6 +207,7 @@ class Checker:
 
     def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
         """I5: whom it may heal from is a carrier: whole, and at the newest state of the quorum."""
+        self.hopeless.discard(rank.node.group)
         carriers = {c.replica_id for c in quorum.members if not c.torn and c.state == quorum.top}
         for source in plan.sources:
             if source.replica_id not in carriers:
@@ -253,7 +255,8 @@ class Checker:
 
     def on_hopeless(self, rank: RankNode, error: Exception) -> None:
         """The protocol's own refusal: nothing to heal from within the library."""
-        self.hopeless.add(rank.node.group)
+        if isinstance(error, ConfigError):
+            self.hopeless.add(rank.node.group)
 
 
 def _is_sentence(text: str) -> bool:

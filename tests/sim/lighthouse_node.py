@@ -151,6 +151,7 @@ class LighthouseNode:
                 continue
             stream.down.send(message)
             if last:
+                stream.ending = True
                 stream.down.end("the lighthouse has ended it")
                 assert self.process is not None
                 self.world.after(_CLOSING, self.process, self._forget, stream)
@@ -161,8 +162,8 @@ class LighthouseNode:
     # --- streams -------------------------------------------------------------------------------------------------
 
     def on_message(self, stream: Stream, message: Any) -> None:
-        if stream.down.closed:
-            return  # what arrives on a stream that is ending is ignored
+        if stream.ending:
+            return
         session = stream.session
         if session == 0 and isinstance(message, SupervisorHello):
             stream.down.send(Welcome(self.world.config.lighthouse.heartbeat_timeout))

@@ -96,13 +96,14 @@ class Pipe:
 class Stream:
     """A connection that carries messages both ways, opened by `client`."""
 
-    __slots__ = ("down", "session", "up", "world")
+    __slots__ = ("down", "ending", "session", "up", "world")
 
     def __init__(
         self, world: World, client: Endpoint, client_process: Process, server: Endpoint, server_process: Process
     ) -> None:
         self.world = world
         self.session = 0  # the server's name for it
+        self.ending = False  # the server has sent its last word and ignores what still comes
         self.up = Pipe(self, client_process.site, server_process.site, server_process, server)
         self.down = Pipe(self, server_process.site, client_process.site, client_process, client)
         world.network.streams[self] = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
+from tests.sim.supervisor_node import HOPELESS_LIVES
 from torchft_x.core import messages as m
 from torchft_x.core import recovery
 from torchft_x.core.recovery import Plan
@@ -36,7 +37,7 @@ class PeerNode:
         self.process.die()
         self.who = ""
         self.step = 0
-        self.hopeless = False  # it ended because it would have to heal across libraries
+        self.hopeless = 0  # lives in a row that ended because they would have to heal across libraries
         self.mesh: Mesh | None = None
 
     def __repr__(self) -> str:
@@ -72,7 +73,8 @@ class PeerNode:
         self.world.fabric.died(self)
         if self._call:
             self._tell("on_unary_gone", self._call)
-        self.world.after(self.world.rng.uniform(0.5, 2.0), None, self.start)
+        if self.hopeless < HOPELESS_LIVES:
+            self.world.after(self.world.rng.uniform(0.5, 2.0), None, self.start)
 
     def _tell(self, what: str, *values: object) -> None:
         lighthouse = self.world.lighthouse
@@ -125,10 +127,10 @@ class PeerNode:
         try:
             plan = recovery.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
         except (ConfigError, StepError):
-            self.hopeless = True
+            self.hopeless += 1
             self.crash()
             return
-        self._plan, self.hopeless = plan, False
+        self._plan, self.hopeless = plan, 0
         if plan.heal:
             self._heal(plan)
         if plan.config_id == self._config_id:

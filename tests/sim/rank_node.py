@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
 from tests.sim.deadlines import Deadlines
+from tests.sim.guard import Guard
 from tests.sim.healing import Healing
 from torchft_x.core import recovery
 from torchft_x.core.messages import PushOver
 from torchft_x.core.recovery import Plan, WorldSizeMode
-from torchft_x.core.step import LocalVote, Phase, Step, over_error
+from torchft_x.core.step import LocalVote, Phase, Step
 from torchft_x.core.types import Quorum, State
-from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError, UnreachableError
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
@@ -43,6 +44,7 @@ class RankNode:
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
         self.value = fold("init", *seed)  # its parameters
         self.healing = Healing(self)
+        self.guard = Guard(self)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
@@ -55,9 +57,6 @@ class RankNode:
         self._waits = True  # the training thread waits for quorum and heal before its forward
         self._ready = self._computed = self._reduced = False
         self._base = 0  # parameters the gradients were computed from
-        # As in train.guard:
-        self._config_id = 0  # of the newest configure
-        self._broken = True  # the process group must be made anew even if its members stay
 
     def __repr__(self) -> str:
         return f"<{self.process.name} {self.step!r}>"
@@ -103,9 +102,6 @@ class RankNode:
     def start_step(self) -> None:
         """zero_grad: the boundary between two steps."""
         node = self.node
-        if node.leaving_at is not None and self.step.state.step >= node.leaving_at:
-            self._leave()
-            return
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config
@@ -119,11 +115,6 @@ class RankNode:
         self.world.reach(node, "ask")
         if not self._waits:
             self._compute()
-
-    def _leave(self) -> None:
-        self.wait = ""
-        if self.rank == 0:
-            self.node.leave()
 
     def on_quorum(self, call: int, quorum: Quorum) -> None:
         if call != self.call:
@@ -180,18 +171,15 @@ class RankNode:
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
-        self.wait = "configure"
-        if self.step.error is not None:
-            self._broken = True
-        elif plan.config_id != self._config_id or self._broken:
-            self._config_id, self._broken = plan.config_id, True
-            self.deadlines.arm("configure", self.world.config.connect_limit)
-            if self.mesh is not None:
-                self.world.fabric.close(self, self.mesh)
-            self.mesh = self.world.fabric.join(self, plan, self.rank)
-            self.world.reach(self.node, "configure")
+        if not self.guard.must_configure(plan):
+            self._begin_round()
             return
-        self._begin_round()
+        self.wait = "configure"
+        self.deadlines.arm("configure", self.world.config.connect_limit)
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+        self.mesh = self.world.fabric.join(self, plan, self.rank)
+        self.world.reach(self.node, "configure")
 
     def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
         if mesh is not self.mesh or self.wait != "configure" or self.plan is None:
@@ -199,9 +187,9 @@ class RankNode:
         self.deadlines.disarm("configure")
         self.wait = ""
         if error is not None:
-            self.fail(error, self.plan.quorum_id)
+            self.guard.fail(error, self.plan.quorum_id)
         else:
-            self._broken = self.step.error is not None
+            self.guard.configured()
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -272,20 +260,13 @@ class RankNode:
     def _reduce_failed(self, error: TorchftXError) -> None:
         self.deadlines.disarm("reduce")
         self._reduced, self.wait = True, ""
-        self.fail(error)
+        self.guard.fail(error)
         self._maybe_vote()
 
-    # --- trouble, as in train.guard ------------------------------------------------------------------------------
-
-    def fail(self, error: Exception, quorum_id: int | None = None) -> None:
-        if self.step.fail(error, quorum_id, self._suspects(error)):
-            self.world.note(self.process.name, "step fails: {}", error)
-            self.abort(str(error))
+    # --- trouble -------------------------------------------------------------------------------------------------
 
     def on_over(self, push: PushOver) -> None:
-        if self.step.over(push.quorum_id, over_error(push.quorum_id, push.lost, push.reason)):
-            self.world.note(self.process.name, "hears that {} is over", self.world.trace.name(push.quorum_id))
-            self.abort(push.reason)
+        self.guard.over(push)
 
     def on_end_of_group(self, sentence: str) -> None:
         self.end(1, sentence)
@@ -295,21 +276,6 @@ class RankNode:
 
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)
-
-    def abort(self, reason: str) -> None:
-        """Release the collectives in flight: this rank's, and by the closed connections the others'."""
-        self._broken = True
-        if self.mesh is None:
-            return
-        self.world.fabric.close(self, self.mesh)
-        error = CollectiveError(f"it was released: {reason}")
-        self.world.after(self.world.config.inside[0], self.process, self.on_mesh_error, self.mesh, error)
-
-    def _suspects(self, error: Exception) -> tuple[str, ...]:
-        if self.plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
-            return ()
-        named = tuple(getattr(error, "suspects", ()))
-        return named or tuple(r for r in self.plan.replica_ids if r != self.node.replica_id)
 
     # --- vote and settle -----------------------------------------------------------------------------------------
 
@@ -342,6 +308,9 @@ class RankNode:
         self.world.checker.on_settled(self, vote, commit, before)
         if outcome.give_up:
             self.end(1, outcome.give_up)
+            return
+        if commit and self.node.leaving_at is not None and self.step.state.step >= self.node.leaving_at:
+            self.node.leave(self)
             return
         self.world.after(self.world.config.inside[0], self.process, self._again)
 

@@ -1,7 +1,8 @@
 """A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
 
 As `launch.supervisor` and `rpc.supervisor_client`: what is true now is said again after every reconnect, so a report
-made while the lighthouse was away is not lost. It never gives up (crash loops are `launch.restarts`' subject).
+made while the lighthouse was away is not lost. Of the rules of `launch.restarts` one is kept: a few lives in a row that
+can't ever train (they would have to heal across the libraries) are the last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torchft_x.core.types import Life
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+HOPELESS_LIVES = 3  # as `RestartRules.loop`
+
 
 class SupervisorNode:
     """See the module. Its site differs from its group's, so that it can be cut off alone."""
@@ -31,6 +34,7 @@ class SupervisorNode:
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
+        self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplink = Uplink(world, self.process, self)
         self._report: m.LifeEnded | None = None  # the last exit
 
@@ -59,7 +63,8 @@ class SupervisorNode:
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
         self._report = m.LifeEnded(node.life.token, code)
         self.uplink.send(self._report)
-        if code == 0:
+        self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
+        if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
         elif self.wants:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)

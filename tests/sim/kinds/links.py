@@ -30,6 +30,28 @@ def cut(world: World, fault: Fault) -> bool:
 
 
 @kind
+def flap(world: World, fault: Fault) -> bool:
+    """A group's session breaks again and again; the server notices later than the client, if at all before the next."""
+    return _flap(world, fault.target, world.now + fault.seconds)
+
+
+def _flap(world: World, group: str, until: float) -> bool:
+    node, rng = node_of(world, group), world.rng
+    there = node is not None and node.uplink.stream is not None
+    if node is not None and node.uplink.stream is not None:
+        late = rng.choose((0.0, 0.02, 0.2))
+        node.uplink.stream.cut("the connection broke", lose=rng.chance(0.5), client_late=0.0, server_late=late)
+    again = rng.uniform(0.03, 0.15)
+    if world.now + again < until:
+        world.after(again, None, _flap_again, world, group, until)
+    return there
+
+
+def _flap_again(world: World, group: str, until: float) -> None:
+    _flap(world, group, until)
+
+
+@kind
 def delay(world: World, fault: Fault) -> bool:
     """Messages between a group and the lighthouse take up to 0.3 s, each its own time."""
     site, lighthouse = site_of(world, fault.target), world.lighthouse.site
