@@ -470,4 +470,4 @@ def test_a_bad_setting_is_named(field: str, value: Any) -> None:
 
 def test_repr_says_where_it_stands() -> None:
     s = Stage().training()
-    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) quorum=q1 idle>"
+    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <Hold q1 through step 0> idle>"
