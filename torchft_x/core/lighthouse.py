@@ -12,6 +12,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed, misfits
+from torchft_x.core.grants import Grants
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import (
@@ -30,6 +31,7 @@ from torchft_x.core.messages import (
     LighthouseEvent,
     Note,
     Probed,
+    Progress,
     Refuse,
     Tick,
     UnaryGone,
@@ -64,6 +66,7 @@ class Lighthouse:
         self._reports: dict[str, Report] = {}  # replica id -> what it reported; only while fresh
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._announced: set[str] = set()  # groups whose supervisor is here
         self._layout = ""  # of all candidates that state one
         self._noted = ""  # reason for waiting that was noted last
@@ -118,6 +121,8 @@ class Lighthouse:
                 return self._on_hello(event, now)
             case Join():
                 return self._on_join(event, now)
+            case Progress():
+                return self._on_progress(event, now)
             case Leave():
                 return self._on_leave(event, now)
             case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
@@ -157,7 +162,8 @@ class Lighthouse:
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
             if self._fresh:
-                self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0)
+                self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        self._grants.on_hello(hello)
         return effects + self._catch_up(record)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
@@ -199,6 +205,9 @@ class Lighthouse:
             return self._alarm.refuse(record, text)
         record.hear(now)
         record.address = member.address or record.address
+        extended = self._grants.on_boundary(record, join, now)
+        if extended:
+            return extended
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
@@ -208,6 +217,12 @@ class Lighthouse:
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
                 effects += self._alarm.probe(suspected, now)
         return effects + self._after_ask(record)
+
+    def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(progress.session)
+        if record is None:
+            return []
+        return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: Record, candidate: Candidate) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
@@ -248,7 +263,8 @@ class Lighthouse:
         record.hear(now)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
-        clean = clean or (self.current is not None and leave.state.committed_in == self.current.id)
+        at_end = self.current is not None and leave.state.committed_in == self.current.id
+        clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
         self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
@@ -369,6 +385,8 @@ class Lighthouse:
                 restarted=c.restarted,
                 hello_grace=c.hello_grace,
                 old_lease=lease + c.lease_margin,
+                majority=c.majority or c.standby,
+                standby=c.standby,
             )
         )
 
@@ -379,17 +397,20 @@ class Lighthouse:
                 return outcome
         inside = [r for r in self._roll if r.replica_id in self._tenure.inside]
         over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
+        proven = frozenset(r.replica_id for r in inside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
-                self._roll, over, self._announced, now=now, min_replicas=c.min_replicas, join_timeout=c.join_timeout
+                self._roll, over, proven, self._announced, now=now, min_replicas=c.min_replicas,
+                join_timeout=c.join_timeout, majority=c.majority or c.standby,
             )
-        )
+        )  # fmt: skip
 
     def _adopt(self, quorum: Quorum) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        granted = max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
         self._end_freshness()
-        self._tenure.adopt(quorum, self._roll, started_at=self._started_at)
+        self._tenure.adopt(quorum, self._roll, started_at=self._started_at, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:

@@ -19,6 +19,7 @@ class Report:
 
     quorum: Quorum
     lease_valid: bool
+    granted_through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Fresh:
     restarted: bool  # told that a lighthouse has run before
     hello_grace: float
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
+    majority: bool = False  # other lighthouses serve the same groups
+    standby: bool = False  # another one is first, so that a first quorum is its business
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:
@@ -51,6 +54,8 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     lease_end = fresh.started_at + fresh.old_lease
     lease_over = fresh.now >= lease_end
     if not fresh.reports:
+        if fresh.standby:
+            return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end)
@@ -60,7 +65,12 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         return Start()
     newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
     absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
-    if not absent or lease_over:
+    total = len(newest.members)
+    here = total - len(absent)
+    enough = not absent or lease_over
+    if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
+        enough = 2 * here > total or (2 * here == total and lease_over)
+    if enough:
         return Adopt(newest)
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
