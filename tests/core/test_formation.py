@@ -133,6 +133,29 @@ class TestSuccession:
         assert formed(situation(asks("b"), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
 
 
+class TestSeveralLighthouses:
+    """What isn't here may go on elsewhere."""
+
+    def decide(self, here: str, **fields: Any) -> Form | Wait:
+        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=10)
+        lost = set("abcd") - set(here)
+        return form(situation(asks(*here, state=State(4, 3)), cur, lost=lost, majority=True, **fields))
+
+    def test_most_go_on(self) -> None:
+        assert isinstance(self.decide("abc"), Form)
+
+    def test_half_wait_for_the_lease_of_the_others(self) -> None:
+        assert isinstance(self.decide("ab"), Wait)
+        assert isinstance(self.decide("ab", over={"c"}), Wait)
+        assert isinstance(self.decide("ab", over={"c", "d"}), Form)
+
+    def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
+        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
+        assert isinstance(decision, Wait)
+        assert "Only 1 of 4 members of q1 are here, and d may go on" in decision.reason
+        assert isinstance(self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"}), Form)
+
+
 class TestRebuild:
     """When process groups are built anew."""
 
