@@ -79,9 +79,10 @@ class Step:
     Args:
         min_replica_size: fewest participants a commit needs (I7).
         max_retries: failed commits in a row that are still forgiven; None: no limit.
+        max_redo: times the same gradients are reduced again before they are dropped.
     """
 
-    def __init__(self, *, min_replica_size: int, max_retries: int | None = None) -> None:
+    def __init__(self, *, min_replica_size: int, max_retries: int | None = None, max_redo: int = 2) -> None:
         self.phase = Phase.IDLE  # see the module's picture
         self.state = State()  # what this rank holds completely (R19: moves by a heal only when the heal is whole)
         self.batches_committed = 0  # sum of participants over committed steps
@@ -95,6 +96,8 @@ class Step:
         self.objection: Exception | None = None  # why this rank can't vote yes though its reductions are good
         self._min_replica_size = min_replica_size
         self._max_retries = max_retries
+        self._max_redo = max_redo
+        self._redone = 0  # times the gradients in hand were reduced again
         self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
         self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
         self._healed = False  # a heal ended in the quorum in hand
@@ -187,6 +190,14 @@ class Step:
             self._over = (quorum_id, error)
         return self.quorum_id == quorum_id and self.fail(error, quorum_id)
 
+    def redo(self, kept: State | None) -> bool:
+        """Whether the local gradients that were computed at the state `kept` are reduced again in this quorum (R15)."""
+        self._need(Phase.RUNNING)
+        if kept is None or kept != self.top or self.state != self.top or self._redone >= self._max_redo:
+            return False
+        self._redone += 1
+        return True
+
     # --- healing ----------------------------------------------------------------------------------------------------
 
     def healed(self, state: State, batches_committed: int) -> None:
@@ -195,7 +206,7 @@ class Step:
         if state != self.top:
             raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
         self.state, self.batches_committed = state, batches_committed
-        self.torn, self._healed = False, True
+        self.torn, self._healed, self._redone = False, True, 0
 
     def heal_failed(self, error: Exception, *, torn: bool) -> bool:
         """The heal did not work; `torn`: it had begun to overwrite what this rank holds.
@@ -254,7 +265,7 @@ class Step:
     def _commit(self, vote: LocalVote, participants: int) -> None:
         self.state = State(vote.step + 1, vote.quorum_id)
         self.batches_committed += participants
-        self.commit_failures = 0
+        self.commit_failures = self._redone = 0
 
     def unknown(self) -> None:
         """The group's decision did not arrive. It may have committed without us: nothing can be said but stop."""
