@@ -160,32 +160,6 @@ def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:
     return any(c.member.commit_failures > 0 or c.reason in (JoinReason.FAILED, JoinReason.REJOINED) for c in chosen)
 
 
-def misfits(candidates: Collection[Candidate], cur: Quorum | None, lost: Collection[str]) -> dict[str, str]:
-    """Candidates whose layout differs from the one that counts, each with a sentence. An empty layout is unknown.
-
-    What counts is what cur's living carriers reduce: the first of them that has asked says it, else cur itself. Where
-    none of them lives (or in a first quorum) it is the earliest candidate. Buckets of different sizes would abort
-    the processes from within gloo, so whoever differs never gets into a quorum.
-    """
-    carriers = [m for m in cur.carriers if m.replica_id not in lost] if cur else []
-    named = {m.replica_id for m in carriers}
-    by_time = sorted((c for c in candidates if c.member.layout), key=lambda c: (c.since, c.member.replica_id))
-    asked = [c.member for c in by_time if c.member.replica_id in named]
-    settled = [m for m in carriers if m.layout]
-    anchor = next(iter([*asked, *settled, *(c.member for c in by_time)]), None)
-    if anchor is None:
-        return {}
-    return {
-        c.member.replica_id: (
-            f"{c.member.replica_id} reduces buckets of layout {c.member.layout}, but {anchor.replica_id} of the running "
-            f"groups reduces layout {anchor.layout}: their models, dtypes or bucket sizes differ. Start every group "
-            "with the same model and settings."
-        )
-        for c in by_time
-        if c.member.layout != anchor.layout
-    }
-
-
 def listed(names: Collection[str], most: int = 8) -> str:
     """``a, b, c and 9 more``: a sentence stays a sentence with a thousand groups."""
     shown = list(names)[:most]

@@ -39,6 +39,7 @@ from torchft_x.core.messages import (
     Vote,
 )
 from torchft_x.core.pledge import Pledge
+from torchft_x.core.traits import Traits, merge
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
@@ -51,6 +52,9 @@ class Group:
         self._config = config
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
         self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
+        self._declared: dict[int, Traits] = {}  # rank -> what it last declared
+        self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
+        self._told: Traits | None = None  # what was sent on the present session
         self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
         self._hold = Hold(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
@@ -129,6 +133,7 @@ class Group:
             case SessionUp():
                 self._session = True
                 self._hold.forget_requests()
+                self._told = None
                 return self._send_join(now, new_session=True)
             case SessionDown(reason):
                 return self._on_session_down(reason, now)
@@ -156,6 +161,9 @@ class Group:
             text = f"group rank {ask.rank} is outside this group of {self._config.world_size} ranks."
             return [FailCalls((ask.call,), text, retry=False)]
         self._metadata[ask.rank] = ask.checkpoint_metadata
+        if ask.traits is not None and ask.traits != self._declared.get(ask.rank):
+            self._declared[ask.rank] = ask.traits
+            self._traits = None
         owed = self._owed.pop(ask.rank, None)
         if owed is not None and owed.state == ask.state and self._join is None and self._hold.usable(now):
             return [self._answer((ask.call,))]
@@ -175,7 +183,7 @@ class Group:
                 self._pledge.moved()
             self._state = state
             lapsed = self._hold.quorum is not None and not self._hold.usable(now)
-            join = make_join(self._config, self._asks, state, self._pledge, lapsed=lapsed)
+            join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
                 self._join = join
                 effects += self._send_join(now)
@@ -350,5 +358,13 @@ class Group:
             return []
         if new_session or self._sent_at is None:
             self._sent_at = now
+        told, self._told = self._told, self._join.traits
         number = self._hold.number(now) if self._config.runs_on else 0
-        return [replace(self._join, number=number, step_seconds=self._step_seconds)]
+        traits = None if told is self._told else self._join.traits
+        return [replace(self._join, traits=traits, number=number, step_seconds=self._step_seconds)]
+
+    def _group_traits(self) -> Traits | None:
+        """What all ranks together declared. None: nothing."""
+        if self._traits is None:
+            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(self._config.world_size)])
+        return self._traits if self._traits.items else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.messages import Ask, SendJoin
 from torchft_x.core.pledge import Pledge
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.errors import ConfigError
 
@@ -46,7 +46,15 @@ class GroupConfig:
             raise ConfigError(f"world_size is {self.world_size}; a group has at least one rank.")
 
 
-def make_join(config: GroupConfig, asks: Mapping[int, Ask], state: State, pledge: Pledge, *, lapsed: bool) -> SendJoin:
+def make_join(
+    config: GroupConfig,
+    asks: Mapping[int, Ask],
+    state: State,
+    pledge: Pledge,
+    traits: Traits | None,
+    *,
+    lapsed: bool,
+) -> SendJoin:
     """One join out of one ask per rank. The weakest rank speaks for the group (I2).
 
     `lapsed`: the quorum in hand can't be used any more.
@@ -66,7 +74,6 @@ def make_join(config: GroupConfig, asks: Mapping[int, Ask], state: State, pledge
         data=config.data,
         handles=handles if any(handles) else (),
         library=config.library,
-        layout=_group_layout([a.layout for a in ordered]),
         prepared=pledge.prepared,
         carried=pledge.carried,
     )
@@ -74,13 +81,4 @@ def make_join(config: GroupConfig, asks: Mapping[int, Ask], state: State, pledge
     if lapsed and reason is JoinReason.BOUNDARY:
         reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
     suspects = sorted({s for a in ordered for s in a.suspects})
-    return SendJoin(member, reason, tuple(suspects))
-
-
-def _group_layout(layouts: list[str]) -> str:
-    """One digest for all ranks; unknown ('') if any rank's is. A rank meets only its own rank in other groups."""
-    if not all(layouts):
-        return ""
-    if len(layouts) == 1:
-        return layouts[0]
-    return hashlib.sha256("\0".join(layouts).encode()).hexdigest()[:32]
+    return SendJoin(member, reason, tuple(suspects), traits)

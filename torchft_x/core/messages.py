@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
 # --- into the lighthouse ---------------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ class Join:
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
     number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
     step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
 
@@ -240,9 +242,9 @@ class Ask:
     commit_failures: int = 0
     checkpoint_metadata: str = ""
     handle: str = ""
-    layout: str = ""
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what the rank declares; None: as last told
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
 
 
@@ -349,6 +351,7 @@ class SendJoin:
     member: Member
     reason: JoinReason
     suspects: tuple[str, ...]
+    traits: Traits | None = None  # None: the lighthouse has them already
     number: int = 0
     step_seconds: float = 0.0
 

@@ -1,4 +1,4 @@
-"""What a lighthouse that has just started must wait for (R8). A pure function.
+"""What a lighthouse that has just started must wait for (R8). A pure function, and the memory it needs until then.
 
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Wait, listed
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.messages import Hello
 from torchft_x.core.types import Member, Quorum
 
 
@@ -47,6 +49,46 @@ class Fresh:
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
     majority: bool = False  # other lighthouses serve the same groups
     standby: bool = False  # another one is first, so that a first quorum is its business
+
+
+class Takeover:
+    """What is reported to a lighthouse before its first quorum."""
+
+    def __init__(self, config: LighthouseConfig, started_at: float) -> None:
+        self._config = config
+        self._started_at = started_at
+        self._reports: dict[str, Report] = {}  # replica id -> what it reported
+        self.is_open = True  # no quorum issued or adopted yet
+
+    def hear(self, hello: Hello) -> None:
+        if self.is_open and hello.quorum is not None:
+            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+
+    def granted_through(self, quorum: Quorum) -> int:
+        """The highest step that a member says it was granted in this quorum."""
+        return max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
+
+    def end(self) -> None:
+        """There is a quorum now; from here on the tenure decides."""
+        self.is_open = False
+        self._reports = {}
+
+    def decide(self, now: float) -> Start | Adopt | Wait:
+        c = self._config
+        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values())])
+        return start(
+            Fresh(
+                now=now,
+                started_at=self._started_at,
+                reports=self._reports,
+                new_job=c.new_job,
+                restarted=c.restarted,
+                hello_grace=c.hello_grace,
+                old_lease=lease + c.lease_margin,
+                majority=c.majority or c.standby,
+                standby=c.standby,
+            )
+        )
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torchft_x.core.formation import Candidate, Form, Situation
 from torchft_x.core.liveness import Record, Roll
-from torchft_x.core.types import Quorum, group_number, group_of
+from torchft_x.core.types import Member, Quorum, State, group_number, group_of
 
 
 class Tenure:
@@ -45,6 +45,14 @@ class Tenure:
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
+
+    def with_committed_in(self, member: Member) -> Member:
+        """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
+        cur = self.current
+        if cur is None or member.replica_id not in self.inside:
+            return member
+        committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
+        return replace(member, state=State(member.state.step, committed_in))
 
     def recount(self, record: Record) -> None:
         """Keep the two sets that make 'not yet' cheap to see in step with the record."""

@@ -76,7 +76,6 @@ class Member:
     handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
     prepared: Prepared | None = None
     library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
-    layout: str = ""  # digest of the buckets it will reduce; empty: unknown
     carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.settle
 
     @property
