@@ -38,7 +38,10 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, errors, observe  # noqa: E402
+from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, describe_data, env, errors, observe  # noqa: E402  # noqa: E402
+
+# Arguments that must be alike in all groups, besides the model's and the data: else the copies would drift apart.
+SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Arguments
@@ -327,7 +330,11 @@ def train(args: argparse.Namespace) -> None:
         min_replica_size=args.min_groups,
         replica_id=group,
     )
-    ddp = DistributedDataParallel(manager, model)
+    ddp = DistributedDataParallel(
+        manager, model
+    )  # also tells the others the model: a group with another one is refused
+    manager.declare("data set", *describe_data(data, name=args.data or "Python's library"))
+    manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
     optimizer = Optimizer(manager, adamw)
     dumper = Dumper(args.dump_params, model, group, rank, attempt) if args.dump_params else None
 

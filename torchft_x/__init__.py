@@ -16,6 +16,7 @@ _LAZY = {
     "DistributedDataParallel": "torchft_x.train.ddp",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",
+    "describe_data": "torchft_x.train.datadigest",
     "ProcessGroupGloo": "torchft_x.comm",
     "ProcessGroupDummy": "torchft_x.comm",
     "HTTPTransport": "torchft_x.transfer",

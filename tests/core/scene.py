@@ -28,6 +28,7 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 T = TypeVar("T")
@@ -100,9 +101,11 @@ class Scene:
         state: State | None = None,
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
+        *,
+        traits: Traits | None = None,
         **fields: Any,
     ) -> list[LighthouseEffect]:
-        return self.feed(Join(self.sessions[replica_id], member(replica_id, state, **fields), reason, suspects))
+        return self.feed(Join(self.sessions[replica_id], member(replica_id, state, **fields), reason, suspects, traits))
 
     def join_all(self, *replica_ids: str, state: State | None = None) -> list[LighthouseEffect]:
         """All ask; returns the effects of the last one."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
-from torchft_x.core.formation import Candidate, Form, Situation, Wait, form, listed, misfits
+from torchft_x.core.formation import Candidate, Form, Situation, Wait, form, listed
 from torchft_x.core.types import JoinReason, Quorum, State
 
 Q1 = quorum(member("a", State(4, 3)), member("b", State(4, 3)), id=10)
@@ -133,6 +133,29 @@ class TestSuccession:
         assert formed(situation(asks("b"), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
 
 
+class TestSeveralLighthouses:
+    """What isn't here may go on elsewhere."""
+
+    def decide(self, here: str, **fields: Any) -> Form | Wait:
+        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=10)
+        lost = set("abcd") - set(here)
+        return form(situation(asks(*here, state=State(4, 3)), cur, lost=lost, majority=True, **fields))
+
+    def test_most_go_on(self) -> None:
+        assert isinstance(self.decide("abc"), Form)
+
+    def test_half_wait_for_the_lease_of_the_others(self) -> None:
+        assert isinstance(self.decide("ab"), Wait)
+        assert isinstance(self.decide("ab", over={"c"}), Wait)
+        assert isinstance(self.decide("ab", over={"c", "d"}), Form)
+
+    def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
+        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
+        assert isinstance(decision, Wait)
+        assert "Only 1 of 4 members of q1 are here, and d may go on" in decision.reason
+        assert isinstance(self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"}), Form)
+
+
 class TestRebuild:
     """When process groups are built anew."""
 
@@ -163,33 +186,6 @@ class TestRebuild:
             decision = form(situation(asks(*names, state=DONE), Q1, lost={"b"}))
             assert isinstance(decision, Form)
             assert decision.rebuild
-
-
-class TestMisfits:
-    """Whoever reduces other buckets is kept out with a sentence."""
-
-    def test_unknown_layouts_fit_everywhere(self) -> None:
-        assert misfits(asks("a", "b"), None, ()) == {}
-        assert misfits([*asks("a", layout="L1"), *asks("b")], None, ()) == {}
-
-    def test_in_a_first_quorum_the_earliest_counts(self) -> None:
-        found = misfits([*asks("a", layout="L2", since=2.0), *asks("b", layout="L1", since=1.0)], None, ())
-        assert list(found) == ["a"]
-        assert "a reduces buckets of layout L2, but b of the running groups reduces layout L1" in found["a"]
-
-    def test_a_newcomer_is_compared_with_the_carriers(self) -> None:
-        cur = quorum(member("a", layout="L1"), member("b", layout="L1"))
-        assert list(misfits(asks("n", layout="L2"), cur, ())) == ["n"]
-        assert misfits(asks("n", layout="L1"), cur, ()) == {}
-
-    def test_a_carrier_that_has_asked_says_more_than_the_last_quorum(self) -> None:
-        cur = quorum(member("a", layout="L1"), member("b", layout="L1"))
-        candidates = [*asks("n", layout="L1", since=1.0), *asks("a", layout="L2", since=2.0)]
-        assert list(misfits(candidates, cur, ())) == ["n"]
-
-    def test_dead_carriers_do_not_hold_up_a_changed_model(self) -> None:
-        cur = quorum(member("a", layout="L1"))
-        assert misfits(asks("n", layout="L2"), cur, {"a"}) == {}
 
 
 def test_lists_stay_short() -> None:

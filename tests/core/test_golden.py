@@ -4,7 +4,7 @@
 After a wanted change run with ``UPDATE_GOLDEN=1`` and read the difference before committing it.
 
 Lines: ``lighthouse KEY=VALUE...``, ``hello NAME [attempt= boot= quorum=none|latest lease_left=]``,
-``join NAME [step=N|committed reason= layout= suspects=]``, ``leave NAME [step=]``,
+``join NAME [step=N|committed reason= model= suspects=]``, ``leave NAME [step=]``,
 ``heard|close|refused|accepted|exited|beat NAME``, ``unary NAME call= [step=]``, ``gone call=``, ``announce GROUP``,
 ``restart SECONDS`` (amnesia after so long), ``wait SECONDS [alive=NAME,...]``, ``undecided``.
 Quorum ids are shown as ``+N`` from the lighthouse's first.
@@ -30,6 +30,7 @@ from torchft_x.core.messages import (
     Refuse,
     SendOver,
 )
+from torchft_x.core.traits import Traits, describe
 from torchft_x.core.types import JoinReason, Life, State
 
 STORIES = sorted((Path(__file__).parent / "golden").glob("*.txt"))
@@ -83,8 +84,8 @@ class Player:
     def do_join(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
         suspects = tuple(options["suspects"].split(",")) if "suspects" in options else ()
         reason = JoinReason(options.get("reason", "boundary"))
-        layout = options.get("layout", "")
-        return self.scene.join(names[0], self._state(options), reason, suspects, layout=layout)
+        model = Traits((describe("model", options["model"]),)) if "model" in options else None
+        return self.scene.join(names[0], self._state(options), reason, suspects, traits=model)
 
     def do_leave(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
         return self.scene.leave(names[0], self._state(options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from torchft_x.core.messages import (
     Tick,
     Vote,
 )
+from torchft_x.core.traits import Traits, describe
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 from torchft_x.errors import ConfigError
 
@@ -107,23 +109,48 @@ class TestAsking:
 
     def test_one_join_says_what_all_ranks_said(self) -> None:
         s = Stage(2)
-        s.ask(0, handle="h0", layout="L0", suspects=("x", "b"), reason=JoinReason.NEW)
-        (join,) = joins(
-            s.ask(1, commit_failures=2, shrink_only=True, layout="L1", suspects=("b",), reason=JoinReason.FAILED)
-        )
+        s.ask(0, handle="h0", suspects=("x", "b"), reason=JoinReason.NEW)
+        (join,) = joins(s.ask(1, commit_failures=2, shrink_only=True, suspects=("b",), reason=JoinReason.FAILED))
         m = join.member
         assert (m.commit_failures, m.shrink_only, m.handles) == (2, True, ("h0", ""))
         assert join.suspects == ("b", "x")
         assert join.reason is JoinReason.FAILED
-        assert len(m.layout) == 32
 
-    def test_an_unknown_layout_of_one_rank_leaves_the_groups_unknown(self) -> None:
+    def test_what_is_declared_travels_once_per_session(self) -> None:
+        s = Stage()
+        a = Traits((describe("model", "a"),))
+        (first,) = joins(s.ask(traits=a))
+        assert first.traits == a
+        s.arrive()
+        (second,) = joins(s.ask(step=1))
+        assert second.traits is None
+        s.feed(SessionDown("gone"))
+        assert joins(s.feed(SessionUp())) == [replace(second, traits=a)]
+
+    def test_what_is_declared_reaches_a_session_that_came_between_two_joins(self) -> None:
+        s = Stage()
+        a = Traits((describe("model", "a"),))
+        s.ask(traits=a)
+        s.arrive()
+        s.feed(SessionDown("gone"))
+        s.feed(SessionUp())
+        assert joins(s.ask(step=1))[0].traits == a
+
+    def test_what_is_declared_later_is_sent_with_the_rest(self) -> None:
         s = Stage(2)
-        s.ask(0, layout="L0")
-        assert joins(s.ask(1))[0].member.layout == ""
+        a, b = describe("model", "a"), describe("data set", "b")
+        s.ask(0, traits=Traits((a,)))
+        assert joins(s.ask(1, traits=Traits((a,))))[0].traits == Traits((a,))
+        s.arrive()
+        s.ask(0, step=1, traits=Traits((a, b)))
+        assert joins(s.ask(1, step=1))[0].traits == Traits((a, b))
 
-    def test_the_layout_of_a_single_rank_is_the_groups(self) -> None:
-        assert joins(Stage().ask(layout="L0"))[0].member.layout == "L0"
+    def test_ranks_that_differ_are_told_apart(self) -> None:
+        s = Stage(2)
+        s.ask(0, traits=Traits((describe("model", "a"),)))
+        traits = joins(s.ask(1, traits=Traits((describe("model", "b"),))))[0].traits
+        assert traits is not None
+        assert [(x.words, x.ranks) for x in traits.items] == [("a", (0,)), ("b", (1,))]
 
     def test_I2_ranks_at_different_states_hold_none(self) -> None:
         s = Stage(2)
@@ -428,10 +455,10 @@ class TestEnds:
         s = Stage(2)
         s.ask(0)
         s.ask(1)
-        effects = s.feed(RefusedArrived("your layout differs."))
-        assert effects == [FailCalls((1, 2), "your layout differs.", False), PushEnd("your layout differs.", False)]
-        assert s.ask(0) == [FailCalls((3,), "your layout differs.", False)]
-        assert s.vote(0) == [AnswerVote((4,), False, "your layout differs.")]
+        effects = s.feed(RefusedArrived("your model differs."))
+        assert effects == [FailCalls((1, 2), "your model differs.", False), PushEnd("your model differs.", False)]
+        assert s.ask(0) == [FailCalls((3,), "your model differs.", False)]
+        assert s.vote(0) == [AnswerVote((4,), False, "your model differs.")]
         assert s.feed(RefusedArrived("again")) == []
 
     def test_refused_while_voting_those_who_wait_are_told(self) -> None:
@@ -470,4 +497,4 @@ def test_a_bad_setting_is_named(field: str, value: Any) -> None:
 
 def test_repr_says_where_it_stands() -> None:
     s = Stage().training()
-    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) quorum=q1 idle>"
+    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <Hold q1 through step 0> idle>"

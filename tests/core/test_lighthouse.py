@@ -564,56 +564,6 @@ class TestLives:
         assert "this process ended" in refusal.sentence
 
 
-class TestLayouts:
-    def test_a_newcomer_with_other_buckets_is_refused(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        s.join("a:1", layout="L1")
-        s.hello("b:1")
-        effects = s.join("b:1", layout="L2")
-        (refusal,) = of(Refuse, effects)
-        assert refusal.session == 2
-        assert "b:1 reduces buckets of layout L2, but a:1 of the running groups reduces layout L1" in refusal.sentence
-        assert s.feed(Closed(2)) == []
-        assert issued(s.join("a:1", s.committed(), layout="L1")) == [["a:1"]]
-
-    def test_in_a_first_quorum_the_earliest_counts(self) -> None:
-        s = Scene(min_replicas=2)
-        for name in ("b:1", "a:1", "c:1"):
-            s.hello(name)
-        s.join("b:1", layout="L1")
-        s.now = 0.1
-        assert [r.session for r in of(Refuse, s.join("a:1", layout="L2"))] == [2]
-        assert issued(s.join("c:1", layout="L1")) == [["b:1", "c:1"]]
-
-    def test_members_may_learn_their_layout_together(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
-        state = s.committed()
-        s.join("a:1", state, layout="L1")
-        assert issued(s.join("b:1", state, layout="L1")) == [["a:1", "b:1"]]
-
-    def test_a_changed_model_after_a_restart_of_all_is_fine(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        s.join("a:1", layout="L1")
-        s.kill("a:1")
-        s.hello("a:2", life=Life(1))
-        assert issued(s.join("a:2", layout="L2")) == [["a:2"]]
-
-    def test_a_member_that_changes_alone_is_refused_and_the_others_go_on(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        s.hello("b:1")
-        s.join("a:1", layout="L1")
-        s.join("b:1", layout="L1")
-        state = s.committed()
-        s.join("a:1", state, layout="L1")
-        effects = s.join("b:1", state, layout="L2")
-        assert len(of(Refuse, effects)) == 1
-        assert issued(effects) == [["a:1"]]
-
-
 class TestPeersClients:
     """The unary service: the peer's rules."""
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rpc.test_traits_codec import traits
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import codec, wire
@@ -36,7 +38,6 @@ members = st.builds(
     handles=st.lists(texts, max_size=3).map(tuple),
     prepared=st.none() | st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1)),
     library=texts,
-    layout=texts,
 )
 seconds = st.floats(0, 1e12)
 quorums = st.builds(
@@ -57,10 +58,15 @@ def test_a_quorum_survives(quorum: Quorum) -> None:
     assert codec.down_to_event(down) == m.QuorumArrived(quorum)
 
 
-@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple))
-def test_a_join_survives(member: Member, reason: JoinReason, suspects: tuple[str, ...]) -> None:
-    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects)), "message")
-    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects)
+declared = st.none() | traits
+
+
+@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared)
+def test_a_join_survives(
+    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None
+) -> None:
+    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects, declared)), "message")
+    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared)
 
 
 @given(st.none() | quorums, states, seconds)
@@ -82,9 +88,9 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         commit_failures=numbers,
         checkpoint_metadata=texts,
         handle=texts,
-        layout=texts,
         reason=st.sampled_from(list(JoinReason)),
         suspects=st.lists(texts, max_size=3).map(tuple),
+        traits=st.none() | traits.filter(lambda t: bool(t.items)),
     )
 )
 def test_an_ask_survives(ask: m.Ask) -> None:
@@ -95,7 +101,7 @@ def test_an_ask_survives(ask: m.Ask) -> None:
 def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = codec.peer_member_from_proto(codec.peer_member_to_proto(member))
     state = State(member.state.step)
-    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="", layout="")
+    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="")
 
 
 def test_the_peer_sees_the_config_id_and_the_time() -> None:

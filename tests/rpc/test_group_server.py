@@ -14,6 +14,7 @@ import pytest
 
 from tests.rpc.support import LOCAL, Asking, Watched, asking, channel, client, group, life, lighthouse, members
 from tests.util import scaled, wait_for
+from torchft_x.core.traits import Traits, describe
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
 from torchft_x.rpc import wire
@@ -240,15 +241,61 @@ def test_a_newer_life_fences_the_older() -> None:
                 pass
 
 
-def test_another_layout_is_refused_with_a_sentence() -> None:
-    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("b:1", lh.address()) as b:
-        first = Asking(a, layout="x")
+def declares(*parts: str) -> Traits:
+    return Traits((describe("model", f"{len(parts)} tensors", parts),))
+
+
+def test_another_model_is_refused_with_a_sentence() -> None:
+    with lighthouse(2) as lh, group("0:a", lh.address()) as a, group("1:b", lh.address()) as b:
+        first = Asking(a, traits=declares("w (2, 3)"))
         wait_for(lambda: asking(lh), what="the first to wait")
-        with pytest.raises(RefusedError, match="layout"):
-            b.quorum(group_rank=0, state=State(), layout="y", timeout=10.0)
-        with group("c:1", lh.address()) as c:
-            assert members(Asking(c, layout="x").result()) == ["a:1", "c:1"]
+        with pytest.raises(RefusedError, match=r"Group 1 .* has w \(2, 4\) where group 0's has w \(2, 3\)"):
+            b.quorum(group_rank=0, state=State(), traits=declares("w (2, 4)"), timeout=10.0)
+        with group("2:c", lh.address()) as c:
+            assert members(Asking(c, traits=declares("w (2, 3)")).result()) == ["0:a", "2:c"]
             first.result()
+
+
+def test_ranks_over_the_network_declare_too() -> None:
+    """Rank 1 of the second group holds another model than rank 1 of the first; both ranks hear the sentence."""
+    right, wrong = declares("w (2, 3)"), declares("w (2, 4)")
+    with (
+        lighthouse(2) as lh,
+        group("0:a", lh.address(), world_size=2) as a,
+        group("1:b", lh.address(), world_size=2) as b,
+        client(a.address()) as a1,
+        client(b.address()) as b1,
+    ):
+        asks = [Asking(a, traits=right), Asking(a1, 1, traits=right)]
+        wait_for(lambda: asking(lh), what="the first to wait")
+        refused = [Asking(b, traits=right), Asking(b1, 1, traits=wrong)]
+        for ask in refused:
+            with pytest.raises(RefusedError, match=r"the model of its rank 1 has w \(2, 4\) where group 0's has"):
+                ask.result()
+        with group("2:c", lh.address(), world_size=2) as c, client(c.address()) as c1:
+            asks += [Asking(c, traits=right), Asking(c1, 1, traits=right)]
+            first = asks[0].result().quorum
+            assert all(ask.result().quorum == first for ask in asks)
+            # What was told once stays known without being sent again.
+            asks = [
+                Asking(x, rank, state=State(1, first.id), traits=right, reason=JoinReason.BOUNDARY)
+                for rank, x in [(0, a), (1, a1), (0, c), (1, c1)]
+            ]
+            assert all(ask.result().quorum.id > first.id for ask in asks)
+
+
+def test_a_model_of_ten_thousand_tensors_joins() -> None:
+    parts = [f"{'deeply.nested.' * 7}layers.{i}.weight (4096, 4096) bfloat16" for i in range(10_000)]
+    assert sum(map(len, parts)) > 1_000_000
+    with (
+        lighthouse(2) as lh,
+        group("0:a", lh.address()) as a,
+        group("1:b", lh.address()) as b,
+        client(b.address()) as c,
+    ):
+        first = Asking(a, traits=declares(*parts))
+        assert members(Asking(c, traits=declares(*parts)).result()) == ["0:a", "1:b"]
+        first.result()
 
 
 # --- strangers ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 
 from tests.rpc.support import asking, channel, known, lighthouse
 from tests.util import scaled, wait_for
+from torchft_x._version import __version__
 from torchft_x.core.messages import Hello
 from torchft_x.errors import AddressError, DeadlineError, TokenError
 from torchft_x.net import parse_address
@@ -91,7 +92,11 @@ def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSe
         (pb.Up(ping=pb.Ping()), "must be hello"),
         (pb.Up(), "must be hello"),
         (pb.Up(hello=pb.Hello(replica_id="", wire=wire.WIRE)), "name"),
-        (pb.Up(hello=pb.Hello(replica_id="a", wire=wire.WIRE + 1)), "same torchft_x"),
+        (
+            pb.Up(hello=pb.Hello(replica_id="a\n", library="torchft_x/9.0", wire=wire.WIRE + 1)),
+            f"This lighthouse (torchft_x/{__version__}) speaks version {wire.WIRE} of torchft_x's wire and "
+            f"a (torchft_x/9.0) version {wire.WIRE + 1}; install the same torchft_x everywhere.",
+        ),
     ],
 )
 def test_a_bad_first_message_gets_a_sentence_and_the_end(
@@ -206,7 +211,10 @@ def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
 
 def test_the_token_guards_every_call() -> None:
     with lighthouse(token="secret") as guarded:
-        for token in (None, "wrong"):
+        for token, why in [
+            (None, "it was started with a token, and we have none"),
+            ("wrong", "our token is not the one"),
+        ]:
             with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"):
                 LighthouseClient(guarded.address(), 5.0, token=token or "x").heartbeat("a")
             for service, method in [(wire.SESSION, "Session"), (wire.SUPERVISE, "Supervise")]:
@@ -215,6 +223,8 @@ def test_the_token_guards_every_call() -> None:
                 with pytest.raises(grpc.RpcError) as e:
                     raw.receive()
                 assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+                assert why in (e.value.details() or "")
+                assert "secret" not in (e.value.details() or "")
                 raw.close()
         with channel(guarded.address()) as c, pytest.raises(grpc.RpcError) as e:
             c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=5.0)

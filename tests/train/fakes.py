@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from torchft_x.core.traits import Trait, describe
 from torchft_x.train.reducer import Contribution
 
 T = TypeVar("T")
@@ -62,10 +63,10 @@ class FakeManager:
         self.fail_at = fail_at
         self.sizes: list[int] = []
         self.errors: list[Exception] = []
-        self.layouts: list[str] = []
+        self.declared: dict[str, Trait] = {}  # by name
 
-    def register_layout(self, digest: str) -> None:
-        self.layouts.append(digest)
+    def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
+        self.declared[name] = describe(name, words, parts, digest)
 
     def report_error(self, e: Exception) -> None:
         self.errors.append(e)

@@ -49,9 +49,11 @@ class Trainer:
     Its weights start from a seed of its own, so equal weights come from the protocol or not at all.
     """
 
-    def __init__(self, group: int, lighthouse_addr: str, *, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, group: int, lighthouse_addr: str, *, seed: int | None = None, net: nn.Module | None = None, **kwargs: Any
+    ) -> None:
         self.group = group
-        self.net = model(group if seed is None else seed)
+        self.net = net or model(group if seed is None else seed)
         self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         kwargs.setdefault("min_replica_size", 1)
         kwargs.setdefault("timeout", 20.0)

@@ -10,6 +10,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
@@ -333,17 +334,45 @@ def test_shrink_only_keeps_newcomers_out() -> None:
         leave(a)
 
 
-def test_a_group_with_another_model_is_refused() -> None:
+def test_a_group_that_differs_is_refused_and_the_others_train_on() -> None:
     with lighthouse(1) as addr:
-        a = Trainer(0, addr).run_to(1)
-        running = Running(a)
-        b = Trainer(1, addr)
-        b.manager.register_layout("other")
-        with pytest.raises((RefusedError, ConfigError), match="layout"):
-            b.step()
+        a = Trainer(0, addr)
+        a.manager.declare("data set", "a.txt")
+        running = Running(a.run_to(1))
+        wider = Trainer(1, addr, net=nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
+        with pytest.raises(RefusedError) as e:
+            wider.step()
+        assert str(e.value) == (
+            "Group_1 (host 127.0.0.1) can't train with group_0 (host 127.0.0.1): its model has 0.weight (9, 6) "
+            "float32 where group_0's has 0.weight (8, 6) float32 (4 tensors, 93 values; group_0's 4 tensors, "
+            "83 values); start every group with the same script and settings."
+        )
+        elsewhere = Trainer(2, addr)
+        elsewhere.manager.declare("data set", "b.txt")
+        with pytest.raises(RefusedError, match=r"its data set is b\.txt where group_0's is a\.txt; give every"):
+            elsewhere.step()
         running.stop_at(a.manager.current_step() + 2)
-        leave(a, b)
+        leave(a, wider, elsewhere)
     assert sorted(a.history) == list(range(1, max(a.history) + 1))
+
+
+def test_a_group_of_another_size_is_refused_in_all_its_ranks() -> None:
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr)
+        running = Running(a.run_to(1))
+
+        def refused(rank: int) -> str:
+            t = Trainer(1, addr, rank=rank, world_size=2, store_port=store.port)
+            with pytest.raises(RefusedError) as e:
+                t.step()
+            t.manager.shutdown(wait=False)
+            return str(e.value)
+
+        for sentence in run_threads(2, refused):
+            assert "its group world size is 2 where group_0's is 1; give every group the same" in sentence
+        running.stop_at(a.manager.current_step() + 2)
+        leave(a)
 
 
 def test_a_newer_life_of_the_group_ends_the_older() -> None:

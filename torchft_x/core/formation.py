@@ -41,11 +41,13 @@ class Situation:
     candidates: tuple[Candidate, ...]
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
     over: Collection[str] = frozenset()  # of cur's members: those that provably commit nothing more in it (R9b)
+    proven: Collection[str] = frozenset()  # of those: for another reason than the end of their lease
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
+    majority: bool = False  # other lighthouses may serve those of cur that are not here
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,30 @@ def form(s: Situation) -> Form | Wait:
                 f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
             )
+    elsewhere = _elsewhere(s, asked)
+    if elsewhere is not None:
+        return elsewhere
     return Form(members, rebuild=s.broken or _changed(s.cur, chosen), new_lineage=not heirs)
+
+
+def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:
+    """With several lighthouses: may those of cur that are not here go on at another one?
+
+    Most of cur's members can be at one lighthouse only. An exact half waits for the lease of the others; fewer go on
+    only when the others have provably ended, because a lease that ends here may be renewed there.
+    """
+    if not s.majority or s.cur is None:
+        return None
+    here = sum(m.replica_id in asked for m in s.cur.members)
+    rest = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
+    total = len(s.cur.members)
+    if not rest or 2 * here > total or (2 * here == total and all(r in s.over for r in rest)):
+        return None
+    until = "the end of their lease" if 2 * here == total else "proof that they have ended"
+    return Wait(
+        f"Only {here} of {total} members of q{s.cur.number} are here, and {listed(rest)} may go on at another "
+        f"lighthouse: waiting for them, or for {until}."
+    )
 
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:
@@ -133,32 +158,6 @@ def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:
     if [c.member.replica_id for c in chosen] != [m.replica_id for m in cur.members]:
         return True
     return any(c.member.commit_failures > 0 or c.reason in (JoinReason.FAILED, JoinReason.REJOINED) for c in chosen)
-
-
-def misfits(candidates: Collection[Candidate], cur: Quorum | None, lost: Collection[str]) -> dict[str, str]:
-    """Candidates whose layout differs from the one that counts, each with a sentence. An empty layout is unknown.
-
-    What counts is what cur's living carriers reduce: the first of them that has asked says it, else cur itself. Where
-    none of them lives (or in a first quorum) it is the earliest candidate. Buckets of different sizes would abort
-    the processes from within gloo, so whoever differs never gets into a quorum.
-    """
-    carriers = [m for m in cur.carriers if m.replica_id not in lost] if cur else []
-    named = {m.replica_id for m in carriers}
-    by_time = sorted((c for c in candidates if c.member.layout), key=lambda c: (c.since, c.member.replica_id))
-    asked = [c.member for c in by_time if c.member.replica_id in named]
-    settled = [m for m in carriers if m.layout]
-    anchor = next(iter([*asked, *settled, *(c.member for c in by_time)]), None)
-    if anchor is None:
-        return {}
-    return {
-        c.member.replica_id: (
-            f"{c.member.replica_id} reduces buckets of layout {c.member.layout}, but {anchor.replica_id} of the running "
-            f"groups reduces layout {anchor.layout}: their models, dtypes or bucket sizes differ. Start every group "
-            "with the same model and settings."
-        )
-        for c in by_time
-        if c.member.layout != anchor.layout
-    }
 
 
 def listed(names: Collection[str], most: int = 8) -> str:

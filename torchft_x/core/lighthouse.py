@@ -1,18 +1,20 @@
 """The machine that decides membership. Events in, effects out; the contract with its shell is in `core.messages`.
 
 The rules live next door: whether a quorum may form in `core.formation` and `core.takeover` (pure), who is here, lost or
-over in `core.liveness`, the present quorum in `core.tenure`, what is said when somebody is gone in `core.alarm`. Here
-events change these, and after every event the question is asked again whether a quorum can be formed.
+over in `core.liveness`, who may train with whom in `core.likeness`, the present quorum in `core.tenure`, what is said
+when somebody is gone in `core.alarm`. Here events change these, and after every event the question is asked again
+whether a quorum can be formed.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torchft_x.core.alarm import Alarm
-from torchft_x.core.formation import Candidate, Form, Wait, form, listed, misfits
+from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.grants import Grants
 from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import (
     Closed,
@@ -30,15 +32,16 @@ from torchft_x.core.messages import (
     LighthouseEvent,
     Note,
     Probed,
+    Progress,
     Refuse,
     Tick,
     UnaryGone,
     UnaryJoin,
 )
 from torchft_x.core.status import member_status, quorum_status
-from torchft_x.core.takeover import Adopt, Fresh, Report, Start, start
-from torchft_x.core.tenure import Tenure, candidates
-from torchft_x.core.types import JoinReason, Member, Quorum, State
+from torchft_x.core.takeover import Adopt, Takeover
+from torchft_x.core.tenure import Tenure
+from torchft_x.core.types import JoinReason, Member, Quorum
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
 
@@ -60,12 +63,12 @@ class Lighthouse:
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
         self._tenure = Tenure(int(unix * 1000) << 10)  # R1: above all earlier ids, unless the clock went back
-        self._fresh = True  # no quorum issued or adopted yet (R8)
-        self._reports: dict[str, Report] = {}  # replica id -> what it reported; only while fresh
+        self._takeover = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._grants = Grants(config, self._tenure)  # how far members may run without asking
+        self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._announced: set[str] = set()  # groups whose supervisor is here
-        self._layout = ""  # of all candidates that state one
         self._noted = ""  # reason for waiting that was noted last
 
     def __repr__(self) -> str:
@@ -100,7 +103,7 @@ class Lighthouse:
                 for r in self._roll
             ],
             "announced": sorted(self._announced),
-            "fresh": self._fresh,
+            "fresh": self._takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
         }
@@ -118,6 +121,8 @@ class Lighthouse:
                 return self._on_hello(event, now)
             case Join():
                 return self._on_join(event, now)
+            case Progress():
+                return self._on_progress(event, now)
             case Leave():
                 return self._on_leave(event, now)
             case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
@@ -156,8 +161,8 @@ class Lighthouse:
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
-            if self._fresh:
-                self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0)
+        self._takeover.hear(hello)
+        self._grants.on_hello(hello)
         return effects + self._catch_up(record)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
@@ -199,6 +204,12 @@ class Lighthouse:
             return self._alarm.refuse(record, text)
         record.hear(now)
         record.address = member.address or record.address
+        changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
+        if changed:
+            return self._alarm.refuse(record, changed)
+        extended = self._grants.on_boundary(record, join, now)
+        if extended:
+            return extended
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
@@ -207,7 +218,16 @@ class Lighthouse:
             suspected = self._roll.get(suspect)
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
                 effects += self._alarm.probe(suspected, now)
-        return effects + self._after_ask(record)
+        effects += self._after_ask(record)
+        if join.traits is not None or record.replica_id not in self._tenure.inside:
+            effects += self._refuse_misfits()
+        return effects
+
+    def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(progress.session)
+        if record is None:
+            return []
+        return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: Record, candidate: Candidate) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
@@ -224,22 +244,11 @@ class Lighthouse:
         wrong = record.join is not None and record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         if wrong and self._tenure.holds_current(record) and not self._tenure.broken:
             effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
-        return effects + self._check_layout(record)
-
-    def _check_layout(self, record: Record) -> list[LighthouseEffect]:
-        """Refuse whoever does not fit. All candidates that state a layout state `_layout`, so most joins cost nothing."""
-        layout = record.join.member.layout if record.join else ""
-        if layout in ("", self._layout):
-            return []
-        effects: list[LighthouseEffect] = []
-        lost = {r.replica_id for r in self._roll if r.lost}
-        for replica_id, sentence in misfits(candidates(self._roll), self.current, lost).items():
-            misfit = self._roll.get(replica_id)
-            if misfit is not None:
-                effects += self._alarm.refuse(misfit, sentence)
-        if record.join is not None:
-            self._layout = layout
         return effects
+
+    def _refuse_misfits(self) -> list[LighthouseEffect]:
+        misfits = self._likeness.misfits()
+        return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(leave.session)
@@ -248,7 +257,8 @@ class Lighthouse:
         record.hear(now)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
-        clean = clean or (self.current is not None and leave.state.committed_in == self.current.id)
+        at_end = self.current is not None and leave.state.committed_in == self.current.id
+        clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
         self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
@@ -288,16 +298,8 @@ class Lighthouse:
         record.calls = (*record.calls, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
-        self._ask(record, Candidate(self._with_committed_in(member), reason, since))
+        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since))
         return self._after_ask(record)
-
-    def _with_committed_in(self, member: Member) -> Member:
-        """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
-        cur = self.current
-        if cur is None or member.replica_id not in self._tenure.inside:
-            return member
-        committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
-        return replace(member, state=State(member.state.step, committed_in))
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
         for record in self._roll:
@@ -348,48 +350,40 @@ class Lighthouse:
 
     def _maybe_form(self, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if self._fresh and self._reports:
-            outcome = self._takeover(now)
+        if self._takeover.is_open:
+            outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
                 effects += self._adopt(outcome.quorum)
         if self._tenure.missing or not self._tenure.asking:
             return effects  # the common case, in constant time; `form` would say the same
         decision = self._outcome(now)
+        if isinstance(decision, Form):
+            refusals = self._refuse_misfits()  # one may have been away when the other asked
+            effects += refusals
+            decision = self._outcome(now) if refusals else decision
         return effects + self._issue(decision, now) if isinstance(decision, Form) else effects
 
-    def _takeover(self, now: float) -> Start | Adopt | Wait:
-        c = self._config
-        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values())])
-        return start(
-            Fresh(
-                now=now,
-                started_at=self._started_at,
-                reports=self._reports,
-                new_job=c.new_job,
-                restarted=c.restarted,
-                hello_grace=c.hello_grace,
-                old_lease=lease + c.lease_margin,
-            )
-        )
-
     def _outcome(self, now: float) -> Form | Wait:
-        if self._fresh:
-            outcome = self._takeover(now)
+        if self._takeover.is_open:
+            outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
         inside = [r for r in self._roll if r.replica_id in self._tenure.inside]
         over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
+        proven = frozenset(r.replica_id for r in inside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
-                self._roll, over, self._announced, now=now, min_replicas=c.min_replicas, join_timeout=c.join_timeout
+                self._roll, over, proven, self._announced, now=now, min_replicas=c.min_replicas,
+                join_timeout=c.join_timeout, majority=c.majority or c.standby,
             )
-        )
+        )  # fmt: skip
 
     def _adopt(self, quorum: Quorum) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
-        self._end_freshness()
-        self._tenure.adopt(quorum, self._roll, started_at=self._started_at)
+        granted = self._takeover.granted_through(quorum)
+        self._end_takeover()
+        self._tenure.adopt(quorum, self._roll, started_at=self._started_at, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:
@@ -412,7 +406,7 @@ class Lighthouse:
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
-        self._end_freshness()
+        self._end_takeover()
         if decision.rebuild:
             text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
             effects.append(Note("quorum_change", text, quorum_id=quorum.id))
@@ -422,9 +416,8 @@ class Lighthouse:
         effects.append(Issue(quorum, sessions, calls))
         return effects
 
-    def _end_freshness(self) -> None:
-        self._fresh = False
-        self._reports = {}
+    def _end_takeover(self) -> None:
+        self._takeover.end()
         self._noted = ""
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.formation import Candidate
 from torchft_x.core.messages import Hello
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import Life, group_of
 
 
@@ -29,6 +30,7 @@ class Record:
     address: str = ""
     boot_id: str = ""
     library: str = ""
+    traits: Traits | None = None  # what it has declared; None: nothing yet, or a peer's client
     session: int | None = None  # newest open session
     calls: tuple[int, ...] = ()  # open unary requests
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
+from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.traits import Traits
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
 # --- into the lighthouse ---------------------------------------------------------------------------------------------
 
@@ -43,6 +45,20 @@ class Join:
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
+    number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
+    step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A member of the quorum runs on and wants its grant and its lease extended ahead of need."""
+
+    session: int
+    quorum_id: int
+    step: int  # committed so far
+    number: int  # echoed by the grant
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +143,7 @@ class Tick:
 LighthouseEvent = (
     Hello
     | Join
+    | Progress
     | Leave
     | Healed
     | Heard
@@ -150,6 +167,17 @@ class Issue:
     quorum: Quorum
     sessions: tuple[int, ...]
     calls: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Tell this session that it may run on in its quorum; the answer to the join or progress of that number."""
+
+    session: int
+    quorum_id: int
+    granted_through: int
+    lease: float
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +225,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | SendOver | Fence | Refuse | Probe | Note
+LighthouseEffect = Issue | Extend | SendOver | Fence | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
@@ -214,14 +242,29 @@ class Ask:
     commit_failures: int = 0
     checkpoint_metadata: str = ""
     handle: str = ""
-    layout: str = ""
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
+    traits: Traits | None = None  # what the rank declares; None: as last told
+    step_seconds: float = 0.0  # how long a step takes; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
     """One rank's vote on (quorum, step). quorum 0: a peer's client, which doesn't say."""
+
+    call: int
+    rank: int
+    step: int  # committed before it
+    quorum_id: int
+    ok: bool
+    digest: int = 0  # of this rank's result, 64 bits unsigned; only used with the vote between groups
+    contributors: int = 0  # groups whose gradients are in the result; the same on all ranks
+    broken: bool = False  # not ok because a reduction failed, so this rank can't take part in the vote between groups
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """How the vote between groups ended for one rank. not ok: it did not pass, or nothing is known."""
 
     call: int
     rank: int
@@ -253,6 +296,14 @@ class QuorumArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantArrived:
+    quorum_id: int
+    granted_through: int
+    lease: float
+    number: int  # of the join or progress it answers
+
+
+@dataclass(frozen=True, slots=True)
 class OverArrived:
     quorum_id: int
     lost: tuple[str, ...]
@@ -277,10 +328,12 @@ class Depart:
 GroupEvent = (
     Ask
     | Vote
+    | Crossed
     | CallGone
     | SessionUp
     | SessionDown
     | QuorumArrived
+    | GrantArrived
     | OverArrived
     | FencedArrived
     | RefusedArrived
@@ -298,6 +351,19 @@ class SendJoin:
     member: Member
     reason: JoinReason
     suspects: tuple[str, ...]
+    traits: Traits | None = None  # None: the lighthouse has them already
+    number: int = 0
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendProgress:
+    """Ask for more, on the present session, without stopping."""
+
+    quorum_id: int
+    step: int
+    number: int
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +378,16 @@ class AnswerQuorum:
     calls: tuple[int, ...]
     quorum: Quorum
     lease_until: float
+    base: State | None = None  # where the step begins, if not at the quorum's top: a later step of the same quorum
+    commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPrepared:
+    """Tell these calls to vote between the groups, with this row; None: without a say (R13)."""
+
+    calls: tuple[int, ...]
+    vote: CrossVote | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,4 +425,15 @@ class PushEnd:
     fenced: bool
 
 
-GroupEffect = SendJoin | SendLeave | AnswerQuorum | AnswerVote | FailCalls | PushOver | PushEnd | Note
+GroupEffect = (
+    SendJoin
+    | SendProgress
+    | SendLeave
+    | AnswerQuorum
+    | AnswerPrepared
+    | AnswerVote
+    | FailCalls
+    | PushOver
+    | PushEnd
+    | Note
+)

@@ -44,8 +44,12 @@ class Plan:
     commit_failures: int  # the most failed commits in a row of any member
 
 
-def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True) -> Plan:
+def plan(
+    quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None
+) -> Plan:
     """The part of `replica_id`'s group rank `group_rank` in this quorum.
+
+    `base`: where the step begins, if not at the quorum's top: a later step of the same quorum, which all members carry.
 
     With `init_sync`, members that all stand at step 0 start from one member's weights: everybody but the primary
     heals from it.
@@ -57,8 +61,10 @@ def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = 
     replica_ids = tuple(m.replica_id for m in members)
     if replica_id not in replica_ids:
         raise ConfigError(f"{replica_id} is not a member of quorum {quorum.id} ({', '.join(replica_ids)}).")
-    top = quorum.top
-    at_top = [i for i, m in enumerate(members) if not m.torn and m.state == top]
+    settled = quorum.settled
+    top = settled.top if base is None else base
+    carriers = {m.replica_id for m in settled.carriers}
+    at_top = [i for i, m in enumerate(members) if m.replica_id in carriers]
     if not at_top:
         raise StepError(
             f"no member of quorum {quorum.id} holds a complete state ({', '.join(replica_ids)}): every one broke off "

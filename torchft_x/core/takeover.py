@@ -1,4 +1,4 @@
-"""What a lighthouse that has just started must wait for (R8). A pure function.
+"""What a lighthouse that has just started must wait for (R8). A pure function, and the memory it needs until then.
 
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Wait, listed
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.messages import Hello
 from torchft_x.core.types import Member, Quorum
 
 
@@ -19,6 +21,7 @@ class Report:
 
     quorum: Quorum
     lease_valid: bool
+    granted_through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,48 @@ class Fresh:
     restarted: bool  # told that a lighthouse has run before
     hello_grace: float
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
+    majority: bool = False  # other lighthouses serve the same groups
+    standby: bool = False  # another one is first, so that a first quorum is its business
+
+
+class Takeover:
+    """What is reported to a lighthouse before its first quorum."""
+
+    def __init__(self, config: LighthouseConfig, started_at: float) -> None:
+        self._config = config
+        self._started_at = started_at
+        self._reports: dict[str, Report] = {}  # replica id -> what it reported
+        self.is_open = True  # no quorum issued or adopted yet
+
+    def hear(self, hello: Hello) -> None:
+        if self.is_open and hello.quorum is not None:
+            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+
+    def granted_through(self, quorum: Quorum) -> int:
+        """The highest step that a member says it was granted in this quorum."""
+        return max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
+
+    def end(self) -> None:
+        """There is a quorum now; from here on the tenure decides."""
+        self.is_open = False
+        self._reports = {}
+
+    def decide(self, now: float) -> Start | Adopt | Wait:
+        c = self._config
+        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values())])
+        return start(
+            Fresh(
+                now=now,
+                started_at=self._started_at,
+                reports=self._reports,
+                new_job=c.new_job,
+                restarted=c.restarted,
+                hello_grace=c.hello_grace,
+                old_lease=lease + c.lease_margin,
+                majority=c.majority or c.standby,
+                standby=c.standby,
+            )
+        )
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:
@@ -51,6 +96,8 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     lease_end = fresh.started_at + fresh.old_lease
     lease_over = fresh.now >= lease_end
     if not fresh.reports:
+        if fresh.standby:
+            return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end)
@@ -60,7 +107,12 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         return Start()
     newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
     absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
-    if not absent or lease_over:
+    total = len(newest.members)
+    here = total - len(absent)
+    enough = not absent or lease_over
+    if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
+        enough = 2 * here > total or (2 * here == total and lease_over)
+    if enough:
         return Adopt(newest)
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "

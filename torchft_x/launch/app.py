@@ -11,7 +11,7 @@ from torchx import specs
 
 from torchft_x import env
 from torchft_x.launch.job import FtJob
-from torchft_x.launch.role import FtRole
+from torchft_x.launch.role import FtRole, RoleFacts
 
 
 def to_app(job: FtJob) -> specs.AppDef:
@@ -32,6 +32,7 @@ def _lighthouse(job: FtJob) -> specs.Role:
         env=_env(job),
         num_replicas=1,
         resource=specs.resource(cpu=1, gpu=0, memMB=512),
+        ft=RoleFacts(kind="lighthouse", groups=job.replicas, min_replicas=job.min_replicas),
     )
 
 
@@ -50,6 +51,12 @@ def _trainer(job: FtJob) -> specs.Role:
         env=environ,
         num_replicas=job.replicas,
         resource=specs.resource(cpu=job.cpu, gpu=job.gpu, memMB=job.memMB, h=job.h),
+        ft=RoleFacts(
+            kind="trainer",
+            groups=job.replicas,
+            min_replicas=job.min_replicas,
+            own_lighthouse=job.lighthouse is None,
+        ),
     )
 
 

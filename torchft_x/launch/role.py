@@ -1,43 +1,52 @@
-"""The TorchX role of our apps: checks and adjusts the request once the scheduler is known.
+"""The TorchX role of our apps: it adjusts the scheduler's request once the scheduler is known.
 
 TorchX calls `pre_proc` for every role while it makes the scheduler's request, with stock schedulers too. So it is the
-place for what a component can't know: whether the job runs on this machine.
+place for what a component can't know: whether the job runs on this machine, on Slurm, on Kubernetes.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from torchx import specs
 
-from torchft_x import env
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.checks import check_gpus, check_lighthouse
+from torchft_x.launch.schedulers import adjust
+
+Hook = Callable[[str, Any], Any]
+"""A user's own adjustment: scheduler's name and its dry-run info in, the dry-run info out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleFacts:
+    """What the adjustments for a scheduler must know of a role beyond TorchX's own fields."""
+
+    kind: Literal["lighthouse", "trainer", "companion"]
+    groups: int
+    """Replica groups of the job."""
+    nodes: int = 1
+    """Replicas of the trainer role that form one group: replica k is node k % nodes of group k // nodes."""
+    min_replicas: int = 1
+    own_lighthouse: bool = True
+    """Whether the job brings its lighthouse, as its first role."""
+    hooks: tuple[Hook, ...] = ()
+    """Called in turn after our own adjustment."""
 
 
 @dataclass
 class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's classes are Any
     """Equal to a plain `Role` in every field. For schedulers it doesn't know it changes nothing."""
 
+    ft: RoleFacts = field(default_factory=lambda: RoleFacts(kind="companion", groups=1))
+
     def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:
-        """Raises `SystemExit` with one sentence where the job can't work on this machine."""
-        # local_cwd calls itself "local" here; a container of local_docker has its own host, devices and processes
-        if scheduler.startswith("local") and scheduler != "local_docker":
-            try:
-                check_gpus(self.resource.gpu)
-                if env.LIGHTHOUSE in self.env:
-                    check_lighthouse(self.env[env.LIGHTHOUSE])
-            except TorchftXError as e:
-                raise SystemExit(f"torchft_x: {e}") from None
-            for replica in _local_replicas(dryrun_info, self.name):
-                replica.env.setdefault(env.LAUNCHER_PID, str(os.getpid()))
-        return dryrun_info
-
-
-def _local_replicas(dryrun_info: Any, role: str) -> list[Any]:
-    """The replicas' parameters in the local scheduler's request; empty if it looks otherwise."""
-    params = getattr(getattr(dryrun_info, "request", None), "role_params", None)
-    replicas = params.get(role, []) if isinstance(params, dict) else []
-    return [r for r in replicas if isinstance(getattr(r, "env", None), dict)]
+        """Raises `SystemExit` with one sentence where the job can't work there."""
+        try:
+            info = adjust(self, scheduler, dryrun_info)
+            for hook in self.ft.hooks:
+                info = hook(scheduler, info)
+            return info
+        except TorchftXError as e:
+            raise SystemExit(f"torchft_x: {e}") from None

@@ -17,7 +17,7 @@ from torchft_x.core import roster as r
 from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import wire
+from torchft_x.rpc import traits_codec, wire
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
@@ -120,7 +120,6 @@ def member_to_proto(v: Member) -> pb.Member:
         handles=v.handles,
         prepared=None if p is None else pb.Prepared(quorum=p.quorum, step=p.step, digest=p.digest),
         library=v.library,
-        layout=v.layout,
     )
 
 
@@ -142,7 +141,6 @@ def member_from_proto(p: pb.Member) -> Member:
         handles=_texts(p.handles, "handles", MAX_RANKS),
         prepared=prepared,
         library=_text(p.library, "library", 128),
-        layout=_text(p.layout, "layout"),
     )
 
 
@@ -210,7 +208,9 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
     kind = up.WhichOneof("kind")
     if kind == "join":
         suspects = _texts(up.join.suspects, "suspects", MAX_MEMBERS)
-        return m.Join(session, member_from_proto(up.join.member), _reason(up.join.reason), suspects)
+        member = up.join.member
+        traits = traits_codec.from_proto(member.traits) if member.HasField("traits") else None
+        return m.Join(session, member_from_proto(member), _reason(up.join.reason), suspects, traits)
     if kind == "leave":
         return m.Leave(session, state_from_proto(up.leave.state))
     if kind == "healed":
@@ -222,6 +222,8 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
 
 def join_bytes(effect: m.SendJoin) -> bytes:
     join = pb.Join(member=member_to_proto(effect.member), reason=effect.reason.value, suspects=effect.suspects)
+    if effect.traits is not None:  # only here: in a quorum they would come back to everybody at every step
+        join.member.traits.CopyFrom(traits_codec.to_proto(effect.traits))
     return pb.Up(join=join).SerializeToString()
 
 
@@ -287,10 +289,10 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuo
         reconfigure_handle=v.handle,
         committed_in=v.state.committed_in,
         torn=v.torn,
-        layout=v.layout,
         reason=v.reason.value,
         suspects=v.suspects,
         ours=ours,
+        traits=traits_codec.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
     )
 
 
@@ -304,9 +306,9 @@ def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
         commit_failures=_whole(p.commit_failures, "commit_failures"),
         checkpoint_metadata=_text(p.checkpoint_metadata, "checkpoint metadata"),
         handle=_text(p.reconfigure_handle, "reconfigure handle"),
-        layout=_text(p.layout, "layout"),
         reason=_reason(p.reason),
         suspects=_texts(p.suspects, "suspects", MAX_MEMBERS),
+        traits=traits_codec.from_bytes(p.traits) if p.traits else None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from torchft_x.core import messages as m
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import parse_address
@@ -63,6 +64,7 @@ class GroupClient:
         self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
         self._quorum = self._channel.unary_unary(f"/{wire.MANAGER}/Quorum")  # bytes to bytes
         self._vote = self._channel.unary_unary(f"/{wire.MANAGER}/ShouldCommit")  # bytes to bytes
+        self._told: Traits | None = None  # what the server knows to be declared here
         self._closed = threading.Event()  # ends the watches
         self._watches: list[Any] = []  # their present calls, to be cancelled
 
@@ -80,15 +82,16 @@ class GroupClient:
         init_sync: bool = True,
         commit_failures: int = 0,
         handle: str = "",
-        layout: str = "",
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
+        traits: Traits | None = None,
         timeout: float,
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
-        (other layout, ...), `FencedError` (a newer life of this group runs), `TokenError`, `UnreachableError`.
+        (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
+        `UnreachableError`.
         """
         ask = m.Ask(
             call=0,
@@ -99,11 +102,12 @@ class GroupClient:
             commit_failures=commit_failures,
             checkpoint_metadata=checkpoint_metadata,
             handle=handle,
-            layout=layout,
             reason=reason,
             suspects=suspects,
+            traits=None if traits is self._told else traits,
         )
         data = self._call(self._quorum, codec.ask_to_proto(ask, init_sync=init_sync, ours=True), timeout)
+        self._told = traits
         reply = codec.parse(peer_pb.ManagerQuorumResponse, data, "answer")
         if not reply.quorum:
             raise RefusedError(f"The {self._what} is not torchft_x's; all ranks of a group need the same library.")

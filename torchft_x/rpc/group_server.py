@@ -17,6 +17,7 @@ import grpc.aio
 
 from torchft_x import env
 from torchft_x.core import messages as m
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, check_resolvable, parse_address
@@ -147,9 +148,9 @@ class GroupServer:
         init_sync: bool = True,
         commit_failures: int = 0,
         handle: str = "",
-        layout: str = "",
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
+        traits: Traits | None = None,
         timeout: float,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
@@ -163,9 +164,9 @@ class GroupServer:
             commit_failures=commit_failures,
             checkpoint_metadata=checkpoint_metadata,
             handle=handle,
-            layout=layout,
             reason=reason,
             suspects=suspects,
+            traits=traits,
         )
         return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
 

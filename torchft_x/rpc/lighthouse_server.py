@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc.aio
 
+from torchft_x._version import __version__
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
 from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
@@ -145,7 +146,7 @@ class LighthouseShell:
             self._refuse(effect)
         elif isinstance(effect, m.Probe):
             self._probe(effect)
-        else:
+        elif isinstance(effect, m.Note):
             self._note(effect)
 
     def _issue(self, effect: m.Issue) -> None:
@@ -189,6 +190,8 @@ class LighthouseShell:
         if effect.session is not None:
             refused = pb.Down(refused=pb.Refused(sentence=effect.sentence))
             self._send([effect.session], refused.SerializeToString(), last=True)
+            who, _ = self._members.get(effect.session, ("", None))
+            self._events.emit("error", replica_id=who or None, reason=effect.sentence)
         future = self._calls.get(effect.call) if effect.call is not None else None
         if future is not None and not future.done():
             future.set_exception(RefusedError(effect.sentence))
@@ -269,7 +272,7 @@ class LighthouseShell:
             return
         if up.WhichOneof("kind") != "hello":
             raise RefusedError("The first message of a session must be hello.")
-        _check_wire(up.hello.wire)
+        _check_wire(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
         hello = codec.hello_from_proto(session, up.hello)
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.life)
@@ -351,7 +354,7 @@ class LighthouseShell:
             )
 
     def _greet_supervisor(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        _check_wire(hello.wire)
+        _check_wire(hello.wire, f"the supervisor of group {hello.group:.200} on {hello.host:.200}")
         group, host = codec.check_replica_id(hello.group), codec.check_replica_id(hello.host or "?")
         welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
         stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
@@ -375,9 +378,10 @@ class LighthouseShell:
                 self._note(effect)
 
 
-def _check_wire(theirs: int) -> None:
+def _check_wire(theirs: int, who: str) -> None:
     if theirs != wire.WIRE:
+        caller = "".join(c for c in who if c.isprintable())
         raise RefusedError(
-            f"This lighthouse speaks version {wire.WIRE} of torchft_x's wire and the caller version {theirs}; "
-            "install the same torchft_x everywhere."
+            f"This lighthouse (torchft_x/{__version__}) speaks version {wire.WIRE} of torchft_x's wire and {caller} "
+            f"version {theirs}; install the same torchft_x everywhere."
         )

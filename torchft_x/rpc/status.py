@@ -70,7 +70,7 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
 
 def _token_sentence(what: str, details: str) -> str:
     return (
-        f"The {what} refused our token ({details or 'no reason given'}); "
+        f"The {what} refused our call: {details or 'our token is wrong or missing'}; "
         "set TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE to the token of this run."
     )
 

@@ -55,17 +55,24 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
-        if handler is None or is_allowed(details.invocation_metadata, self._token):
+        sent = details.invocation_metadata
+        if handler is None or is_allowed(sent, self._token):
             return handler
+        deny = _deny_other if any(key == _KEY for key, _ in sent or ()) else _deny_none
         if handler.response_streaming:
             make = (
                 grpc.stream_stream_rpc_method_handler
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            return make(_deny)
-        return grpc.unary_unary_rpc_method_handler(_deny)
+            return make(deny)
+        return grpc.unary_unary_rpc_method_handler(deny)
 
 
-async def _deny(_request: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong or missing token")
+# Not even a digest of either token is told: a short one could be guessed from it.
+async def _deny_other(_request: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "our token is not the one it was started with")
+
+
+async def _deny_none(_request: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "it was started with a token, and we have none")

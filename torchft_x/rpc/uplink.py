@@ -110,8 +110,8 @@ class Uplink:
                 self.last_failure = "it ended the session"
             except RefusedError as e:
                 self.last_failure = str(e)
-                self._set_down()
-                self._callbacks.refused(e)
+                self._outbox, self.away_since = None, time.monotonic()
+                self._callbacks.refused(e)  # and not down: it won't be tried again
                 return
             except TorchftXError as e:
                 self.last_failure = _short(e)

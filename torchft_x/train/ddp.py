@@ -12,6 +12,7 @@ from torch import nn
 
 from torchft_x.errors import ConfigError
 from torchft_x.train.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
+from torchft_x.train.declare import declare_model
 from torchft_x.train.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -112,5 +113,5 @@ def _make_reducer(manager: Manager, module: nn.Module, first_bytes: int, bucket_
     if not params:
         raise ConfigError("the module has no parameter that needs a gradient; there is nothing to average.")
     reducer = Reducer(manager, params, plan_buckets(params, first_bytes=first_bytes, bucket_bytes=bucket_bytes))
-    manager.register_layout(reducer.digest)
+    declare_model(manager, module, reducer.buckets)
     return reducer

@@ -77,7 +77,8 @@ class Guard:
             first = self.step.fail(error, quorum_id, suspects)
             step, config = self.step.top.step, self._config_id
         if first:
-            self._log.warning("step %s fails: %s", step, error)
+            if error is not self._end:  # the training thread raises that one
+                self._log.warning("step %s fails: %s", step, error)
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:
@@ -110,7 +111,7 @@ class Guard:
         error: TorchftXError = (FencedError if fenced else RefusedError)(sentence)
         with self.lock:
             self._end = self._end or error
-        self._log.error("this group must stop: %s", sentence)
+        self._log.info("this group must stop: %s", sentence)  # every call of the script raises it from now on
         self.events.emit("error", reason=sentence)
         self.fail(error)
 

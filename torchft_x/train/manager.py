@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +22,11 @@ from torchft_x.core.types import Quorum
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train import work
 from torchft_x.train.background import Background
+from torchft_x.train.declare import Declarations
 from torchft_x.train.options import Seconds, resolve, seconds
 from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
+from torchft_x.train.refusal import end_with_a_sentence
 from torchft_x.train.round import Round, read_state
 from torchft_x.train.states import DEFAULT_KEY, StateDicts
 from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
@@ -68,8 +70,8 @@ class Manager:
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
         quorum_retries: without effect; the group server reconnects by itself.
         token: the run's token (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE).
-        layout: text that must be equal in all groups before they reduce together. `DistributedDataParallel` adds its
-            buckets by itself; give one if you call `allreduce` with sizes that depend on a configuration.
+        may_differ: names of traits (see `declare`) in which this group may differ from the others, e.g.
+            ``("group world size",)`` if it has another number of ranks on purpose.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -102,11 +104,12 @@ class Manager:
         quorum_retries: int | None = None,
         *,
         token: str | None = None,
-        layout: str = "",
+        may_differ: Collection[str] = (),
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
         del heartbeat_interval
+        end_with_a_sentence()  # should the others refuse this group, and the script not handle it
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
@@ -114,7 +117,7 @@ class Manager:
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
-        self._layout = layout  # grows with register_layout; part of every join
+        self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
         self._works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
         self._round: Round | None = None  # the newest quorum; None before the first
         self._quorum: Quorum | None = None  # the newest that came
@@ -162,7 +165,7 @@ class Manager:
         self._works.clear()
         waits = not self._use_async_quorum or self._quorum is None or terms.state.step == 0
         round = Round(
-            p, terms, layout=self._layout, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
+            p, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
             timeout=p.options.quorum_timeout if timeout is None else seconds(timeout),
             in_place=waits, counts_after_heal=not self._use_async_quorum and allow_heal,
         )  # fmt: skip
@@ -286,9 +289,23 @@ class Manager:
             step = self._parts.step
             return Contribution(0.0 if step.rank is None or step.size == 0 else 1.0 / step.size)
 
-    def register_layout(self, digest: str) -> None:
-        """Add to what must be equal in all groups before they reduce together. Before the first `start_quorum`."""
-        self._layout = "+".join(filter(None, [self._layout, digest]))
+    def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
+        """Say what must be alike in all groups; a group that says something else under the name can't join them.
+
+        Before the first `start_quorum`. The Manager declares "torchft_x", "PyTorch" (versions) and "group world size",
+        `DistributedDataParallel` the "model" and the "bucket layout". Declare what else would make the groups drift
+        apart or hang, above all the data (`describe_data`) and the sizes of your own `allreduce` calls::
+
+            manager.declare("data set", *torchft_x.describe_data("train.bin"))
+            manager.declare("hyperparameters", f"lr {lr}, batch {batch}")
+
+        Args:
+            name: what it is. A name given again gets a number: "model 2".
+            words: its value, for people.
+            parts: pieces of it, each beginning with its own name, so that the first that differs can be named.
+            digest: of the value, if words and parts don't make it up.
+        """
+        self._declared.add(name, words, parts, digest)
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from torchft_x.errors import StepError
-from torchft_x.train.buckets import Bucket, layout_digest
+from torchft_x.train.buckets import Bucket
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -47,10 +47,9 @@ class Reducer:
 
     def __init__(self, manager: Manager, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
         self.synchronise = True  # False inside no_sync: gradients only accumulate
-        self.digest = layout_digest(buckets)
         self._manager = manager
         self._params = list(params)
-        self._buckets = list(buckets)
+        self.buckets = tuple(buckets)
         self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
         self._flats = [_Flats(buckets)]  # one set, or two for who accumulates into p.grad
         self._current = 0  # set of the present or last pass
@@ -93,9 +92,9 @@ class Reducer:
         if any(p.grad is v for p, v in zip(self._params, views, strict=True)):
             self._current = 1 - self._current
             if self._current == len(self._flats):
-                self._flats.append(_Flats(self._buckets))
+                self._flats.append(_Flats(self.buckets))
         self._local = [None] * len(self._params)
-        self._missing = [len(b.slots) for b in self._buckets]
+        self._missing = [len(b.slots) for b in self.buckets]
         self._next, self._works = 0, []
         Variable._execution_engine.queue_callback(self._end)
         self._armed = True
@@ -132,7 +131,7 @@ class Reducer:
         self._take(index, grad)
 
     def _launch_full(self) -> None:
-        while self._next < len(self._buckets) and self._missing[self._next] == 0:
+        while self._next < len(self.buckets) and self._missing[self._next] == 0:
             if self._scale is None and not isinstance(self._manager.contribution(), Contribution):
                 return  # the quorum isn't there yet; backward goes on, `_end` waits for it
             self._launch()
@@ -152,7 +151,7 @@ class Reducer:
 
     def _fill(self, k: int) -> torch.Tensor:
         """Complete bucket `k`: small gradients in one go, zeros for what did not come, flags."""
-        bucket, flats = self._buckets[k], self._flats[self._current]
+        bucket, flats = self.buckets[k], self._flats[self._current]
         flat = flats.flat[k]
         if self._scale == 0.0:
             return flat  # the manager sends zeros
@@ -186,7 +185,7 @@ class Reducer:
                     if self._local[i] is None and self._missing[self._place[i][0]]:
                         # Unused in this backward; what no_sync accumulated before still counts.
                         self._take(i, p.grad)
-                while self._next < len(self._buckets):
+                while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
             if self._join(works):

@@ -14,6 +14,7 @@ from typing import Any
 from torchft_x.core import recovery
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote, Outcome, Terms
+from torchft_x.core.traits import Traits
 from torchft_x.core.types import Quorum, State, group_number
 from torchft_x.errors import DeadlineError, StepError, TransferError
 from torchft_x.train.parts import Parts
@@ -34,7 +35,7 @@ class Round:
         parts: Parts,
         terms: Terms,
         *,
-        layout: str,
+        traits: Traits,
         allow_heal: bool,
         shrink_only: bool,
         timeout: float,
@@ -50,7 +51,7 @@ class Round:
         self._began = time.monotonic()
         self._parts = parts
         self._terms = terms
-        self._layout = layout
+        self._traits = traits  # what must be alike in all groups
         self._allow_heal = allow_heal
         self._shrink_only = shrink_only
         self._timeout = timeout  # seconds, of the quorum
@@ -127,9 +128,9 @@ class Round:
                 shrink_only=self._shrink_only,
                 init_sync=p.init_sync,
                 commit_failures=t.commit_failures,
-                layout=self._layout,
                 reason=t.reason,
                 suspects=t.suspects,
+                traits=self._traits,
                 timeout=self._timeout,
             )
             plan = recovery.plan(reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync)

@@ -26,7 +26,7 @@ class Prepared(_message.Message):
     def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "layout")
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -39,7 +39,7 @@ class Member(_message.Message):
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    TRAITS_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     address: str
     store_address: str
@@ -52,8 +52,28 @@ class Member(_message.Message):
     handles: _containers.RepeatedScalarFieldContainer[str]
     prepared: Prepared
     library: str
-    layout: str
-    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
+    traits: Traits
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ...) -> None: ...
+
+class Trait(_message.Message):
+    __slots__ = ("name", "digest", "words", "parts", "ranks")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    words: str
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., words: _Optional[str] = ..., parts: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Traits(_message.Message):
+    __slots__ = ("traits",)
+    TRAITS_FIELD_NUMBER: _ClassVar[int]
+    traits: _containers.RepeatedCompositeFieldContainer[Trait]
+    def __init__(self, traits: _Optional[_Iterable[_Union[Trait, _Mapping]]] = ...) -> None: ...
 
 class Quorum(_message.Message):
     __slots__ = ("id", "config_id", "number", "members", "created", "granted_through", "lease_s")
@@ -208,18 +228,62 @@ class Down(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
-    __slots__ = ("group", "host", "boot_id", "pid", "wire")
+    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_FIELD_NUMBER: _ClassVar[int]
     group: str
     host: str
     boot_id: str
     pid: int
     wire: int
-    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ...) -> None: ...
+    node: int
+    nodes: int
+    companion: str
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., companion: _Optional[str] = ...) -> None: ...
+
+class NodeReady(_message.Message):
+    __slots__ = ("attempt", "meeting")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    meeting: str
+    def __init__(self, attempt: _Optional[int] = ..., meeting: _Optional[str] = ...) -> None: ...
+
+class NodeEnded(_message.Message):
+    __slots__ = ("attempt", "life", "code", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    life: str
+    code: int
+    reason: str
+    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LifeBegin(_message.Message):
+    __slots__ = ("attempt", "life", "meeting")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    life: str
+    meeting: str
+    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
+
+class LifeOver(_message.Message):
+    __slots__ = ("life", "reason")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    life: str
+    reason: str
+    def __init__(self, life: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LifeStarted(_message.Message):
     __slots__ = ("attempt", "life")
@@ -250,18 +314,22 @@ class SupervisorDone(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorUp(_message.Message):
-    __slots__ = ("hello", "started", "exited", "done", "ping")
+    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     hello: SupervisorHello
     started: LifeStarted
     exited: LifeExited
     done: SupervisorDone
     ping: Ping
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    ready: NodeReady
+    ended: NodeEnded
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("code", "sentence")
@@ -272,16 +340,20 @@ class Stop(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorDown(_message.Message):
-    __slots__ = ("welcome", "stop", "refused", "pong")
+    __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     stop: Stop
     refused: Refused
     pong: Ping
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    begin: LifeBegin
+    over: LifeOver
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,94 @@
+"""Who may train together: what each member has declared (`core.traits`), and who is turned away for it.
+
+What counts is what the living members of the present quorum have declared, the lowest group first. Where none of them
+has declared a trait (before the first quorum, or when all who were in the last are gone) it is the candidate that has
+waited longest, at the same instant the lowest group: who was there first is not turned away by who comes later.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.tenure import Tenure
+from torchft_x.core.traits import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Traits, difference
+from torchft_x.core.types import group_number, group_of
+
+_SAME_SCRIPT = "start every group with the same script and settings"
+_ADVICE = {
+    LIBRARY: "install the same torchft_x for every group",
+    TORCH: "install the same PyTorch for every group",
+    WORLD_SIZE: "give every group the same number of workers",
+    DATA: "give every group the same data",
+}
+
+
+class Likeness:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, roll: Roll, tenure: Tenure) -> None:
+        self._roll = roll  # every member heard of, with what it declared
+        self._tenure = tenure  # the present quorum
+
+    def declare(self, record: Record, traits: Traits) -> str:
+        """Remember what a member declares. Returns why it must be refused, if it has changed its mind; else ''."""
+        if record.traits is not None and (changed := difference(traits, record.traits)):
+            clause = changed.clause("its former one")
+            return _sentence(f"{_named(record)} has changed within one life: {clause}; declare once, before training")
+        equal = (r.traits for r in self._roll if r.traits == traits)
+        record.traits = next(equal, traits)  # hundreds of groups say the same: it is kept once
+        return ""
+
+    def misfits(self) -> list[tuple[Record, str]]:
+        """Candidates that differ from those that count, each with a sentence."""
+        present = [r for r in self._roll if r.traits is not None and not r.lost]
+        if len({id(r.traits) for r in present}) < 2:
+            return []  # the common case
+        present = [r for r in present if r.join is not None or (self._inside(r) and r.session is not None)]
+        fitting: dict[int, Record] = {}  # what counts: the first to declare each of these, by the Traits' id
+        found: list[tuple[Record, str]] = []
+        for record in sorted(present, key=self._precedence):
+            differs = next(((o, d) for o in fitting.values() if (d := _difference(record, o))), None)
+            if differs is None:
+                fitting.setdefault(id(record.traits), record)
+            elif record.join is not None:
+                found.append((record, _refusal(record, *differs)))
+        return found
+
+    def _inside(self, record: Record) -> bool:
+        return record.replica_id in self._tenure.inside
+
+    def _precedence(self, record: Record) -> tuple[bool, float, float, str]:
+        inside = self._inside(record)
+        number = group_number(record.replica_id)
+        since = record.join.since if record.join is not None and not inside else 0.0
+        return (not inside, since, float("inf") if number is None else number, record.replica_id)
+
+
+def _difference(record: Record, other: Record) -> Difference | None:
+    assert record.traits is not None
+    assert other.traits is not None
+    return difference(record.traits, other.traits)
+
+
+def _refusal(record: Record, other: Record, found: Difference) -> str:
+    advice = _ADVICE.get(found.mine.name, _SAME_SCRIPT)
+    clause = found.clause(f"{_called(other)}'s")
+    return _sentence(f"{_named(record)} can't train with {_named(other)}: {clause}; {advice}")
+
+
+def _called(record: Record) -> str:
+    group = group_of(record.replica_id)
+    return group if group.startswith("group") else f"group {group}" if group else record.replica_id
+
+
+def _named(record: Record) -> str:
+    try:
+        host = urlsplit(record.address).hostname
+    except ValueError:  # what a member calls its address may be anything
+        host = None
+    return _called(record) + (f" (host {host})" if host else "")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,22 @@
+"""What each stock scheduler's request needs so that one group's death stays its own. One module per scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchft_x.launch.schedulers import kubernetes, local, slurm
+
+if TYPE_CHECKING:
+    from torchft_x.launch.role import FtRole
+
+# TorchX's name for itself -> module; local_cwd calls itself "local" here. local_docker's containers have hosts of their own.
+_KNOWN = {"local": local, "local_cwd": local, "slurm": slurm, "kubernetes": kubernetes}
+
+
+def adjust(role: FtRole, scheduler: str, info: Any) -> Any:
+    """The request, adjusted for this role. Requests of unknown schedulers, or of an unknown shape, come back as they are.
+
+    Raises `TorchftXError` with one sentence where the job can't work there.
+    """
+    module = _KNOWN.get(scheduler)
+    return info if module is None else module.adjust(role, info)
