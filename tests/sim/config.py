@@ -72,8 +72,28 @@ class WorldConfig:
 
     trace: int | None = 400
     """Lines of trace that are kept; None: all."""
-    final_commits: bool = False
-    """A1: the cross-group vote is on, so a committed step is final within its lineage."""
+
+    commit_vote: bool = False
+    """Groups vote with each other before a commit (R12-R14). Never in a world with peers' clients."""
+    runs_on: bool = False
+    """Grants over many steps: a step asks the lighthouse only at the end of a grant (R7, R16)."""
+    standby: bool = False
+    """A second lighthouse, at the site ``lh2``; groups know both. Never in a world with peers' clients."""
+    max_redo: int = 0
+    """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
+    tired: float = 4.0
+    """With a standby: after so long in a join (and up to twice that) a group tries the next lighthouse."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether `should_commit` asks for the next quorum itself when a step did not commit."""
+        return self.commit_vote or self.max_redo > 0
+
+    @property
+    def mode(self) -> str:
+        """Which parts of the full protocol are on, for figures."""
+        on = {"vote": self.commit_vote, "grants": self.runs_on, "standby": self.standby, "redo": self.max_redo > 0}
+        return "+".join(name for name, is_on in on.items() if is_on) or "off"
 
     @property
     def patience(self) -> float:
@@ -81,6 +101,8 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.lease + c.lease_margin + 2 * c.heartbeat_timeout + self.keepalive + self.welcome_timeout
         waits += 2 * self.quorum_timeout + 4 * self.timeout + 2 * self.connect_limit
+        waits += 10 * self.tired if self.standby else 0.0
+        waits += 2 * c.grant_seconds if self.runs_on else 0.0
         return (
             2 * waits
             + 20 * (self.compute[1] * self.uneven + self.fetch[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.base import Process
+from tests.sim.base import Process, fold
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
 from torchft_x.core import messages as m
@@ -44,6 +44,7 @@ class GroupNode:
         )
         self.left = False  # the leave was sent
         self._started = False  # the ranks have begun
+        self._asking_since = 0.0  # virtual time since which a join is unanswered at the present lighthouse; 0: none is
         clock = world.clock_of(self.site)
         self.processes = [Process(f"{replica_id}/{r}", self.site, clock) for r in range(world.config.ranks)]
         config = GroupConfig(
@@ -54,6 +55,8 @@ class GroupNode:
             library=OURS,
             life=life,
             boot_id=world.boot_of(self.site),
+            runs_on=world.config.runs_on,
+            commit_vote=world.config.commit_vote,
         )
         self.machine = Group(config, clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
@@ -85,7 +88,19 @@ class GroupNode:
     def _tick(self) -> None:
         self.feed(m.Tick())
         self.world.checker.on_group_tick(self)
+        self._look_elsewhere()
         self.world.after(TICK, self.process, self._tick)
+
+    def _look_elsewhere(self) -> None:
+        """Who waits long at one lighthouse goes on to the next: the others may be there."""
+        world = self.world
+        if self.machine._join is None or not self.uplink.standing or not world.config.standby:
+            self._asking_since = 0.0
+        elif self._asking_since == 0.0:
+            self._asking_since = world.now + world.rng.uniform(0.0, world.config.tired)
+        elif world.now - self._asking_since > world.config.tired:
+            self._asking_since = 0.0
+            self.uplink.go_on("others may be at the next lighthouse")
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 
@@ -104,8 +119,15 @@ class GroupNode:
             world.checker.on_join(self, member)
             self.uplink.send(effect)
         elif isinstance(effect, m.AnswerQuorum):
+            if effect.commit is not None:
+                world.note(self.replica_id, "commits {} late", effect.commit.state)
+                world.checker.on_late(self, effect.quorum, effect.commit)
             for call in effect.calls:
-                self._reply(call, "on_quorum", effect.quorum)
+                self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
+        elif isinstance(effect, m.SendProgress):
+            self.uplink.send(effect)
+        elif isinstance(effect, m.AnswerPrepared):
+            self._answer_prepared(effect)
         elif isinstance(effect, m.AnswerVote):
             self._answer_vote(effect)
         elif isinstance(effect, m.FailCalls):
@@ -123,6 +145,13 @@ class GroupNode:
                 self._tell(rank, rank.on_end_of_group, effect.sentence)
         else:
             world.note(self.replica_id, "notes {}", effect.text)
+
+    def _answer_prepared(self, effect: m.AnswerPrepared) -> None:
+        world = self.world
+        world.note(self.replica_id, "is prepared" if effect.vote is not None else "votes between groups without a say")
+        for call in effect.calls:
+            self._reply(call, "on_prepared", effect.vote)
+        world.reach(self, "prepared")
 
     def _answer_vote(self, effect: m.AnswerVote) -> None:
         quorum = self.machine.quorum
@@ -159,13 +188,22 @@ class GroupNode:
             checkpoint_metadata=f"{self.address}/{rank.rank}",
             reason=terms.reason,
             suspects=terms.suspects,
+            step_seconds=rank.step_seconds,
         )
         self._call(rank, call, event)
         return call
 
     def vote(self, rank: RankNode, vote: LocalVote) -> int:
         call = self.world.next_id()
-        self._call(rank, call, m.Vote(call, rank.rank, vote.step, vote.quorum_id, vote.ok))
+        size, result = rank.step.size, rank.reduction.result
+        broken = rank.step.error is not None
+        event = m.Vote(call, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
+        self._call(rank, call, event)
+        return call
+
+    def crossed(self, rank: RankNode, vote: LocalVote, passed: bool) -> int:
+        call = self.world.next_id()
+        self._call(rank, call, m.Crossed(call, rank.rank, vote.step, vote.quorum_id, passed))
         return call
 
     def gone(self, call: int) -> None:
@@ -213,7 +251,7 @@ class GroupNode:
         self.feed(m.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
-        if isinstance(message, m.OverArrived):
+        if isinstance(message, (m.OverArrived, m.GrantArrived)):
             self.feed(message)
         else:
             self.feed(m.QuorumArrived(message))

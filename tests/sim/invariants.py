@@ -8,13 +8,14 @@ The checker knows the truth: every process's memory, not what was said about it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
 from torchft_x.core import messages as m
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
 from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class Checker:
         self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
         self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
         self._decided: dict[str, tuple[int, int, bool]] = {}  # replica id -> newest (quorum, step, commit) (I2)
-        self._book = Book()  # who waits at the lighthouse (L2)
+        self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
+        self.figures: Counter[str] = Counter()  # what became of steps that did not commit at once; per rank
+        self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
 
     def _violated(self, invariant: str, what: str) -> None:
         self._world.violated(invariant, what)
@@ -78,6 +81,7 @@ class Checker:
         self._check_claims(quorum)
         self._check_succession(quorum)
         self._check_nobody_is_passed_over(node, quorum)
+        self._check_meeting(quorum)
         self.newest = quorum
         self._lineages[quorum.id] = self.lineage
 
@@ -123,6 +127,17 @@ class Checker:
         self.lineage += 1
         self._closed.add(before.id)
 
+    def _check_meeting(self, quorum: Quorum) -> None:
+        """R7: where nothing was lost and nothing failed, all members stop at the same step, the last one granted."""
+        before = self.newest
+        if before is None or before.id in self._troubled or len(before.carriers) < len(before.members):
+            return
+        here = [x for x in quorum.members if before.member(x.replica_id) is not None and x.library]
+        if len({x.state for x in here}) > 1:
+            where = ", ".join(f"{x.replica_id} at {x.state}" for x in here)
+            self._violated("R7", f"{self._name(before)} ended without trouble, but its members stopped at unequal "
+                           f"steps: {where}")  # fmt: skip
+
     def _may_commit(self, node: GroupNode, quorum: Quorum) -> bool:
         machine = node.machine
         if node.ended or node.left or node.process.dead or machine._join is not None or machine.quorum is None:
@@ -135,9 +150,10 @@ class Checker:
         limit = self._world.config.lighthouse.heartbeat_timeout
         now = node.clock.read(self._world.now)
         members = {member.replica_id for member in quorum.members}
-        for name, heard in self._book.waiting():
+        book = self._books[node.site]
+        for name, heard in book.waiting():
             if name in members:
-                self._book.answered(name)
+                book.answered(name)
                 continue
             life = self._world.nodes.get(name) or self._world.peers.get(name.rsplit(":", 1)[0])
             if life is not None and not life.process.dead and now - heard <= limit:
@@ -148,19 +164,33 @@ class Checker:
 
     def on_lighthouse(self, node: LighthouseNode) -> None:
         """A new life of the lighthouse: whoever waits must ask again."""
-        self._book = Book()
+        self._books[node.site] = Book()
+        if self.newest is not None:
+            self._troubled.add(self.newest.id)
 
     def on_lighthouse_event(self, node: LighthouseNode, event: m.LighthouseEvent) -> None:
-        self._book.enter(event, node.clock.read(self._world.now))
+        if self.newest is not None and (isinstance(event, (m.Hello, m.Leave, m.Closed, m.LifeEnded)) or (
+                isinstance(event, m.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
+            self._troubled.add(self.newest.id)
+        self._books[node.site].enter(event, node.clock.read(self._world.now))
 
-    def on_turned_away(self, session: int) -> None:
+    def on_over(self, quorum_id: int) -> None:
+        """The lighthouse tells members that this quorum is over."""
+        self._troubled.add(quorum_id)
+
+    def on_extended(self, node: LighthouseNode, session: int) -> None:
+        """A grant has answered this session's join, if it had one."""
+        self._books[node.site].joins.pop(session, None)
+
+    def on_turned_away(self, node: LighthouseNode, session: int) -> None:
         """The lighthouse ends this session."""
-        self._book.drop(session)
+        self._books[node.site].drop(session)
 
     def on_lighthouse_tick(self, node: LighthouseNode) -> None:
         """I8: while somebody waits for a quorum the lighthouse has a reason that a person can read."""
-        if node.machine is not None and self._book.joins and not _is_sentence(node.machine.undecided):
-            names = ", ".join(name for name, _ in self._book.waiting())
+        book = self._books[node.site]
+        if node.machine is not None and book.joins and not _is_sentence(node.machine.undecided):
+            names = ", ".join(name for name, _ in book.waiting())
             self._violated("I8", f"{names} wait at the lighthouse, whose reason is {node.machine.undecided!r}")
 
     # --- groups: I2, I4, I8 --------------------------------------------------------------------------------------
@@ -184,6 +214,24 @@ class Checker:
         late = node.process.clock.read(self._world.now) - node.machine.lease_until
         if late > 0:
             self._violated("I4", f"{node.replica_id} commits {late:.3f} s after the end of its lease")
+        self._check_counted_over(node, quorum)
+
+    def _check_counted_over(self, node: GroupNode, quorum: Quorum) -> None:
+        """R13: nobody commits in a quorum whose lease has ended for it as a lighthouse counts it."""
+        for house in self._world.lighthouses:
+            if house.process is None or house.process.stopped or house.machine is None:
+                continue
+            record = house.machine._roll.get(node.replica_id)
+            if record is None or record.proof or record.quorum_id != quorum.id:
+                continue
+            if house.machine.current is quorum and house.machine._alarm.is_over(record, house.clock.read(self._world.now)):
+                self._violated("R13", f"{node.replica_id} commits in {self._name(quorum)}, which the {house.name} counts "
+                               "as over for it")  # fmt: skip
+
+    def on_late(self, node: GroupNode, quorum: Quorum, held: Prepared) -> None:
+        """A result is committed after the fact, in another quorum than the one it was reduced in."""
+        self.commits += 1
+        self.figures["adopted" if quorum.settled.adopted == held else "committed late"] += 1
 
     def on_group_tick(self, node: GroupNode) -> None:
         """I8: whatever a rank waits for, it waits with a deadline that is still to come, and can say for what."""
@@ -208,7 +256,7 @@ class Checker:
     def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
         """I5: whom it may heal from is a carrier: whole, and at the newest state of the quorum."""
         self.hopeless.discard(rank.node.group)
-        carriers = {c.replica_id for c in quorum.members if not c.torn and c.state == quorum.top}
+        carriers = {c.replica_id for c in quorum.carriers}
         for source in plan.sources:
             if source.replica_id not in carriers:
                 self._violated("I5", f"{rank.process.name} would heal from {source.replica_id} at {source.state}, but "
@@ -219,7 +267,7 @@ class Checker:
         if state != ORIGIN and self._values.get((rank.rank, state)) != value:
             self._violated("I5", f"{rank.process.name} healed to {state}, with parameters nobody committed as that")
 
-    def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Contribution, ...]) -> None:
+    def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Contribution, ...], size: int) -> None:
         """I1: members that commit step s in quorum q hold bit-identical parameters.
 
         Equal numbers stand for equal histories, so comparing with the first who committed (s, q) is comparing all.
@@ -230,14 +278,14 @@ class Checker:
         ours = [c for c in result if c[0] in self._world.nodes]
         if len(result) < config.min_replica_size or not result:
             self._violated("I7", f"{who} commits with {len(result)} participants, fewer than {config.min_replica_size}")
-        if len(result) != rank.step.size and not config.peers:
-            self._violated("I7", f"{who} divides {len(result)} gradients by {rank.step.size}")
+        if len(result) != size and not config.peers:
+            self._violated("I7", f"{who} divides {len(result)} gradients by {size}")
         if len({c[1:] for c in ours}) > 1 or any(c[1] != vote.step for c in ours):
             self._violated("I1", f"{who} commits step {vote.step + 1} from gradients of unequal states: {ours}")
         state = State(vote.step + 1, vote.quorum_id)
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
-        if config.final_commits:
+        if config.commit_vote:
             key = (self._lineages.get(vote.quorum_id, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")

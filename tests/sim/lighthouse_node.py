@@ -35,10 +35,9 @@ class SupervisorHello:
 class LighthouseNode:
     """See the module."""
 
-    site = "lh"
-
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, site: str = "lh") -> None:
         self.world = world
+        self.site = site
         self.lives = 0
         self.process: Process | None = None  # None while it is down
         self.machine: Lighthouse | None = None  # of the present life
@@ -56,10 +55,12 @@ class LighthouseNode:
             return
         world, first = self.world, self.lives == 0
         self.lives += 1
-        world.note("lighthouse", "starts, life {}", self.lives)
+        world.note(self.name, "starts, life {}", self.lives)
         clock = world.clock(start=world.rng.uniform(10.0, 1000.0))
-        self.process = Process(f"lighthouse.{self.lives}", self.site, clock)
-        config = replace(world.config.lighthouse, new_job=first, restarted=not first)
+        self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
+        is_standby = self is not world.lighthouse
+        config = replace(world.config.lighthouse, new_job=first and not is_standby, restarted=not first,
+                         majority=world.config.standby, standby=is_standby)  # fmt: skip
         self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
         world.after(config.tick, self.process, self._tick)
@@ -69,7 +70,7 @@ class LighthouseNode:
         process = self.process
         if process is None:
             return
-        self.world.note("lighthouse", "dies")
+        self.world.note(self.name, "dies")
         process.die()
         self.process = self.machine = None
         for stream in [*self.sessions.values(), *self._supervisors]:
@@ -81,6 +82,11 @@ class LighthouseNode:
             self.world.network.send(self.site, peer.process, peer.on_failed, call, "the lighthouse has died")
         self.sessions, self.members, self.calls = {}, {}, {}
         self._supervisors, self._probing = {}, set()
+
+    @property
+    def name(self) -> str:
+        """For the trace."""
+        return "lighthouse" if self is self.world.lighthouse else "standby"
 
     @property
     def clock(self) -> Clock:
@@ -104,17 +110,22 @@ class LighthouseNode:
             self._carry_out(effects)
 
     def _carry_out(self, effects: Iterable[m.LighthouseEffect]) -> None:
-        note = self.world.note
+        note, name = self.world.note, self.name
         for effect in effects:
             if isinstance(effect, m.Issue):
                 self._issue(effect)
             elif isinstance(effect, m.SendOver):
-                note("lighthouse", "tells {} that {} is over: {}", self._names(effect.sessions),
+                note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
+                self.world.checker.on_over(effect.quorum_id)
                 self._send(effect.sessions, m.OverArrived(effect.quorum_id, effect.lost, effect.reason))
+            elif isinstance(effect, m.Extend):
+                self.world.checker.on_extended(self, effect.session)
+                self._send((effect.session,), m.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
+                                                             effect.number))  # fmt: skip
             elif isinstance(effect, m.Fence):
-                note("lighthouse", "fences {}, by {}", self._names((effect.session,)), effect.by)
-                self.world.checker.on_turned_away(effect.session)
+                note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
+                self.world.checker.on_turned_away(self, effect.session)
                 self._send((effect.session,), m.FencedArrived(effect.by), last=True)
             elif isinstance(effect, m.Refuse):
                 self._refuse(effect)
@@ -123,12 +134,12 @@ class LighthouseNode:
                     self._probing.add(effect.replica_id)
                     self._probe(effect.replica_id, effect.address, 0.01, 0.0)
             elif effect.event not in ("quorum", "quorum_change"):
-                note("lighthouse", "notes {}: {}", effect.event, effect.text)
+                note(name, "notes {}: {}", effect.event, effect.text)
 
     def _issue(self, effect: m.Issue) -> None:
         quorum, world = effect.quorum, self.world
         world.checker.on_issue(self, quorum)
-        world.note("lighthouse", "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
+        world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
         self._send(effect.sessions, quorum)
         for call in effect.calls:
             peer = self.calls.pop(call, None)
@@ -136,9 +147,9 @@ class LighthouseNode:
                 world.network.send(self.site, peer.process, peer.on_quorum, call, quorum)
 
     def _refuse(self, effect: m.Refuse) -> None:
-        self.world.note("lighthouse", "refuses: {}", effect.sentence)
+        self.world.note(self.name, "refuses: {}", effect.sentence)
         if effect.session is not None:
-            self.world.checker.on_turned_away(effect.session)
+            self.world.checker.on_turned_away(self, effect.session)
             self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None:
@@ -176,7 +187,10 @@ class LighthouseNode:
             if session:
                 self.feed(m.Heard(session))
         elif isinstance(message, m.SendJoin):
-            self.feed(m.Join(session, message.member, message.reason, message.suspects))
+            self.feed(m.Join(session, message.member, message.reason, message.suspects, None, message.number,
+                             message.step_seconds))  # fmt: skip
+        elif isinstance(message, m.SendProgress):
+            self.feed(m.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
         elif isinstance(message, m.SendLeave):
             self.feed(m.Leave(session, message.state))
         elif isinstance(message, m.LifeEnded):
@@ -203,7 +217,7 @@ class LighthouseNode:
         """`Closed` exactly once, and last."""
         if self.sessions.pop(stream.session, None) is not None:
             replica_id = self.members.pop(stream.session)
-            self.world.note("lighthouse", "has lost the session of {}", replica_id)
+            self.world.note(self.name, "has lost the session of {}", replica_id)
             self.feed(m.Closed(stream.session))
         group = self._supervisors.pop(stream, None)
         if group is not None and group not in self._supervisors.values():

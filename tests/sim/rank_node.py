@@ -3,7 +3,8 @@
 ::
 
     ask -> configure -> offer -> heal -> compute -> reduce -> vote -> settle
-                        (heal beside compute, unless the quorum is waited for)
+     ^                  (heal beside compute, unless the quorum is waited for)
+     +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
 
 Rules are the product's (`core.step`, `core.recovery`); the order of things is that of `train.round`, `train.guard` and
 `train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
@@ -12,19 +13,21 @@ bit-identical parameters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
-from tests.sim.collective import Contribution, Mesh
+from tests.sim.collective import Mesh
 from tests.sim.deadlines import Deadlines
 from tests.sim.guard import Guard
 from tests.sim.healing import Healing
 from tests.sim.reduction import Reduction
+from tests.sim.voting import Voting
 from torchft_x.core import recovery
+from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.messages import PushOver
 from torchft_x.core.recovery import Plan, WorldSizeMode
-from torchft_x.core.step import LocalVote, Phase, Step
-from torchft_x.core.types import Quorum
+from torchft_x.core.step import Phase, Step
+from torchft_x.core.types import Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -41,19 +44,23 @@ class RankNode:
         self.node = node
         self.rank = rank  # in its group
         self.process = process
-        self.step = Step(min_replica_size=config.min_replica_size, max_retries=config.max_retries)
+        self.step = Step(
+            min_replica_size=config.min_replica_size, max_retries=config.max_retries, max_redo=config.max_redo
+        )
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
         self.value = fold("init", *seed)  # its parameters
         self.healing = Healing(self)
         self.reduction = Reduction(self)
+        self.voting = Voting(self)
         self.guard = Guard(self)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
+        self._began = 0.0  # when the step in hand began
+        self.step_seconds = 0.0  # how long the last step took; 0: unknown
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
         # Of the step in hand:
         self.plan: Plan | None = None
         self.call = 0  # open call to the group server
-        self.vote: LocalVote | None = None
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
         self._waits = True  # the training thread waits for quorum and heal before its forward
         self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
@@ -90,6 +97,8 @@ class RankNode:
             self.on_configured(self.mesh, DeadlineError(f"not connected in time; missing: {missing}"))
         elif name == "reduce":
             self.reduction.on_failed(DeadlineError("the reduction took too long."))
+        elif name == "cross":
+            self.voting.on_not_crossed(DeadlineError("the vote between groups took too long."))
         else:
             world.transfers.give_up(self)
 
@@ -101,30 +110,43 @@ class RankNode:
 
     def start_step(self) -> None:
         """zero_grad: the boundary between two steps."""
+        self._ask(settling=False)
+
+    def settle(self) -> None:
+        """should_commit goes on: the step did not commit, and the next quorum says what becomes of it."""
+        self._ask(settling=True)
+
+    def _ask(self, *, settling: bool) -> None:
         node = self.node
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config
-        self._waits = not config.async_quorum or first or terms.state.step == 0
+        # An undecided step may still be committed by the quorum that comes: no forward from what is held now.
+        self._waits = not config.async_quorum or first or terms.state.step == 0 or settling or self.voting.open
         self.ready = False
-        self.plan = self.vote = None
+        self.plan = None
         self.healing.forget()
-        self.reduction.forget()
+        self.voting.forget(settling=settling)
+        if settling:
+            self.reduction.keep()
+        else:
+            self.reduction.forget()
+            self._began, self.step_seconds = self.world.now, self.world.now - self._began if not first else 0.0
         self.wait = "quorum"
         self.deadlines.arm("quorum", config.quorum_timeout)
         self.call = node.ask(self, terms)
-        self.world.reach(node, "ask")
+        self.world.reach(node, "settle" if settling else "ask")
         if not self._waits:
             self._compute()
 
-    def on_quorum(self, call: int, quorum: Quorum) -> None:
+    def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
         if call != self.call:
             return
         self.call = 0
         self.deadlines.disarm("quorum")
         config = self.world.config
         try:
-            plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync)
+            plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
         except (ConfigError, StepError) as e:
             self.step.unanswered()
             self.world.checker.on_hopeless(self, e)
@@ -137,7 +159,8 @@ class RankNode:
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
             min_replica_size=config.min_replica_size,
         )
-        self.step.begin(plan.quorum_id, plan.top, participant, size)
+        ended = self.step.begin(plan.quorum_id, plan.top, participant, size, commit)
+        self.voting.on_begin(ended)
         self.world.checker.on_begin(self, quorum, plan)
         self._configure(plan)
 
@@ -161,11 +184,12 @@ class RankNode:
         self.step.unanswered()
         if self.world.config.retry_quorum and not self.node.process.dead:
             self.wait = ""
-            self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self._again)
+            self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self.again)
         else:
             self.end(1, why)
 
-    def _again(self) -> None:
+    def again(self) -> None:
+        """The next step, unless something else has begun."""
         if self.step.phase is Phase.IDLE:
             self.start_step()
 
@@ -209,17 +233,23 @@ class RankNode:
         if self._waits:
             self._compute()
         else:
-            self.maybe_vote()
+            self.voting.maybe_vote()
 
     # --- reduce --------------------------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         if self._waits:
             self.wait = ""
-        self.reduction.compute()
+        if self.voting.redoes:
+            self.reduction.again()
+        else:
+            self.reduction.compute()
 
-    def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
-        self.reduction.on_result(mesh, result)
+    def on_reduced(self, mesh: Mesh, result: tuple[tuple[Any, ...], ...]) -> None:
+        if mesh is self.mesh and self.wait == "cross":
+            self.voting.on_crossed(result)
+        else:
+            self.reduction.on_result(mesh, result)
 
     def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
         """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""
@@ -227,6 +257,8 @@ class RankNode:
             return
         if self.wait == "reduce":
             self.reduction.on_failed(error)
+        elif self.wait == "cross":
+            self.voting.on_not_crossed(error)
         elif self.wait == "configure":
             self.on_configured(mesh, error)
 
@@ -244,46 +276,10 @@ class RankNode:
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)
 
-    # --- vote and settle -----------------------------------------------------------------------------------------
+    # --- answers to a vote ---------------------------------------------------------------------------------------
 
-    def maybe_vote(self) -> None:
-        """should_commit: reductions and heal are waited for, what came is loaded, then this rank votes."""
-        if not (self.ready and self.reduction.done) or self.step.phase is not Phase.RUNNING:
-            return
-        if not self.healing.done:
-            self.wait = "fetch"
-            return
-        self.healing.load()
-        self.vote = self.step.vote()
-        self.wait = "vote"
-        self.deadlines.arm("vote", self.world.config.timeout)
-        self.call = self.node.vote(self, self.vote)
-        self.world.reach(self.node, "vote")
+    def on_prepared(self, call: int, vote: CrossVote | None) -> None:
+        self.voting.on_prepared(call, vote)
 
     def on_decision(self, call: int, commit: bool, reason: str) -> None:
-        if call != self.call or self.vote is None:
-            return
-        self.call, self.wait = 0, ""
-        self.deadlines.disarm("vote")
-        vote, before = self.vote, (self.step.state, self.value)
-        outcome = self.step.settle(commit, reason)
-        self.vote = None
-        if commit:
-            self._optimizer_step(vote)
-        else:
-            self.world.note(self.process.name, "drops step {}: {}", vote.step + 1, outcome.reason)
-        self.world.checker.on_settled(self, vote, commit, before)
-        if outcome.give_up:
-            self.end(1, outcome.give_up)
-            return
-        if commit and self.node.leaving_at is not None and self.step.state.step >= self.node.leaving_at:
-            self.node.leave(self)
-            return
-        self.world.after(self.world.config.inside[0], self.process, self._again)
-
-    def _optimizer_step(self, vote: LocalVote) -> None:
-        result = self.reduction.result or ()
-        self.value = fold(self.value, vote.step, result, self.step.size)
-        self.world.note(self.process.name, "commits step {} in {}", vote.step + 1,
-                        self.world.trace.name(vote.quorum_id))  # fmt: skip
-        self.world.checker.on_committed(self, vote, result)
+        self.voting.on_decision(call, commit, reason)

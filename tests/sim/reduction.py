@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution, Mesh
 from torchft_x.core.step import Phase
+from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 
 if TYPE_CHECKING:
@@ -20,17 +21,27 @@ class Reduction:
         self.result: tuple[Contribution, ...] | None = None
         self._rank = rank
         self._base = 0  # parameters the gradients were computed from
+        self.kept: State | None = None  # where the local gradients in hand were computed; None: there are none
         self._computing = 0  # names the forward in hand; 0: none
         self._computed = False  # local gradients are there
 
     def forget(self) -> None:
         """A new step begins; a forward of an older one means nothing."""
         self.done = self._computed = False
-        self.result, self._computing = None, 0
+        self.result, self._computing, self.kept = None, 0, None
+
+    def keep(self) -> None:
+        """The local gradients stay, for another quorum."""
+        self.done, self.result = False, None
+
+    def again(self) -> None:
+        """Reduce the local gradients once more (R15)."""
+        self.begin()
 
     def compute(self) -> None:
         rank, world = self._rank, self._rank.world
-        self._base, self._computing = rank.value, world.next_id()
+        self.forget()
+        self._base, self._computing, self.kept = rank.value, world.next_id(), rank.step.state
         seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(rank.node.group)
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
@@ -66,4 +77,4 @@ class Reduction:
     def _end(self) -> None:
         self._rank.deadlines.disarm("reduce")
         self.done, self._rank.wait = True, ""
-        self._rank.maybe_vote()
+        self._rank.voting.maybe_vote()

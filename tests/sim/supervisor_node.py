@@ -1,6 +1,6 @@
 """A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
 
-As `launch.supervisor` and `rpc.supervisor_client`: what is true now is said again after every reconnect, so a report
+A supervisor speaks to every lighthouse, so that each has the proof. As `launch.supervisor` and `rpc.supervisor_client`: what is true now is said again after every reconnect, so a report
 made while the lighthouse was away is not lost. Of the rules of `launch.restarts` one is kept: a few lives in a row that
 can't ever train (they would have to heal across the libraries) are the last.
 """
@@ -35,11 +35,12 @@ class SupervisorNode:
         self.lives = 0
         self.attempt = 0
         self._hopeless = 0  # lives in a row that could not heal within their library
-        self.uplink = Uplink(world, self.process, self)
+        self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
         self._report: m.LifeEnded | None = None  # the last exit
 
     def start(self) -> None:
-        self.uplink.start()
+        for uplink in self.uplinks:
+            uplink.start()
         self._begin_life()
 
     @property
@@ -62,7 +63,7 @@ class SupervisorNode:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
         self._report = m.LifeEnded(node.life.token, code)
-        self.uplink.send(self._report)
+        self._send(self._report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
@@ -114,7 +115,11 @@ class SupervisorNode:
 
     def on_up(self) -> None:
         if self._report is not None:
-            self.uplink.send(self._report)
+            self._send(self._report)
+
+    def _send(self, report: m.LifeEnded) -> None:
+        for uplink in self.uplinks:
+            uplink.send(report)
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.process.name, "has lost the lighthouse: {}", reason)

@@ -54,12 +54,12 @@ class Hand:
 
     def until_training(self) -> None:
         """Stop where nobody asks: all are in the middle of a step."""
-        while any(self.rank(group).wait == "quorum" or self.checker._book.joins for group in ("g0", "g1")):
+        while any(self.rank(group).wait == "quorum" or self.checker._books["lh"].joins for group in ("g0", "g1")):
             self.world.run_for(0.0005)
 
     def until_asking(self, group: str) -> None:
         """Stop where that group's join stands at the lighthouse, and another one's does not."""
-        book = self.checker._book
+        book = self.checker._books["lh"]
         while not (len(book.joins) == 1 and book.waiting()[0][0].startswith(group)):
             self.world.run_for(0.0005)
 
@@ -72,8 +72,8 @@ def unequal_parameters(hand: Hand) -> None:
 def another_result(hand: Hand) -> None:
     for group in ("g0", "g1"):
         rank = hand.rank(group)
-        rank.step.size, rank.value = 2, 1 if group == "g0" else 2
-        hand.checker.on_committed(rank, hand.vote(), hand.result())
+        rank.value = 1 if group == "g0" else 2
+        hand.checker.on_committed(rank, hand.vote(), hand.result(), 2)
 
 
 def a_join_that_lies(hand: Hand) -> None:
@@ -116,7 +116,7 @@ def a_commit_after_a_new_lineage(hand: Hand) -> None:
 
 def a_commit_after_the_lease(hand: Hand) -> None:
     node = hand.rank().node
-    node.machine._lease_until = node.process.clock.read(hand.world.now) - 0.1
+    node.machine._hold.lease_until = node.process.clock.read(hand.world.now) - 0.1
     hand.checker.on_decision(node, hand.quorum, True)
 
 
@@ -139,14 +139,12 @@ def a_drop_that_changes_parameters(hand: Hand) -> None:
 
 def too_few_participants(hand: Hand) -> None:
     rank = hand.rank()
-    rank.step.size = 1
-    hand.checker.on_committed(rank, hand.vote(), hand.result()[:1])
+    hand.checker.on_committed(rank, hand.vote(), hand.result()[:1], 1)
 
 
 def a_wrong_divisor(hand: Hand) -> None:
     rank = hand.rank()
-    rank.step.size = 3
-    hand.checker.on_committed(rank, hand.vote(), hand.result())
+    hand.checker.on_committed(rank, hand.vote(), hand.result(), 3)
 
 
 def a_wait_without_a_deadline(hand: Hand) -> None:
@@ -162,7 +160,7 @@ def a_deadline_without_a_reason(hand: Hand) -> None:
 
 def a_lighthouse_without_a_reason(hand: Hand) -> None:
     hand.until_training()
-    hand.checker._book.joins[1000] = "g1:1"  # as if the machine had forgotten it
+    hand.checker._books["lh"].joins[1000] = "g1:1"  # as if the machine had forgotten it
     hand.checker.on_lighthouse_tick(hand.world.lighthouse)
 
 
@@ -173,11 +171,10 @@ def one_that_waits_is_passed_over(hand: Hand) -> None:
 
 def redone_another_way(hand: Hand) -> None:
     rank, vote, result = hand.rank(), hand.vote(), hand.result()
-    rank.step.size = 2
-    hand.checker.on_committed(rank, vote, result)
+    hand.checker.on_committed(rank, vote, result, 2)
     hand.issue(members=hand.as_they_are())
     rank.value ^= 1
-    hand.checker.on_committed(rank, replace(vote, quorum_id=hand.quorum.id), result)
+    hand.checker.on_committed(rank, replace(vote, quorum_id=hand.quorum.id), result, 2)
 
 
 def apart_for_ever(hand: Hand) -> None:
@@ -204,7 +201,7 @@ CASES: list[tuple[str, Callable[[Hand], None], dict[str, Any]]] = [
     ("I8", a_wait_without_a_deadline, {}),
     ("I8", a_deadline_without_a_reason, {}),
     ("I8", a_lighthouse_without_a_reason, {}),
-    ("A1", redone_another_way, {"final_commits": True}),
+    ("A1", redone_another_way, {"commit_vote": True}),
     ("L1", apart_for_ever, {}),
     ("L2", one_that_waits_is_passed_over, {}),
 ]

@@ -13,6 +13,7 @@ from tests.sim.network import Stream
 from torchft_x.core.messages import FencedArrived, RefusedArrived
 
 if TYPE_CHECKING:
+    from tests.sim.lighthouse_node import LighthouseNode
     from tests.sim.world import World
 
 # The numbers of rpc.uplink.
@@ -41,12 +42,14 @@ class Owner(Protocol):
 class Uplink:
     """See the module."""
 
-    def __init__(self, world: World, process: Process, owner: Owner) -> None:
+    def __init__(self, world: World, process: Process, owner: Owner, *, only: int | None = None) -> None:
         self.world = world
         self.process = process  # whose connection this is
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
         self._owner = owner
+        self._only = only  # speaks to this lighthouse and no other
+        self._at = only or 0  # number of the lighthouse it speaks to or tries
         self._pause = FIRST_PAUSE  # before the next connect
         self._closing = False
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing
@@ -70,13 +73,24 @@ class Uplink:
             self.stream = None
         self.standing = False
 
+    def go_on(self, reason: str) -> None:
+        """End the session and try the next lighthouse."""
+        if self.stream is not None and self.standing:
+            self._at = (self._at + 1) % len(self.world.lighthouses)
+            self.stream.finish(self.process, reason)
+            self._end(reason)
+
+    @property
+    def _lighthouse(self) -> LighthouseNode:
+        return self.world.lighthouses[self._at]
+
     # --- connecting ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         if self._closing:
             return
         self._tries += 1
-        network, lighthouse = self.world.network, self.world.lighthouse
+        network, lighthouse = self.world.network, self._lighthouse
         site, there = self.process.site, lighthouse.site
         self.world.after(self.world.config.welcome_timeout, self.process, self._too_late, self._tries)
         if network.cannot_pass(site, there):
@@ -87,11 +101,11 @@ class Uplink:
     def _answered(self, tries: int) -> None:
         if tries != self._tries:
             return
-        process = self.world.lighthouse.process
+        process = self._lighthouse.process
         if process is None:
             self._end("connection refused")
             return
-        self.stream = Stream(self.world, self, self.process, self.world.lighthouse, process)
+        self.stream = Stream(self.world, self, self.process, self._lighthouse, process)
         self.stream.up.send(self._owner.hello())
 
     def _too_late(self, tries: int) -> None:
@@ -104,6 +118,8 @@ class Uplink:
         """The connect or session in hand is over; the next one comes after a pause."""
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
+        if not stood and self._only is None:
+            self._at = (self._at + 1) % len(self.world.lighthouses)  # it can't be reached; the next one, perhaps
         if stood and not self._closing:
             self._owner.on_down(reason)
         self._pause = FIRST_PAUSE if stood else min(2 * self._pause, LAST_PAUSE)

@@ -52,6 +52,9 @@ class World:
         self.fabric = Fabric(self)
         self.transfers = Transfers(self)
         self.lighthouse = LighthouseNode(self)
+        self.lighthouses = [self.lighthouse]  # the first one, and a standby
+        if self.config.standby:
+            self.lighthouses.append(LighthouseNode(self, "lh2"))
         self.clocks: dict[str, Clock] = {}  # by site
         self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> who accepts connections there
         self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
@@ -61,7 +64,8 @@ class World:
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
-        self.lighthouse.start()
+        for house in self.lighthouses:
+            house.start()
         for i in range(self.config.groups):
             self.add_group(f"g{i}")
         for i in range(self.config.peers):

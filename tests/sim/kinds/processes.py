@@ -44,8 +44,9 @@ def pause(world: World, fault: Fault) -> bool:
 
 
 def _processes(world: World, fault: Fault) -> list[Process]:
-    if fault.target == world.lighthouse.site:
-        return [world.lighthouse.process] if world.lighthouse.process is not None else []
+    house = next((x for x in world.lighthouses if x.site == fault.target), None)
+    if house is not None:
+        return [house.process] if house.process is not None else []
     if fault.target in world.peers:
         return [world.peers[fault.target].process]
     node = node_of(world, fault.target)
@@ -130,11 +131,12 @@ def join(world: World, fault: Fault) -> bool:
 
 @kind
 def lighthouse(world: World, fault: Fault) -> bool:
-    """The lighthouse dies; one without memory starts at the same address after a while."""
-    if world.lighthouse.process is None:
+    """A lighthouse (the first, or `target`) dies; one without memory starts at the same address after a while."""
+    house = next((x for x in world.lighthouses if x.site == fault.target), world.lighthouse)
+    if house.process is None:
         return False
-    world.lighthouse.crash()
-    world.after(fault.seconds, None, world.lighthouse.start)
+    house.crash()
+    world.after(fault.seconds, None, house.start)
     return True
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 POINTS = ("ask", "configure", "fetch", "serve", "reduce", "vote", "decided")
 """`vote`: before the lease is checked; `decided`: after it, before the optimizer steps."""
+VOTE_POINTS = ("prepared", "cross", "crossed", "settle")
+"""With the vote between groups: before it, in it, after it and before the lease is checked; and asking what it was."""
 _SOON = 0.004  # seconds; within a message's way
 
 
