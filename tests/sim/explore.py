@@ -7,6 +7,7 @@ import sys
 
 from tests.sim.untimed.search import Report, Search
 from tests.sim.untimed.values import KINDS, Rules
+from tests.sim.untimed.words import story
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
     print(report)
     for finding in report.findings:
         print()
-        print("\n".join(map(str, finding.actions)))
+        print(story(search.model, finding.actions))
         print(finding)
     return 1 if report.findings else 0
 

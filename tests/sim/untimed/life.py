@@ -24,7 +24,8 @@ ASK, VOTE, CROSS = 100, 200, 300
 """Calls of a rank: one of each is open at most."""
 Out = tuple[Any, ...]
 """What others see of an event: ("up", message), ("mesh", rank, config id, members), ("post", rank, row),
-("left", rank), ("commit", rank, ...), ("held", rank, state, value), ("end", why)."""
+("left", rank), ("commit", rank, ...), ("held", rank, state, value), ("end", why): for good, ("died", why): the group
+starts again."""
 
 
 class Life:
@@ -168,6 +169,8 @@ class Life:
                 self._feed(replace(values[0], call=VOTE + r))
             elif what == "crossed":
                 self._feed(m.Crossed(CROSS + r, r, rank.step.top.step, rank.step.quorum_id, values[0]))
+            elif what == "died":
+                self._out.append(("died", values[0]))
             else:
                 self._out.append((what, r, *values))
 

@@ -318,5 +318,8 @@ class Draft:
     def _out_end(self, name: str, why: str) -> None:
         self.end(name, keep_up=True)
 
+    def _out_died(self, name: str, why: str) -> None:
+        self._do_crash(name, True)
+
     def _out_wrong(self, name: str, invariant: str, text: str) -> None:
         self.wrong.append((invariant, f"{name}: {text}"))

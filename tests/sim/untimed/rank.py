@@ -21,7 +21,7 @@ from torchft_x.core.messages import AnswerQuorum, Vote
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step, Terms, over_error
 from torchft_x.core.types import State
-from torchft_x.errors import CollectiveError
+from torchft_x.errors import CollectiveError, StepError
 
 Said = list[tuple[Any, ...]]
 
@@ -56,7 +56,11 @@ class Rank:
         return terms
 
     def begin(self, name: str, answer: AnswerQuorum, out: list[tuple[Any, ...]]) -> Said:
-        plan = recovery.plan(answer.quorum, name, self.rank, init_sync=self.rules.init_sync, base=answer.base)
+        try:
+            plan = recovery.plan(answer.quorum, name, self.rank, init_sync=self.rules.init_sync, base=answer.base)
+        except StepError as e:  # nobody holds a complete state
+            self.step.unanswered()
+            return [("died", str(e))]
         place, size = recovery.participation(
             plan, contributes_after_heal=False, mode=WorldSizeMode.DYNAMIC, min_replica_size=self.rules.min_replica_size
         )
