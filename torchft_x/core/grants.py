@@ -40,7 +40,8 @@ class Grants:
         """Whether a member that asks at a boundary may simply run on. Empty: its join stands."""
         tenure = self._tenure
         here = tenure.holds_current(record) and join.member.state.committed_in == tenure.quorum_id
-        plain = join.reason is JoinReason.BOUNDARY and not (join.member.torn or join.member.shrink_only)
+        member = join.member
+        plain = join.reason is JoinReason.BOUNDARY and not (member.torn or member.shrink_only or member.commit_failures)
         if not (here and plain and join.number) or tenure.broken or record.lost:
             return []
         step = join.member.state.step
