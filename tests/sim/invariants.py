@@ -97,11 +97,21 @@ class Checker:
             if node is None or node.ended or any(r.process.dead for r in node.ranks):
                 continue
             states = {r.step.state for r in node.ranks}
-            if member.state != min(states):
+            if member.state != min(states) and not self._runs_on_alone(node, member, min(states)):
                 self._violated("I1", f"{self._name(quorum)} has {member.replica_id} at {member.state}, but its ranks "
                                f"stand at {', '.join(map(str, sorted(states)))}")  # fmt: skip
             if (len(states) > 1 or any(r.step.torn for r in node.ranks)) and not member.torn:
                 self._violated("I1", f"{self._name(quorum)} has {member.replica_id} whole, but it is torn")
+
+    def _runs_on_alone(self, node: GroupNode, member: Member, now_at: State) -> bool:
+        """R16: it asked, lost its session before the lighthouse did, and has committed on in the quorum it held.
+
+        What the lighthouse says of it is old then. Nobody is harmed: all members of that quorum run on, or nothing is
+        committed in it; and whoever receives the new one can heal to the old state from nobody.
+        """
+        held = node.machine.quorum
+        on = held is not None and member.state.committed_in == held.id == now_at.committed_in
+        return self._world.config.runs_on and on and now_at.step > member.state.step
 
     def _check_succession(self, quorum: Quorum) -> None:
         """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.
@@ -116,7 +126,7 @@ class Checker:
         inside = {c.replica_id for c in before.members}
         for member in quorum.members:
             name = member.replica_id
-            if name in inside and not member.torn and (name in carriers or member.state >= before.top):
+            if name in inside and not member.torn and (name in carriers or member.state > before.top):
                 return
         asked = {c.replica_id for c in quorum.members}
         for name in sorted(inside - asked):

@@ -84,13 +84,13 @@ def soak(minutes: float, processes: int, first_seed: int) -> tuple[swarm.Total, 
 def add_to_file(path: Path, total: swarm.Total, violations: int, cpu_seconds: float) -> dict[str, Any]:
     """Add this soak to what the file counts so far."""
     sums: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    faults = Counter(sums.get("faults", {}))
-    faults.update(total.faults)
-    numbers: dict[str, Any] = {k: v for k, v in asdict(total).items() if k != "faults"}
+    counters: dict[str, Counter[str]] = {"faults": total.faults, "modes": total.modes, "figures": total.figures}
+    counters = {name: Counter(sums.get(name, {})) + counter for name, counter in counters.items()}
+    numbers: dict[str, Any] = {k: v for k, v in asdict(total).items() if k not in counters}
     numbers.update(violations=violations, cpu_seconds=cpu_seconds, soaks=1)
     sums = {key: round(sums.get(key, 0) + value, 1) for key, value in numbers.items()}
-    sums["faults_total"] = faults.total()
-    sums["faults"] = dict(sorted(faults.items()))
+    sums["faults_total"] = counters["faults"].total()
+    sums.update({name: dict(sorted(counter.items())) for name, counter in counters.items()})
     path.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
     return sums
 

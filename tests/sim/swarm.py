@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from tests.sim.base import Rng
 from tests.sim.config import WorldConfig
 from tests.sim.faults import KINDS, Fault, arm
-from tests.sim.kinds.traps import POINTS
+from tests.sim.kinds.traps import POINTS, VOTE_POINTS
+from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
 from torchft_x.core.lighthouse import LighthouseConfig
 
@@ -34,6 +35,8 @@ class Report:
     quorums: int
     lineages: int
     seconds: float  # virtual
+    mode: str = "off"  # parts of the full protocol that were on
+    figures: Counter[str] = field(default_factory=Counter)  # what became of steps that did not commit at once
 
 
 @dataclass
@@ -47,10 +50,13 @@ class Total:
     lineages: int = 0
     virtual_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)  # runs by mode
+    figures: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: Report) -> None:
         r = report
-        self.merge(Total(1, r.events, r.commits, r.quorums, r.lineages, r.seconds, r.faults))
+        modes = Counter({r.mode: 1})
+        self.merge(Total(1, r.events, r.commits, r.quorums, r.lineages, r.seconds, r.faults, modes, r.figures))
 
     def merge(self, other: Total) -> None:
         self.runs += other.runs
@@ -59,13 +65,18 @@ class Total:
         self.quorums += other.quorums
         self.lineages += other.lineages
         self.virtual_seconds += other.virtual_seconds
-        self.faults.update(other.faults)
+        for mine, more in ((self.faults, other.faults), (self.modes, other.modes), (self.figures, other.figures)):
+            mine.update(more)
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        kinds, modes, figures = (
+            ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
+            for counter in (self.faults, self.modes, self.figures)
+        )
         return (
             f"{self.runs} runs, {self.faults.total()} faults, {self.events} events, {self.commits} commits, "
-            f"{self.quorums} quorums, {self.lineages} new lineages, {self.virtual_seconds:.0f} virtual seconds\n{kinds}"
+            f"{self.quorums} quorums, {self.lineages} new lineages, {self.virtual_seconds:.0f} virtual seconds\n"
+            f"faults: {kinds}\nruns: {modes}\nsteps: {figures}"
         )
 
 
@@ -99,9 +110,15 @@ def _config(rng: Rng) -> WorldConfig:
         join_timeout=rng.choose((0.1, 0.5)),
         min_replicas=rng.choose((1, least)),
         boot_id="host",
+        grant_seconds=rng.choose((0.2, 1.0)),
     )
     peers = rng.choose((1, 2)) if rng.chance(0.15) else 0
+    vote, runs_on, standby, redo = (rng.chance(0.5) for _ in range(4))
     return WorldConfig(
+        commit_vote=vote and not peers,
+        runs_on=runs_on,
+        standby=standby and not peers,
+        max_redo=2 if redo and not peers else 0,
         groups=groups,
         ranks=rng.choose((1, 1, 1, 2, 3)),
         peers=peers,
@@ -127,18 +144,21 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     target = rng.choose(groups)
     seconds = _duration(rng, config)
     if kind.startswith("trap_"):
-        return Fault(at, kind, target, seconds, rng.choose(POINTS))
+        points = (*POINTS, *VOTE_POINTS, *VOTE_POINTS) if config.commit_vote else POINTS
+        return Fault(at, kind, target, seconds, rng.choose(points))
     if kind in ("part", "part_one_way"):
         ends = rng.choose([(target, "lh"), ("lh", target), (target, rng.choose(groups)), ("s" + target, "lh")])
         if ends[0] == ends[1]:
             ends = (target, "lh")
+        if config.standby and rng.chance(0.3):
+            ends = tuple("lh2" if end == "lh" else end for end in ends)
         return Fault(at, kind, ends[0], seconds, ends[1])
     if kind == "cut":
         who = target if rng.chance(0.8) else "s" + target
         return Fault(at, kind, who, rng.choose((0.0, 0.02, 1.0)), rng.choose(("client", "server")) +
                      rng.choose(("", "+lose")))  # fmt: skip
     if kind == "pause":
-        who = rng.choose([*groups, *groups, "lh", *(f"u{i}" for i in range(config.peers))])
+        who = rng.choose([*groups, *groups, *_houses(config), *(f"u{i}" for i in range(config.peers))])
         one = str(rng.below(config.ranks)) if who in groups and rng.chance(0.3) else ""
         return Fault(at, kind, who, seconds, one)
     if kind == "crash":
@@ -152,8 +172,13 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "join":
         return Fault(at, kind, other=str(1 + rng.below(3)))
     if kind == "lighthouse":
-        return Fault(at, kind, seconds=rng.choose((0.02, 0.3, 3.0)))
+        house = rng.choose(_houses(config)) if config.standby else ""
+        return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)))
     return Fault(at, kind, target, seconds)
+
+
+def _houses(config: WorldConfig) -> list[str]:
+    return ["lh", "lh", "lh2"] if config.standby else ["lh"]
 
 
 def _duration(rng: Rng, config: WorldConfig) -> float:
@@ -187,8 +212,10 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
     world.transfers.spoiled.clear()
     world.broken_loads.clear()
     check_liveness(world)
+    check_newcomer(world)
     checker = world.checker
-    return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now)
+    return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now,
+                  world.config.mode, checker.figures)  # fmt: skip
 
 
 def check_liveness(world: World) -> None:
@@ -200,6 +227,30 @@ def check_liveness(world: World) -> None:
     calm = Calm(world)
     if not world.run_while(calm.unsettled, world.config.patience):
         world.violated("L1", f"{world.config.patience:.0f} s after the last fault: {calm.why}")
+
+
+def check_newcomer(world: World) -> None:
+    """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
+    config = world.config
+    if not config.runs_on or world.checker.newest is None or not _trains(world):
+        return
+    world.note("--- calm", "a newcomer")
+    newcomer = world.add_group("late")
+    step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
+    limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
+    if not world.run_while(lambda: not _inside(world, newcomer), limit):
+        world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
+
+
+def _trains(world: World) -> bool:
+    """Whether everybody is in one quorum."""
+    wanted = [s for s in world.supervisors.values() if s.wants]
+    return bool(wanted) and all(_inside(world, s) for s in wanted)
+
+
+def _inside(world: World, supervisor: SupervisorNode) -> bool:
+    quorum = world.checker.newest
+    return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
 
 
 class Calm:

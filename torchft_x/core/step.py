@@ -195,6 +195,8 @@ class Step:
         self._need(Phase.RUNNING)
         if kept is None or kept != self.top or self.state != self.top or self._redone >= self._max_redo:
             return False
+        if self.top.step == 0:
+            return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)
         self._redone += 1
         return True
 

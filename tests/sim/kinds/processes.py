@@ -148,6 +148,7 @@ def replace(world: World, fault: Fault) -> bool:
     supervisor = world.supervisors.get(fault.target)
     if supervisor is None or not supervisor.running or not supervisor.wants:
         return False
-    part(world, Fault(world.now, "part", fault.target, fault.seconds, world.lighthouse.site))
+    for house in world.lighthouses:
+        part(world, Fault(world.now, "part", fault.target, fault.seconds, house.site))
     supervisor.move()
     return True

@@ -65,7 +65,8 @@ def _crash_node(world: World, node: GroupNode, seconds: float) -> None:
 
 
 def _cut_node(world: World, node: GroupNode, seconds: float) -> None:
-    part(world, Fault(world.now, "part", node.group, seconds, world.lighthouse.site))
+    for house in world.lighthouses:
+        part(world, Fault(world.now, "part", node.group, seconds, house.site))
 
 
 def _break_session(world: World, node: GroupNode, seconds: float) -> None:
