@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from torchft_x.core.formation import Situation
-from torchft_x.core.types import JoinReason
+from torchft_x.core.types import JoinReason, State
 
 
 def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:

@@ -9,6 +9,7 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.messages import (
     AnswerQuorum,
     Ask,
+    CallGone,
     Extend,
     GrantArrived,
     GroupEffect,
@@ -304,6 +305,27 @@ class TestGroup:
         assert s.grant(11, join.number) == []
         s.feed(QuorumArrived(quorum(member("g:1", State(1, 7)), id=8, granted_through=2)))
         assert s.group.lease_until == 241.0
+
+    def test_a_rank_that_asks_again_after_the_others_run_on_runs_on_with_them(self) -> None:
+        """And does not begin at the quorum's top again."""
+        s = Stage(2)
+        s.commit(0)
+        s.ask(0, 1)
+        (join,) = of(SendJoin, s.ask(1, 1))
+        s.feed(CallGone(s.calls))
+        (answer,) = of(AnswerQuorum, s.grant(11, join.number))
+        assert answer.base == State(1, 7)
+        (again,) = of(AnswerQuorum, s.ask(1, 1))
+        assert again.base == State(1, 7)
+
+    def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        s.feed(CallGone(s.calls))
+        assert s.grant(11, join.number) == []
+        (answer,) = of(AnswerQuorum, s.ask(step=1))
+        assert answer.base == State(1, 7)
 
     def test_a_grant_that_answers_something_else_leaves_the_join_alone(self) -> None:
         s = Stage().granted(3)

@@ -186,8 +186,10 @@ class Group:
             lapsed = self._hold.quorum is not None and not self._hold.usable(now)
             join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
+                # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
+                sent = self._join is not None and self._sent_at is not None and self._session
                 self._join = join
-                effects += self._send_join(now)
+                effects += [] if sent else self._send_join(now)
         return effects
 
     def _on_call_gone(self, call: int) -> None:
@@ -321,9 +323,10 @@ class Group:
         effects = self._run_on(now)
         if effects or self._join is None or grant.number != self._number:
             return effects
-        # To the lighthouse the join is answered, but the grant came too late to be used: nobody would ask again.
-        self._join = replace(self._join, reason=JoinReason.REJOINED)
+        # To the lighthouse the join is answered. The ranks that wait can't use the grant (it came after the lease).
+        self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
         self._sent_at = None
+        self._owed.clear()
         return self._send_join(now)
 
     def _run_on(self, now: float) -> list[GroupEffect]:
@@ -337,6 +340,7 @@ class Group:
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []
         self._cleared = self._state
+        self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
         return self._answer_asks(base=self._state)
 
     def _on_depart(self) -> list[GroupEffect]:

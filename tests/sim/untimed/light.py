@@ -30,17 +30,13 @@ class Light:
         """Events are those of core, or ("age", renewed), or ("silent", replica ids)."""
         tenure = self.machine._tenure
         granted, asking = (tenure.quorum_id, tenure.granted_through), sorted(tenure.asking)
-        if isinstance(event, tuple):
-            effects = self._pass_time(*event)
-        else:
-            effects = self.machine.handle(event, 0.0)
+        effects = self._pass_time(*event) if isinstance(event, tuple) else self.machine.handle(event, 0.0)
         out: list[Out] = []
         if isinstance(event, m.Hello) and not any(_ends(e, event.session) for e in effects):
             out.append(("push", event.session, "welcome"))
-        if granted[0] == tenure.quorum_id and tenure.granted_through > granted[1] and asking and tenure.asking:
-            if any(isinstance(e, m.Extend) for e in effects):
-                names = ", ".join(asking)
-                out.append(("wrong", "L2", f"more is granted while {names} wait for the next quorum"))
+        more = granted[0] == tenure.quorum_id and tenure.granted_through > granted[1]
+        if more and asking and any(isinstance(e, m.Extend) for e in effects):
+            out.append(("wrong", "L2", f"more is granted while {', '.join(asking)} wait for the next quorum"))
         fresh = any(isinstance(e, m.Note) and e.event == "new_lineage" for e in effects)
         for effect in effects:
             out += _sent(effect, fresh)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tests.sim.untimed.values import Contribution, Rules, Value, told
 from torchft_x.core.types import Member, Quorum, State
