@@ -96,7 +96,7 @@ class TestLighthouse:
         s = Lights(join_timeout=0.0)
         s.hello("a:1")
         s.join("a:1")
-        s.unary("p:1", 1)
+        s.unary("p:1", 1, step=1)
         assert issued(s.join("a:1", s.committed())) == [["a:1", "p:1"]]
         assert s.granted(s.boundary("a:1", 2)) == []
 

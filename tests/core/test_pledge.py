@@ -12,6 +12,7 @@ from torchft_x.core.messages import (
     AnswerQuorum,
     AnswerVote,
     Ask,
+    CallGone,
     Crossed,
     GroupEffect,
     OverArrived,
@@ -177,6 +178,23 @@ def test_the_others_have_committed_late() -> None:
 def test_the_others_are_away_adopt() -> None:
     s, held = undecided()
     assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
+
+
+def test_a_rank_that_asks_again_hears_of_the_late_commit_too() -> None:
+    """Its call ended before the quorum came. Without the word it would stay behind, and the group would be torn."""
+    s = Stage(2)
+    s.vote(0)
+    s.vote(1)
+    s.cross(0)
+    s.cross(1, ok=False)
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    held = join.prepared
+    assert held is not None
+    s.feed(CallGone(s.calls))  # rank 1's
+    assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
+    (answer,) = of(AnswerQuorum, s.feed(Ask(90, 1, T, reason=JoinReason.FAILED)))
+    assert answer.commit == held
 
 
 def test_another_carrier_denies_redo() -> None:

@@ -14,7 +14,7 @@ from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core import messages as m
 from torchft_x.core.lighthouse import Lighthouse
-from torchft_x.core.types import Member, Quorum
+from torchft_x.core.types import Member, Quorum, group_of
 
 if TYPE_CHECKING:
     from tests.sim.peer_node import PeerNode
@@ -148,12 +148,14 @@ class LighthouseNode:
 
     def _refuse(self, effect: m.Refuse) -> None:
         self.world.note(self.name, "refuses: {}", effect.sentence)
+        if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
+            self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
             self.world.checker.on_turned_away(self, effect.session)
             self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None:
-            self.world.network.send(self.site, peer.process, peer.on_failed, effect.call, effect.sentence)
+            self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:
         for session in sessions:

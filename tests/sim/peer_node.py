@@ -114,6 +114,13 @@ class PeerNode:
             self.world.note(self.who, "got no quorum: {}", sentence)
             self.world.after(self.world.rng.uniform(*_RETRY), self.process, self._again)
 
+    def on_refused(self, call: int, sentence: str) -> None:
+        """The lighthouse won't have it, and has said why."""
+        if call == self._call:
+            self.world.note(self.who, "is refused: {}", sentence)
+            self.hopeless += 1
+            self.crash()
+
     def _again(self) -> None:
         if self._phase == "idle":
             self._ask()

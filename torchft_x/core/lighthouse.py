@@ -38,6 +38,7 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
 from torchft_x.core.takeover import Adopt, Takeover
 from torchft_x.core.tenure import Tenure
@@ -250,6 +251,14 @@ class Lighthouse:
         misfits = self._likeness.misfits()
         return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
+    def _refuse_stranded(self, decision: Form) -> list[LighthouseEffect]:
+        """Whoever can't heal within its library would cost every quorum it is in a step."""
+        effects: list[LighthouseEffect] = []
+        for member, sentence in stranded(decision.members):
+            record = self._roll.get(member.replica_id)
+            effects += self._alarm.refuse(record, sentence) if record is not None else []
+        return effects
+
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(leave.session)
         if record is None:
@@ -359,6 +368,7 @@ class Lighthouse:
         decision = self._outcome(now)
         if isinstance(decision, Form):
             refusals = self._refuse_misfits()  # one may have been away when the other asked
+            refusals += self._refuse_stranded(decision)
             effects += refusals
             decision = self._outcome(now) if refusals else decision
         return effects + self._issue(decision, now) if isinstance(decision, Form) else effects

@@ -98,6 +98,26 @@ def plan(
     )
 
 
+def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
+    """Those who could heal in a quorum of these members from the other library only, each with a sentence.
+
+    `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
+    steps only.
+    """
+    if len({_is_ours(m) for m in members}) < 2:
+        return []
+    settled = Quorum(0, 0, 0, members).settled
+    ready = list(settled.carriers)
+    homes = {_is_ours(m) for m in ready}
+    top = settled.top
+    behind = [
+        m
+        for m in members
+        if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
+    ]
+    return [(m, _across_libraries(m, ready, top)) for m in behind] if ready else []
+
+
 def participation(
     plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int
 ) -> tuple[int | None, int]:
