@@ -243,9 +243,11 @@ def check_newcomer(world: World) -> None:
 
 
 def _trains(world: World) -> bool:
-    """Whether everybody is in one quorum."""
+    """Whether everybody is in one quorum, has a session, and stays; and no trap's partition is left."""
     wanted = [s for s in world.supervisors.values() if s.wants]
-    return bool(wanted) and all(_inside(world, s) for s in wanted)
+    nodes = [s.node for s in wanted if s.node is not None]
+    stay = all(n.leaving_at is None and n.uplink.standing for n in nodes)
+    return bool(nodes) and stay and not world.network.blocked and all(_inside(world, s) for s in wanted)
 
 
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
