@@ -155,6 +155,7 @@ class LighthouseNode:
             self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None:
+            self.world.checker.on_call_refused(self, peer.who)
             self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:

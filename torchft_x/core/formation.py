@@ -48,6 +48,7 @@ class Situation:
     min_replicas: int = 1
     join_timeout: float = 0.0
     majority: bool = False  # other lighthouses may serve those of cur that are not here
+    standby: bool = False  # another lighthouse is first
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def form(s: Situation) -> Form | Wait:
         return too_few
     heirs = _heirs(s.cur, members)
     if not heirs:
-        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.over]
+        over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in over]
         if running:
             return Wait(
                 f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
@@ -90,17 +92,19 @@ def form(s: Situation) -> Form | Wait:
 def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:
     """With several lighthouses: may those of cur that are not here go on at another one?
 
-    Most of cur's members can be at one lighthouse only. An exact half waits for the lease of the others; fewer go on
-    only when the others have provably ended, because a lease that ends here may be renewed there.
+    Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
+    after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
+    may be renewed there.
     """
     if not s.majority or s.cur is None:
         return None
     here = sum(m.replica_id in asked for m in s.cur.members)
     rest = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
     total = len(s.cur.members)
-    if not rest or 2 * here > total or (2 * here == total and all(r in s.over for r in rest)):
+    half = 2 * here == total and not s.standby
+    if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
         return None
-    until = "the end of their lease" if 2 * here == total else "proof that they have ended"
+    until = "the end of their lease" if half else "proof that they have ended"
     return Wait(
         f"Only {here} of {total} members of q{s.cur.number} are here, and {listed(rest)} may go on at another "
         f"lighthouse: waiting for them, or for {until}."

@@ -162,9 +162,19 @@ class Lighthouse:
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
+            self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
         self._grants.on_hello(hello)
         return effects + self._catch_up(record)
+
+    def _notice_newer(self, quorum: Quorum, now: float) -> None:
+        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
+        c = self._config
+        if (c.majority or c.standby) and self.current is not None and quorum.id > self.current.id:
+            self._tenure.forget()
+            self._takeover = Takeover(c, now)
+            for record in self._roll:
+                self._tenure.recount(record)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -292,6 +302,7 @@ class Lighthouse:
         if record is None:
             return []
         self._roll.close(record)
+        self._takeover.forget(record.replica_id)
         self._tenure.recount(record)
         return self._alarm.probe(record, now)
 
@@ -386,6 +397,7 @@ class Lighthouse:
             self._tenure.situation(
                 self._roll, over, proven, self._announced, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, majority=c.majority or c.standby,
+                standby=c.standby,
             )
         )  # fmt: skip
 
@@ -393,7 +405,8 @@ class Lighthouse:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
         granted = self._takeover.granted_through(quorum)
         self._end_takeover()
-        self._tenure.adopt(quorum, self._roll, started_at=self._started_at, granted_through=granted)
+        began = self._now if self._config.majority or self._config.standby else self._started_at
+        self._tenure.adopt(quorum, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:

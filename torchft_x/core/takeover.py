@@ -64,6 +64,11 @@ class Takeover:
         if self.is_open and hello.quorum is not None:
             self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
 
+    def forget(self, replica_id: str) -> None:
+        """With several lighthouses: whoever is not here any more may be told something else at another one."""
+        if self._config.majority or self._config.standby:
+            self._reports.pop(replica_id, None)
+
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
         return max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
@@ -98,6 +103,11 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     if not fresh.reports:
         if fresh.standby:
             return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
+        if fresh.restarted and fresh.majority:
+            return Wait(
+                "A lighthouse has run before this one and no group has reported; they may go on at another lighthouse: "
+                "waiting until members of a quorum come over."
+            )
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end)
@@ -111,7 +121,8 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     here = total - len(absent)
     enough = not absent or lease_over
     if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
-        enough = 2 * here > total or (2 * here == total and lease_over)
+        here = sum(_is_here(fresh.reports.get(m.replica_id), newest, m) for m in newest.members)
+        enough = 2 * here > total or (2 * here == total and lease_over and not fresh.standby)
     if enough:
         return Adopt(newest)
     return Wait(
@@ -119,6 +130,11 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         "report it with a valid lease, or until every lease from before the start is over.",
         lease_end,
     )
+
+
+def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
+    """Without most of the members nobody has gone on elsewhere, whether their leases are over or not."""
+    return not member.library or (report is not None and report.quorum.id == newest.id)
 
 
 def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:

@@ -75,6 +75,7 @@ class Tenure:
         min_replicas: int,
         join_timeout: float,
         majority: bool,
+        standby: bool = False,
     ) -> Situation:
         """Everything that `formation.form` decides by. `announced`: groups whose supervisor is here."""
         silent = frozenset(
@@ -95,6 +96,7 @@ class Tenure:
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             majority=majority,
+            standby=standby,
         )
 
     def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
@@ -131,6 +133,13 @@ class Tenure:
             record.address = record.address or member.address
             record.lease_sent = started_at
             self.recount(record)
+
+    def forget(self) -> None:
+        """Other lighthouses have issued a newer quorum: the present one is not the newest."""
+        self.current = None
+        self.inside = frozenset()
+        self.missing, self.gone = set(), set()
+        self.broken, self.granted_through, self._steady = "", 0, False
 
     def _begin(self, quorum: Quorum) -> None:
         self.current = quorum
