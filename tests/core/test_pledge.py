@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import OURS, member, of, quorum
-from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.crossvote import CrossVote, objection, row
 from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.messages import (
     AnswerPrepared,
@@ -96,13 +96,31 @@ def test_all_ranks_in_both_rounds() -> None:
 def test_one_rank_that_says_no_prepares_nothing() -> None:
     s = Stage(2)
     s.vote(0)
-    (answer,) = s.vote(1, ok=False)
+    (answer,) = s.vote(1, ok=False, broken=True)
     assert isinstance(answer, AnswerVote)
     assert not answer.commit
     join = s.ask(reason=JoinReason.FAILED)
     assert join is not None
     assert join.prepared is None
     assert join.carried == (7,)  # proof for the others that nobody has committed in quorum 7
+
+
+def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
+    """Its reductions are good (too few contributed, or the user objects), so the others wait for it there."""
+    s = Stage(2)
+    s.vote(0)
+    (answer,) = s.vote(1, ok=False)
+    assert isinstance(answer, AnswerPrepared)
+    assert answer.vote is not None
+    assert "not ok" in objection([min(x) for x in zip(row(answer.vote), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
+    s.cross(0, ok=False)
+    (after,) = s.cross(1, ok=True)  # whatever it says it saw
+    assert isinstance(after, AnswerVote)
+    assert not after.commit
+    assert after.reason == "group rank 1 voted against step 4."
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert (join.prepared, join.carried) == (None, (7,))
 
 
 def test_one_rank_that_does_not_know_leaves_the_step_open() -> None:

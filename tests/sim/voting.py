@@ -42,7 +42,7 @@ class Voting:
         self.redoes = False  # the local gradients of the step before are reduced again in the quorum in hand
         self._rank = rank
         self._vote: LocalVote | None = None  # under way
-        self._crossed = False  # the group has let this rank vote between groups
+        self._crossed = False  # the group has told others that it holds this result
         self._held: Held | None = None  # undecided
         self._settling = False  # inside should_commit, a quorum is asked for
 
@@ -110,7 +110,7 @@ class Voting:
         if not self._answered(call):
             return
         rank, world = self._rank, self._rank.world
-        self._crossed = True
+        self._crossed = vote is None or vote.ok
         rank.wait = "cross"
         rank.deadlines.arm("cross", world.config.timeout)
         if rank.step.error is not None or rank.mesh is None:

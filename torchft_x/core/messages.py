@@ -384,7 +384,10 @@ class AnswerQuorum:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrepared:
-    """Tell these calls to vote between the groups, with this row; None: without a say (R13)."""
+    """Tell these calls to vote between the groups, with this row; None: without a say (R13).
+
+    A row that is not ok: the group holds no result, and says so to those who wait for it in the vote.
+    """
 
     calls: tuple[int, ...]
     vote: CrossVote | None

@@ -33,7 +33,7 @@ class Pledge:
         self._carrier = False  # whether this group holds its newest state, so that its vote is needed
         self._step: int | None = None  # that the local votes below are about
         self._votes: dict[int, Vote] = {}  # rank -> its newest vote on that step
-        self._abstains = ""  # why this group votes without a say and will not commit
+        self._abstains = ""  # why this group will not commit, though it takes part in the vote
 
     def __repr__(self) -> str:
         return f"<Pledge local={self._local} final={self._final} {self.prepared}>"
@@ -90,10 +90,12 @@ class Pledge:
             said = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
             return AnswerPrepared(answer.calls, said)
         complete = self._local.outcome == (False, answer.reason) and not any(v.broken for v in self._votes.values())
-        if self._carrier or not complete or not self._local.complete:
+        if not complete or not self._local.complete:
             return answer
-        self._abstains = answer.reason  # the others don't need this group, but they need it to take part (R13)
-        return AnswerPrepared(answer.calls, None)
+        # Its collectives are whole, so the others wait for it in the vote: a carrier says no there, a healer nothing (R13).
+        self._abstains = answer.reason
+        against = CrossVote(False, self._quorum_id, vote.step + 1, 0, 0)
+        return AnswerPrepared(answer.calls, against if self._carrier else None)
 
     def _digest(self) -> int:
         """One digest for all ranks; a rank meets only its own rank in other groups."""
