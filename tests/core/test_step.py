@@ -246,8 +246,8 @@ def test_an_unknown_outcome_leaves_the_rank_torn() -> None:
 class TestUndecided:
     """The vote between groups ended without an answer: the next quorum decides (R14, R15)."""
 
-    def held(self, at: State = State()) -> Step:
-        s = Step(min_replica_size=1)
+    def held(self, at: State | None = None) -> Step:
+        s, at = Step(min_replica_size=1), at or State()
         s.restore(at, 0)
         s.ask()
         s.begin(7, at, 0, 2)

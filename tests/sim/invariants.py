@@ -239,7 +239,9 @@ class Checker:
             record = house.machine._roll.get(node.replica_id)
             if record is None or record.proof or record.quorum_id != quorum.id:
                 continue
-            if house.machine.current is quorum and house.machine._alarm.is_over(record, house.clock.read(self._world.now)):
+            if house.machine.current is quorum and house.machine._alarm.is_over(
+                record, house.clock.read(self._world.now)
+            ):
                 self._violated("R13", f"{node.replica_id} commits in {self._name(quorum)}, which the {house.name} counts "
                                "as over for it")  # fmt: skip
 

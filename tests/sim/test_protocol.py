@@ -106,7 +106,7 @@ def test_after_max_redo_the_gradients_are_dropped() -> None:
     for _ in range(600):
         world.fabric.glitches.add("g1")
         world.run_for(0.005)
-    assert world.checker.figures["dropped at the limit"] > 0
+    assert world.checker.figures["lost: max_redo"] > 0
     assert all_is_well(world)
 
 

@@ -27,7 +27,7 @@ def spend(seconds: float, first_seed: int) -> swarm.Total:
 
 
 def test_some_seconds_of_swarm() -> None:
-    total = spend(4.0, first_seed=0)
+    total = spend(2.5, first_seed=0)
     assert total.runs > 3
     assert total.commits > 100
 

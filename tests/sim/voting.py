@@ -72,7 +72,8 @@ class Voting:
             self.redoes = rank.step.redo(kept)
             count["redos" if self.redoes else "dropped"] += 1
             if not self.redoes and kept is not None and kept == rank.step.top == rank.step.state:
-                count["dropped at the limit"] += 1
+                off = rank.world.config.max_redo == 0
+                count["lost: redo is off" if off else "lost: first step" if not kept.step else "lost: max_redo"] += 1
             rank.world.note(rank.process.name, "{} step {}", "reduces again" if self.redoes else "drops",
                             rank.step.top.step + 1)  # fmt: skip
 

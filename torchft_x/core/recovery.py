@@ -111,9 +111,7 @@ def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
     homes = {_is_ours(m) for m in ready}
     top = settled.top
     behind = [
-        m
-        for m in members
-        if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
+        m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
     ]
     return [(m, _across_libraries(m, ready, top)) for m in behind] if ready else []
 
