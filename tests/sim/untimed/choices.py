@@ -182,10 +182,13 @@ _FAULTS = {
 
 
 def is_well(model: Model, state: Global) -> bool:
-    """All groups that live stand at the same state, committed together at the target or beyond it."""
+    """All groups that live have committed the target or a later step together: in the quorum that each has in hand."""
     facts = model.facts(state)
-    first = facts[0]
-    return first.state.step >= model.rules.steps and all(set(f.states) == {first.state} for f in facts)
+    if not facts:
+        return True  # all have left
+    first = facts[0].state
+    together = all(set(f.states) == {first} and f.quorum_id == first.committed_in for f in facts)
+    return together and first.step >= model.rules.steps
 
 
 def is_cut_off(model: Model, state: Global) -> bool:

@@ -127,6 +127,8 @@ class Life:
 
     def _feed(self, event: m.GroupEvent) -> None:
         todo = deque(self.machine.handle(event, 0.0))
+        if any(isinstance(effect, m.PushEnd) for effect in todo):
+            todo = deque(effect for effect in todo if not isinstance(effect, m.FailCalls))  # the end says it all
         while todo:
             todo.extend(self._carry_out(todo.popleft()))
 
@@ -154,7 +156,7 @@ class Life:
             case m.PushEnd(sentence):
                 self._out.append(("end", sentence))
             case m.FailCalls():
-                self._out.append(("end", effect.sentence))
+                self._out.append(("died", effect.sentence))
         return []
 
     def _up(self, message: Any) -> None:

@@ -5,6 +5,7 @@ A global state is a tuple of numbers and small values; the actors behind the num
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from tests.sim.untimed.life import Life
@@ -54,12 +55,20 @@ class Model:
         self.closed = self.tables.messages.number("closed")
 
     def initial(self) -> Global:
-        lives = tuple(self.tables.lives.add(Life(self.rules, g, 1)) for g in self.names)
-        lights = tuple(self.tables.lights.add(Light(self.rules, i, i)) for i in range(self.rules.lights))
+        lives = tuple(self.new_life(g, 1) for g in self.names)
+        lights = tuple(self.new_light(i, i) for i in range(self.rules.lights))
         truth = self.truths.number(Truth())
         return Global(
             lights, lives, (), (), frozenset(), (1,) * len(lives), self.rules.lights, truth, self.rules.faults
         )
+
+    @cache  # noqa: B019  (a model lives as long as its exploration)
+    def new_life(self, group: str, attempt: int) -> int:
+        return self.tables.lives.add(Life(self.rules, group, attempt))
+
+    @cache  # noqa: B019
+    def new_light(self, place: int, nth: int) -> int:
+        return self.tables.lights.add(Light(self.rules, place, nth))
 
     def facts(self, state: Global) -> list[LifeFacts]:
         return [self.tables.lives.facts(n) for n in state.lives]
@@ -191,19 +200,17 @@ class Draft:
         """The next life of a group begins."""
         i = self.model.names.index(group)
         self.attempts[i] += 1
-        life = Life(self.model.rules, group, self.attempts[i])
-        self.lives[life.name] = self.model.tables.lives.add(life)
+        self.lives[f"{group}:{self.attempts[i]}"] = self.model.new_life(group, self.attempts[i])
 
     def _do_cut(self, session: int, keep_up: bool, keep_down: bool) -> None:
         self.cut(session, keep_up=keep_up, keep_down=keep_down)
 
     def _do_lighthouse(self, place: int, keep_down: bool) -> None:
-        rules = self.model.rules
         for session, channel in list(self.channels.items()):
             if channel.place == place:
                 self.cut(session, keep_up=False, keep_down=keep_down)
                 self.channels[session] = self.channels[session]._replace(up=())
-        self.lights[place] = self.model.tables.lights.add(Light(rules, place, self.started))
+        self.lights[place] = self.model.new_light(place, self.started)
         self.started += 1
 
     def _do_lease(self, aged: tuple[str, ...]) -> None:
@@ -257,7 +264,7 @@ class Draft:
             if what == "push":
                 self._push(*args)
             elif what == "issue":
-                self._issued(args[0])
+                self._issued(*args)
             else:
                 self.wrong.append((args[0], args[1]))
 
@@ -266,7 +273,7 @@ class Draft:
         if c is not None and c.down_open:
             self.channels[session] = c._replace(down=(*c.down, self.model.tables.messages.number(message)))
 
-    def _issued(self, quorum: Any) -> None:
+    def _issued(self, quorum: Any, fresh: bool) -> None:
         before = self.truth.newest
         able: list[str] = []
         claims: list[Wrong] = []
@@ -277,7 +284,7 @@ class Draft:
             member = quorum.member(name)
             if member is not None and f.joined and not member.torn and set(f.states) != {member.state}:
                 claims.append(("I1", f"the quorum has {name} at {member.state}, but it stands at {f.state}"))
-        self.truth, wrong = self.truth.issued(quorum, able, claims)
+        self.truth, wrong = self.truth.issued(quorum, fresh, able, claims)
         self.wrong += wrong
 
     def life(self, name: str, event: Any, meaning: Any = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from tests.sim.untimed import choices
@@ -62,12 +62,16 @@ class Search:
         self._actions: dict[Action, Action] = {}  # one object per action
         self._into: array[int] = array("q")  # transitions, as pairs of state numbers
         self._goals: set[int] = set()
+        self._watch: Collection[str] = ()  # invariants; empty: all
 
     def explore(
-        self, *, seconds: float, most: int = 1, progress: Callable[[Report], None] | None = None, live: bool = True
-    ) -> Report:
-        """Until everything is seen, `most` violations are found, or time is up. `live`: look for dead ends, too."""
+        self, *, seconds: float, most: int = 1, watch: Collection[str] = (),
+        progress: Callable[[Report], None] | None = None,
+    ) -> Report:  # fmt: skip
+        """Until everything is seen, `most` violations are found, or time is up. `watch`: these invariants only."""
         began = time.monotonic()
+        self._watch = watch
+        live = not watch or "L1" in watch
         level = [(self._number(self.model.initial(), -1, None), self.model.initial())]
         report = self.report
         while level and len(report.findings) < most:
@@ -118,6 +122,8 @@ class Search:
         for action in actions:
             report.transitions += 1
             after, wrong = model.after(state, action)
+            if wrong and self._watch:
+                wrong = [w for w in wrong if w[0] in self._watch]
             if wrong:
                 self._found(number, action, wrong)
                 continue

@@ -22,18 +22,24 @@ class Truth:
     values: frozenset[tuple[int, State, Value]] = frozenset()  # rank, state: with which parameters it was committed
     final: frozenset[tuple[int, int, int, Value]] = frozenset()  # rank, lineage, step: with which parameters
 
-    def issued(self, quorum: Quorum, able: Collection[str], claims: Collection[Wrong]) -> tuple[Truth, list[Wrong]]:
-        """A quorum is formed. `able`: members of the newest one that may still commit in it."""
+    def issued(
+        self, quorum: Quorum, fresh: bool, able: Collection[str], claims: Collection[Wrong]
+    ) -> tuple[Truth, list[Wrong]]:
+        """A quorum is formed. `fresh`: the lighthouse says that a new lineage begins with it.
+
+        `able`: members of the newest quorum that may still commit in it.
+        """
         wrong = list(claims)
-        before, starts, closed = self.newest, self.starts, self.closed
+        before, closed = self.newest, self.closed
         if before is not None:
             if quorum.id <= before.id:
                 wrong.append(("I3", f"quorum id {quorum.id} follows {before.id}"))
             if not any(_carries_on(before, m) for m in quorum.members):
-                starts, closed = (*starts, quorum.id), closed | {before.id}
+                closed = closed | {before.id}
                 outside = sorted(set(able) - {m.replica_id for m in quorum.members})
                 if outside:
-                    wrong.append(("I4", f"a new lineage begins while {', '.join(outside)} may still commit"))
+                    wrong.append(("I4", f"nobody carries on what {', '.join(outside)} may still commit in"))
+        starts = (*self.starts, quorum.id) if fresh else self.starts
         return replace(self, newest=quorum, starts=starts, closed=closed), wrong
 
     def committed(
@@ -74,6 +80,6 @@ def _carries_on(before: Quorum, member: Member) -> bool:
     """R9(a)."""
     inside = before.member(member.replica_id) is not None
     carried = any(c.replica_id == member.replica_id for c in before.carriers)
-    return not member.torn and inside and (carried or member.state >= before.top)
+    return not member.torn and inside and (carried or member.state > before.top)
 
 

@@ -42,12 +42,10 @@ class Teller(Draft):
             who = c.name if c is not None and c.down_open else f"session {session} (gone)"
             self.lines.append(f"   to {who}: {self.say(message)}")
 
-    def _issued(self, quorum: Quorum) -> None:
+    def _issued(self, quorum: Quorum, fresh: bool) -> None:
         self.names.setdefault(quorum.id, f"q{len(self.names) + 1}")
-        starts = len(self.truth.starts)
-        super()._issued(quorum)
-        fresh = " (a new lineage)" if len(self.truth.starts) > starts else ""
-        self.lines.append(f"   issues {self.say(quorum)}{fresh}")
+        super()._issued(quorum, fresh)
+        self.lines.append(f"   issues {self.say(quorum)}{' (a new lineage)' if fresh else ''}")
 
     def _out_up(self, name: str, message: Any) -> None:
         super()._out_up(name, message)
