@@ -111,9 +111,14 @@ class TestSuccession:
         s = situation(asks("b"), self.HEALING, lost={"a"})
         assert "No candidate holds the newest state of q1 (step 4 (quorum 3)), and a may still" in waits(s)
 
-    def test_R9a_a_healed_member_at_the_top_follows(self) -> None:
-        assert formed(situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"})) == ["b"]
+    def test_R9a_a_healed_member_follows_once_it_has_committed(self) -> None:
         assert formed(situation(asks("b", state=State(5, 10)), self.HEALING, lost={"a"})) == ["b"]
+
+    def test_R9a_healing_to_the_top_is_not_enough(self) -> None:
+        """a may have committed step 5: b took part in it with zeros and nothing to remember it by."""
+        s = situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"})
+        assert "a may still commit" in waits(s)
+        assert formed(situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
 
     def test_R9a_a_stranger_does_not_whatever_its_state(self) -> None:
         s = situation(asks("n", state=State(9, 9)), Q1, lost={"a", "b"}, over={"a"})
@@ -131,6 +136,29 @@ class TestSuccession:
 
     def test_R9b_those_inside_need_not_be_over(self) -> None:
         assert formed(situation(asks("b"), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
+
+
+class TestSeveralLighthouses:
+    """What isn't here may go on elsewhere."""
+
+    def decide(self, here: str, **fields: Any) -> Form | Wait:
+        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=10)
+        lost = set("abcd") - set(here)
+        return form(situation(asks(*here, state=State(4, 3)), cur, lost=lost, majority=True, **fields))
+
+    def test_most_go_on(self) -> None:
+        assert isinstance(self.decide("abc"), Form)
+
+    def test_half_wait_for_the_lease_of_the_others(self) -> None:
+        assert isinstance(self.decide("ab"), Wait)
+        assert isinstance(self.decide("ab", over={"c"}), Wait)
+        assert isinstance(self.decide("ab", over={"c", "d"}), Form)
+
+    def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
+        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
+        assert isinstance(decision, Wait)
+        assert "Only 1 of 4 members of q1 are here, and d may go on" in decision.reason
+        assert isinstance(self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"}), Form)
 
 
 class TestRebuild:

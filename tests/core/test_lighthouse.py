@@ -832,3 +832,35 @@ def test_a_hello_after_the_quorum_of_others_is_no_member() -> None:
     lighthouse = Lighthouse(LighthouseConfig(boot_id=BOOT), now=0.0, unix=UNIX)
     assert notes(lighthouse.handle(Hello(1, "a:1"), 0.0)) == ["hello"]
     assert lighthouse.current is None
+
+
+class TestAcrossLibraries:
+    """State is not moved between torchft's clients and ours: who could heal from the other library only is refused."""
+
+    def test_ours_behind_a_peers_client(self) -> None:
+        s = Scene(join_timeout=0.0)
+        assert issued(s.unary("p:1", 1, step=5)) == [["p:1"]]
+        s.hello("a:1")
+        s.join("a:1")
+        effects = s.unary("p:1", 2, step=6)
+        assert issued(effects) == [["p:1"]]
+        (refusal,) = of(Refuse, effects)
+        assert refusal.session == s.sessions["a:1"]
+        assert "state is not moved between the two libraries" in refusal.sentence
+
+    def test_a_peers_client_behind_ours(self) -> None:
+        s = Scene(join_timeout=0.0)
+        s.start("a:1")
+        s.unary("p:1", 1)
+        effects = s.join("a:1", s.committed())
+        assert issued(effects) == [["a:1"]]
+        (refusal,) = of(Refuse, effects)
+        assert refusal.call == 1
+
+    def test_not_where_there_is_one_to_heal_from(self) -> None:
+        s = Scene(join_timeout=0.0)
+        s.start("a:1")
+        s.hello("b:1")
+        s.join("b:1")
+        s.unary("p:1", 1, step=1)
+        assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1", "p:1"]]

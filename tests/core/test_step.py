@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.core.step import Phase, Step, over_error
-from torchft_x.core.types import JoinReason, State
+from torchft_x.core.types import JoinReason, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
 Q = 7
@@ -241,3 +241,78 @@ def test_an_unknown_outcome_leaves_the_rank_torn() -> None:
     step.vote()
     step.unknown()
     assert step.ask().torn
+
+
+class TestUndecided:
+    """The vote between groups ended without an answer: the next quorum decides (R14, R15)."""
+
+    def held(self, at: State | None = None) -> Step:
+        s, at = Step(min_replica_size=1), at or State()
+        s.restore(at, 0)
+        s.ask()
+        s.begin(7, at, 0, 2)
+        s.vote()
+        outcome = s.settle(False, "no answer", undecided=True)
+        assert outcome.undecided
+        assert not outcome.committed
+        terms = s.ask()
+        assert terms.reason is JoinReason.FAILED
+        assert terms.commit_failures == 0  # nothing has failed yet
+        return s
+
+    def test_it_was_committed_elsewhere(self) -> None:
+        s = self.held()
+        outcome = s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+        assert outcome is not None
+        assert (outcome.committed, outcome.step, outcome.quorum_id, outcome.participants) == (True, 0, 7, 2)
+        assert s.state == State(1, 7)
+        assert s.batches_committed == 2
+        assert not s.redo(State())  # those gradients are used up
+
+    def test_it_was_committed_nowhere_and_is_reduced_again(self) -> None:
+        s = self.held(State(4, 3))
+        outcome = s.begin(8, State(4, 3), 0, 1)
+        assert outcome is not None
+        assert not outcome.committed
+        assert "committed nowhere" in outcome.reason
+        assert s.state == State(4, 3)
+        assert s.redo(State(4, 3))
+
+    def test_at_step_0_equal_states_need_not_be_equal_parameters(self) -> None:
+        """With init_sync the next quorum may hand out another member's weights (tests/sim found it)."""
+        s = self.held()
+        s.begin(8, State(), 0, 1)
+        assert not s.redo(State())
+
+    def test_a_result_it_does_not_hold(self) -> None:
+        s = Step(min_replica_size=1)
+        s.ask()
+        with pytest.raises(StepError, match="holds no such result"):
+            s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+        with pytest.raises(StepError, match="what this rank holds is step 1 of quorum 7"):
+            self.held().begin(8, State(1, 6), 0, 1, commit=Prepared(6, 1, 99))
+
+    def test_gradients_of_another_state_are_not_reduced_again(self) -> None:
+        s = self.held()
+        s.begin(8, State(3, 2), None, 1)
+        assert not s.redo(State())
+        assert not s.redo(State(3, 2))  # it has to heal first
+        assert not s.redo(None)
+
+    def test_redo_has_an_end_and_starts_anew_with_a_commit(self) -> None:
+        s = Step(min_replica_size=1, max_redo=2)
+        s.restore(State(4, 3), 0)
+        done = []
+        for quorum_id in range(5, 9):
+            s.ask()
+            s.begin(quorum_id, State(4, 3), 0, 1)
+            done.append(s.redo(State(4, 3)))
+            s.fail(RuntimeError("x"), quorum_id)
+        assert done == [True, True, False, False]
+        s.ask()
+        s.begin(9, State(4, 3), 0, 1)
+        s.vote()
+        assert s.settle(True).committed
+        s.ask()
+        s.begin(10, State(5, 9), 0, 1)
+        assert s.redo(State(5, 9))

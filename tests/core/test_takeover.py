@@ -76,3 +76,30 @@ def test_R8a_a_peers_client_need_not_report() -> None:
 
 def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
     assert start(fresh(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)
+
+
+P3 = quorum(member("a"), member("b"), member("c"), id=12)
+
+
+def test_a_standby_makes_no_first_quorum() -> None:
+    decision = start(fresh(999.0, standby=True))
+    assert isinstance(decision, Wait)
+    assert decision.until is None
+
+
+def test_a_standby_takes_over_what_most_members_bring() -> None:
+    both = {"majority": True, "standby": True}
+    assert isinstance(start(fresh(999.0, reports={"a": report(P3)}, **both)), Wait)
+    assert start(fresh(reports={"a": report(P3), "c": report(P3)}, **both)) == Adopt(P3)
+
+
+def test_a_standby_that_half_have_come_to_waits_for_the_lease() -> None:
+    reports = {"a": report(OLD)}
+    assert isinstance(start(fresh(120.0, reports=reports, majority=True)), Wait)
+    assert start(fresh(121.0, reports=reports, majority=True)) == Adopt(OLD)
+
+
+def test_with_a_standby_about_most_of_the_members_are_enough_after_a_restart() -> None:
+    reports = {"a": report(P3), "b": report(P3)}
+    assert isinstance(start(fresh(reports=reports)), Wait)
+    assert start(fresh(reports=reports, majority=True)) == Adopt(P3)

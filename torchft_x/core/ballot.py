@@ -35,6 +35,21 @@ class Ballot:
         """Whether some rank waits for the outcome."""
         return bool(self._calls)
 
+    @property
+    def step(self) -> int | None:
+        """Step of the ballot in hand."""
+        return self._step
+
+    @property
+    def outcome(self) -> tuple[bool, str] | None:
+        """The decision and why not; None: undecided."""
+        return self._outcome
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has voted."""
+        return len(self._votes) == self._world_size
+
     def open(self, quorum_id: int) -> list[GroupEffect]:
         """A new quorum is in hand. Whoever still waits for the old ballot is told that it is void."""
         effects = self.cancel("the group has moved on to the next quorum.") if self._calls else []

@@ -41,11 +41,14 @@ class Situation:
     candidates: tuple[Candidate, ...]
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
     over: Collection[str] = frozenset()  # of cur's members: those that provably commit nothing more in it (R9b)
+    proven: Collection[str] = frozenset()  # of those: for another reason than the end of their lease
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
+    majority: bool = False  # other lighthouses may serve those of cur that are not here
+    standby: bool = False  # another lighthouse is first
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,39 @@ def form(s: Situation) -> Form | Wait:
         return too_few
     heirs = _heirs(s.cur, members)
     if not heirs:
-        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.over]
+        over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in over]
         if running:
             return Wait(
                 f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
             )
+    elsewhere = _elsewhere(s, asked)
+    if elsewhere is not None:
+        return elsewhere
     return Form(members, rebuild=s.broken or _changed(s.cur, chosen), new_lineage=not heirs)
+
+
+def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:
+    """With several lighthouses: may those of cur that are not here go on at another one?
+
+    Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
+    after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
+    may be renewed there.
+    """
+    if not s.majority or s.cur is None:
+        return None
+    here = sum(m.replica_id in asked for m in s.cur.members)
+    rest = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
+    total = len(s.cur.members)
+    half = 2 * here == total and not s.standby
+    if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
+        return None
+    until = "the end of their lease" if half else "proof that they have ended"
+    return Wait(
+        f"Only {here} of {total} members of q{s.cur.number} are here, and {listed(rest)} may go on at another "
+        f"lighthouse: waiting for them, or for {until}."
+    )
 
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:
@@ -122,11 +151,14 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
 
 
 def _heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
-    """R9(a): was somebody here a carrier of cur, or stands at its top or above now? Mere membership does not do."""
+    """R9(a): was somebody here a carrier of cur, or has committed in it? Mere membership does not do.
+
+    Nor does a heal to its top: a carrier that is away may have committed the next step since, with the healer's zeros.
+    """
     top = cur.top
     inside = {m.replica_id for m in cur.members}
     carriers = {m.replica_id for m in cur.carriers}
-    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state >= top) for m in members)
+    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state > top) for m in members)
 
 
 def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:

@@ -7,17 +7,20 @@ asks again on every new session, because a join belongs to its session (R3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from torchft_x.core.ballot import Ballot
+from torchft_x.core.hold import Hold
+from torchft_x.core.join import GroupConfig, make_join
 from torchft_x.core.messages import (
     AnswerQuorum,
     AnswerVote,
     Ask,
     CallGone,
+    Crossed,
     Depart,
     FailCalls,
     FencedArrived,
+    GrantArrived,
     GroupEffect,
     GroupEvent,
     Hello,
@@ -29,44 +32,17 @@ from torchft_x.core.messages import (
     RefusedArrived,
     SendJoin,
     SendLeave,
+    SendProgress,
     SessionDown,
     SessionUp,
     Tick,
     Vote,
 )
+from torchft_x.core.pledge import Pledge
 from torchft_x.core.traits import Traits, merge
-from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
-from torchft_x.errors import ConfigError
+from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
-# If ranks give different reasons, the one that says most about the state of the group wins.
-_REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupConfig:
-    """What does not change over the life of a group."""
-
-    replica_id: str
-    """``<group id>:<nonce>``."""
-    address: str
-    """Of the group server, ``http://host:port``."""
-    store_address: str
-    """``host:port`` of the group's TCPStore."""
-    world_size: int = 1
-    """Ranks in the group."""
-    library: str = ""
-    """``torchft_x/<version>``; what it says decides who may heal from whom."""
-    life: Life = Life()
-    data: str = ""
-    """JSON object handed to the other members, or empty."""
-    boot_id: str = ""
-    """Of the own host. With it a refused connect proves this life's death to a lighthouse on the same host."""
-
-    def __post_init__(self) -> None:
-        if not self.replica_id:
-            raise ConfigError("replica_id is empty; a group needs a name like 'train_0:<nonce>'.")
-        if self.world_size < 1:
-            raise ConfigError(f"world_size is {self.world_size}; a group has at least one rank.")
+__all__ = ["Group", "GroupConfig"]
 
 
 class Group:
@@ -80,32 +56,33 @@ class Group:
         self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
         self._told: Traits | None = None  # what was sent on the present session
         self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
-        self._quorum: Quorum | None = None  # quorum in hand: newest received
-        self._lease_until = now  # of the quorum in hand, own monotonic clock
-        self._over = ""  # why the quorum in hand can't be used any more; '' while it can
+        self._number = 0  # under which it was sent last; a grant of that number answers it
+        self._hold = Hold(now)  # the quorum in hand
+        self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
+        self._late: Prepared | None = None  # committed late with the quorum in hand; who is owed it hears of it, too
         self._state = State()  # newest the group server knows: last asked with, or committed since
-        self._ballot = Ballot(config.world_size)
+        self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
+        self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
         self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last told
         self._session = False  # whether a session to the lighthouse stands
         self._no_session = "no session to the lighthouse yet"  # why not, for people
         self._end = ""  # why the group must stop; every later call gets it
 
     def __repr__(self) -> str:
-        quorum = f"q{self._quorum.number}" if self._quorum else "none"
-        return f"<Group {self._config.replica_id} {self._state} quorum={quorum} {self.waiting or 'idle'}>"
+        return f"<Group {self._config.replica_id} {self._state} {self._hold} {self.waiting or 'idle'}>"
 
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
     def quorum(self) -> Quorum | None:
         """Quorum in hand."""
-        return self._quorum
+        return self._hold.quorum
 
     @property
     def lease_until(self) -> float:
         """End of the lease of the quorum in hand, on the group's monotonic clock."""
-        return self._lease_until
+        return self._hold.lease_until
 
     @property
     def state(self) -> State:
@@ -135,9 +112,9 @@ class Group:
             life=self._config.life,
             address=self._config.address,
             state=self._state,
-            quorum=self._quorum,
-            granted_through=self._quorum.granted_through if self._quorum else 0,
-            lease_left=max(0.0, self._lease_until - now) if self._quorum else 0.0,
+            quorum=self._hold.quorum,
+            granted_through=self._hold.granted_through,
+            lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
             boot_id=self._config.boot_id,
             library=self._config.library,
         )
@@ -151,18 +128,21 @@ class Group:
                 return self._on_ask(event, now)
             case Vote():
                 return self._on_vote(event, now)
+            case Crossed():
+                return self._on_crossed(event, now)
             case CallGone(call):
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
+                self._hold.forget_requests()
                 self._told = None
                 return self._send_join(now, new_session=True)
             case SessionDown(reason):
-                self._session = False
-                self._no_session = reason
-                self._maybe_withdraw()
+                return self._on_session_down(reason, now)
             case QuorumArrived(quorum):
                 return self._on_quorum(quorum)
+            case GrantArrived():
+                return self._on_grant(event, now)
             case OverArrived():
                 return self._on_over(event)
             case FencedArrived(by):
@@ -173,7 +153,7 @@ class Group:
             case Depart():
                 return self._on_depart()
             case Tick():
-                pass  # nothing here ends by itself: ranks bring their own deadlines, the lease is checked at the vote
+                return self._progress(now)  # ranks bring their own deadlines, the lease is checked at the vote
         return []
 
     def _on_ask(self, ask: Ask, now: float) -> list[GroupEffect]:
@@ -187,26 +167,34 @@ class Group:
             self._declared[ask.rank] = ask.traits
             self._traits = None
         owed = self._owed.pop(ask.rank, None)
-        usable = self._join is None and not self._over and now <= self._lease_until
-        if owed is not None and owed.state == ask.state and usable and self._quorum is not None:
-            return [AnswerQuorum((ask.call,), self._quorum, self._lease_until)]
+        if owed is not None and owed.state == ask.state and self._join is None and self._hold.usable(now):
+            return [self._answer((ask.call,), commit=self._late)]
+        if self._may_run_on(ask, now):
+            self._cleared = ask.state
+            return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
         effects: list[GroupEffect] = []
         older = self._asks.get(ask.rank)
         if older is not None and older.call != ask.call:
             text = f"group rank {ask.rank} has asked for a quorum again, from another call."
             effects.append(FailCalls((older.call,), text, retry=False))
         self._asks[ask.rank] = ask
-        effects += self._release_voters()
+        effects += self._pledge.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
-            self._state = min(a.state for a in self._asks.values())
-            join = self._make_join(now)
+            state = min(a.state for a in self._asks.values())
+            if state != self._state:
+                self._pledge.moved()
+            self._state = state
+            lapsed = self._hold.quorum is not None and not self._hold.usable(now)
+            join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
+                # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
+                sent = self._join is not None and self._sent_at is not None and self._session
                 self._join = join
-                effects += self._send_join(now)
+                effects += [] if sent else self._send_join(now)
         return effects
 
     def _on_call_gone(self, call: int) -> None:
-        self._ballot.gone(call)
+        self._pledge.gone(call)
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
@@ -222,51 +210,140 @@ class Group:
         self._sent_at = None
         self._owed.clear()
 
+    def _on_session_down(self, reason: str, now: float) -> list[GroupEffect]:
+        self._session = False
+        self._no_session = reason
+        self._hold.forget_requests()
+        self._maybe_withdraw()
+        return self._run_on(now)  # R16
+
     def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
         """Only the answer to the join in hand counts. Anything else belongs to an earlier session (R3)."""
-        stale = self._quorum is not None and quorum.id <= self._quorum.id
+        stale = quorum.id <= self._hold.quorum_id
         if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
             text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
-        self._quorum = quorum
-        self._lease_until = self._sent_at + quorum.lease
-        self._over = ""
+        self._hold.receive(quorum, self._sent_at)
+        self._cleared = None
+        effects, commit = self._pledge.open(quorum)
+        self._late = commit
+        if commit is not None:
+            self._state = commit.state
+        return effects + self._answer_asks(commit=commit)
+
+    def _answer(
+        self, calls: tuple[int, ...], *, base: State | None = None, commit: Prepared | None = None
+    ) -> AnswerQuorum:
+        quorum = self._hold.quorum
+        assert quorum is not None
+        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit)
+
+    def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
+        """The join in hand is answered: every rank that waits hears it."""
         self._join = None
         self._sent_at = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()
-        effects = self._ballot.open(quorum.id)
-        if calls:
-            effects.append(AnswerQuorum(calls, quorum, self._lease_until))
-        return effects
+        return [self._answer(calls, base=base, commit=commit)] if calls else []
 
     def _on_over(self, event: OverArrived) -> list[GroupEffect]:
-        if self._quorum is None or event.quorum_id != self._quorum.id or self._over:
+        if event.quorum_id != self._hold.quorum_id or self._hold.over:
             return []
-        self._over = f"quorum {event.quorum_id} is over: {event.reason}"
+        self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
         push = PushOver(event.quorum_id, event.lost, event.reason)
-        return [push, *self._ballot.cancel(self._over)]
+        return [push, *self._pledge.over(self._hold.over)]
+
+    # --- commit --------------------------------------------------------------------------------------------------
+
+    @property
+    def _frozen(self) -> str:
+        """R4: why nothing is committed now, or ''."""
+        return self._end or ("the group has asked for the next quorum." if self._join is not None else "")
 
     def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
-        frozen = "the group has asked for the next quorum." if self._join is not None else ""  # R4
-        objection = self._end or self._over or frozen
+        objection = self._end or self._hold.over or self._frozen
         if objection:
             return [AnswerVote((vote.call,), False, objection)]
-        lease_until = (
-            self._lease_until if self._quorum is not None else now
-        )  # a peer's client may vote without a quorum
-        effects = self._ballot.vote(vote, now=now, lease_until=lease_until)
-        if self._quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
-            self._state = State(self._quorum.top.step + 1, self._quorum.id)
-        return effects + self._release_voters()
+        # a peer's client may vote without a quorum
+        lease_until = self._hold.lease_until if self._hold.quorum is not None else now
+        effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
+        return self._committed(effects, vote.step) + self._pledge.release(frozenset(self._asks))
 
-    def _release_voters(self) -> list[GroupEffect]:
-        """A rank that asks for the next quorum will not vote any more: those that did would wait for ever."""
-        gone = sorted(set(self._asks) - self._ballot.voted)
-        if not gone or not self._ballot.waiting:
+    def _on_crossed(self, event: Crossed, now: float) -> list[GroupEffect]:
+        """That the quorum is over meanwhile changes nothing: a vote that has passed is the decision (R13)."""
+        if self._frozen:
+            return [AnswerVote((event.call,), False, self._frozen)]
+        effects = self._pledge.crossed(event, now=now, lease_until=self._hold.lease_until)
+        return self._committed(effects, event.step) + self._pledge.release(frozenset(self._asks))
+
+    def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
+        """See whether these answers tell a commit, and move on with it."""
+        if self._hold.quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
+            state = State(step + 1, self._hold.quorum.id)
+            if state != self._state:
+                self._state = state
+                self._pledge.committed()
+        return effects
+
+    # --- running on ----------------------------------------------------------------------------------------------
+
+    def _may_run_on(self, ask: Ask, now: float) -> bool:
+        """Whether this rank's next step is covered by what the group holds. All ranks at a state hear the same."""
+        held = self._hold.quorum
+        if not self._config.runs_on or held is None or self._join is not None or self._hold.over:
+            return False
+        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (ask.torn or ask.shrink_only)
+        if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
+            return False
+        if ask.state == self._cleared:
+            return True
+        self._step_seconds = ask.step_seconds or self._step_seconds
+        return (
+            self._everybody_carries
+            and not self._asks
+            and self._hold.allows(ask.state.step + 1, now, connected=self._session)
+        )
+
+    @property
+    def _everybody_carries(self) -> bool:
+        """R7: a quorum in which somebody heals is left after one step, so that the healed contribute."""
+        held = self._hold.quorum
+        return held is not None and len(held.carriers) == len(held.members)
+
+    def _progress(self, now: float) -> list[GroupEffect]:
+        """Ask for more steps, or a longer lease, ahead of need."""
+        if not (self._config.runs_on and self._session) or self._join is not None:
             return []
-        ranks = ", ".join(str(rank) for rank in gone)
-        return self._ballot.cancel(f"group rank {ranks} asked for a new quorum instead of voting.")
+        if not self._hold.wants_more(self._state.step, now):
+            return []
+        number = self._hold.progress(now)
+        return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
+
+    def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
+        if not self._hold.extend(grant):
+            return []
+        effects = self._run_on(now)
+        if effects or self._join is None or grant.number != self._number:
+            return effects
+        # To the lighthouse the join is answered. The ranks that wait can't use the grant (it came after the lease).
+        self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
+        self._sent_at = None
+        self._owed.clear()
+        return self._send_join(now)
+
+    def _run_on(self, now: float) -> list[GroupEffect]:
+        """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
+        join = self._join
+        if join is None or join.reason is not JoinReason.BOUNDARY or not self._config.runs_on or not self._asks:
+            return []
+        in_hand = self._state.committed_in == self._hold.quorum_id and self._everybody_carries
+        if join.member.torn or join.member.shrink_only or join.member.commit_failures or not in_hand:
+            return []
+        if not self._hold.allows(self._state.step + 1, now, connected=self._session):
+            return []
+        self._cleared = self._state
+        self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
+        return self._answer_asks(base=self._state)
 
     def _on_depart(self) -> list[GroupEffect]:
         if self._end:
@@ -287,7 +364,7 @@ class Group:
         self._asks.clear()
         self._owed.clear()
         effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
-        return effects + self._ballot.cancel(sentence)
+        return effects + self._pledge.cancel(sentence)
 
     # --- the join ------------------------------------------------------------------------------------------------
 
@@ -297,32 +374,12 @@ class Group:
         if new_session or self._sent_at is None:
             self._sent_at = now
         told, self._told = self._told, self._join.traits
-        return [replace(self._join, traits=None) if told is self._told else self._join]
+        self._number = self._hold.number(now) if self._config.runs_on else 0
+        traits = None if told is self._told else self._join.traits
+        return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 
-    def _make_join(self, now: float) -> SendJoin:
-        """One join out of all ranks' asks. The weakest rank speaks for the group (I2)."""
-        asks = [self._asks[rank] for rank in range(self._config.world_size)]
-        c = self._config
-        uneven = len({a.state for a in asks}) > 1  # one rank missed a commit: no complete state, the group heals
-        handles = tuple(a.handle for a in asks)
-        member = Member(
-            replica_id=c.replica_id,
-            address=c.address,
-            store_address=c.store_address,
-            state=self._state,
-            torn=uneven or any(a.torn for a in asks),
-            world_size=c.world_size,
-            shrink_only=any(a.shrink_only for a in asks),
-            commit_failures=max(a.commit_failures for a in asks),
-            data=c.data,
-            handles=handles if any(handles) else (),
-            library=c.library,
-        )
-        reason = min((a.reason for a in asks), key=_REASON_ORDER.index)
-        lapsed = self._quorum is not None and (self._over or now > self._lease_until)
-        if lapsed and reason is JoinReason.BOUNDARY:
-            reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
-        suspects = sorted({s for a in asks for s in a.suspects})
+    def _group_traits(self) -> Traits | None:
+        """What all ranks together declared. None: nothing."""
         if self._traits is None:
-            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(c.world_size)])
-        return SendJoin(member, reason, tuple(suspects), self._traits if self._traits.items else None)
+            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(self._config.world_size)])
+        return self._traits if self._traits.items else None

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.grants import Grants
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
@@ -32,11 +33,13 @@ from torchft_x.core.messages import (
     LighthouseEvent,
     Note,
     Probed,
+    Progress,
     Refuse,
     Tick,
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
 from torchft_x.core.takeover import Adopt, Takeover
 from torchft_x.core.tenure import Tenure
@@ -65,6 +68,7 @@ class Lighthouse:
         self._takeover = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._announced: set[str] = set()  # groups whose supervisor is here
         self._noted = ""  # reason for waiting that was noted last
@@ -123,6 +127,8 @@ class Lighthouse:
                 return self._on_hello(event, now)
             case Join():
                 return self._on_join(event, now)
+            case Progress():
+                return self._on_progress(event, now)
             case Leave():
                 return self._on_leave(event, now)
             case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
@@ -164,8 +170,19 @@ class Lighthouse:
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
+            self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
+        self._grants.on_hello(hello)
         return effects + self._catch_up(record)
+
+    def _notice_newer(self, quorum: Quorum, now: float) -> None:
+        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
+        c = self._config
+        if (c.majority or c.standby) and self.current is not None and quorum.id > self.current.id:
+            self._tenure.forget()
+            self._takeover = Takeover(c, now)
+            for record in self._roll:
+                self._tenure.recount(record)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -209,6 +226,9 @@ class Lighthouse:
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
             return self._alarm.refuse(record, changed)
+        extended = self._grants.on_boundary(record, join, now)
+        if extended:
+            return extended
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
@@ -221,6 +241,12 @@ class Lighthouse:
         if join.traits is not None or record.replica_id not in self._tenure.inside:
             effects += self._refuse_misfits()
         return effects
+
+    def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(progress.session)
+        if record is None:
+            return []
+        return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: Record, candidate: Candidate) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
@@ -243,6 +269,14 @@ class Lighthouse:
         misfits = self._likeness.misfits()
         return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
+    def _refuse_stranded(self, decision: Form) -> list[LighthouseEffect]:
+        """Whoever can't heal within its library would cost every quorum it is in a step."""
+        effects: list[LighthouseEffect] = []
+        for member, sentence in stranded(decision.members):
+            record = self._roll.get(member.replica_id)
+            effects += self._alarm.refuse(record, sentence) if record is not None else []
+        return effects
+
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(leave.session)
         if record is None:
@@ -250,7 +284,8 @@ class Lighthouse:
         record.hear(now)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
-        clean = clean or (self.current is not None and leave.state.committed_in == self.current.id)
+        at_end = self.current is not None and leave.state.committed_in == self.current.id
+        clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
         self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
@@ -275,6 +310,7 @@ class Lighthouse:
         if record is None:
             return []
         self._roll.close(record)
+        self._takeover.forget(record.replica_id)
         self._tenure.recount(record)
         return self._alarm.probe(record, now)
 
@@ -351,6 +387,7 @@ class Lighthouse:
         decision = self._outcome(now)
         if isinstance(decision, Form):
             refusals = self._refuse_misfits()  # one may have been away when the other asked
+            refusals += self._refuse_stranded(decision)
             effects += refusals
             decision = self._outcome(now) if refusals else decision
         return effects + self._issue(decision, now) if isinstance(decision, Form) else effects
@@ -362,17 +399,22 @@ class Lighthouse:
                 return outcome
         inside = [r for r in self._roll if r.replica_id in self._tenure.inside]
         over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
+        proven = frozenset(r.replica_id for r in inside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
-                self._roll, over, self._announced, now=now, min_replicas=c.min_replicas, join_timeout=c.join_timeout
+                self._roll, over, proven, self._announced, now=now, min_replicas=c.min_replicas,
+                join_timeout=c.join_timeout, majority=c.majority or c.standby,
+                standby=c.standby,
             )
-        )
+        )  # fmt: skip
 
     def _adopt(self, quorum: Quorum) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        granted = self._takeover.granted_through(quorum)
         self._end_takeover()
-        self._tenure.adopt(quorum, self._roll, started_at=self._started_at)
+        began = self._now if self._config.majority or self._config.standby else self._started_at
+        self._tenure.adopt(quorum, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:

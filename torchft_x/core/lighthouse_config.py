@@ -29,13 +29,23 @@ class LighthouseConfig:
     """Nothing can have come before, so a fresh lighthouse without a report starts at once (R8)."""
     restarted: bool = False
     """A lighthouse of this job has run before: without a report a fresh one waits for the old lease to end (R8)."""
+    grant_seconds: float = 1.0
+    """How much a grant is worth: a newcomer waits about that long (R7)."""
+    grant_steps: int = 4096
+    """Most steps of one grant."""
+    majority: bool = False
+    """There are other lighthouses for the same groups: go on only with most of the last quorum's members."""
+    standby: bool = False
+    """Another lighthouse is first: this one makes no first quorum (implies `majority`)."""
     boot_id: str = ""
     """Of the own host: a refused connect proves death only there (R9)."""
 
     def __post_init__(self) -> None:
         if self.min_replicas < 1:
             raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
-        for name in ("tick", "heartbeat_timeout", "lease"):
+        if self.grant_steps < 1:
+            raise ConfigError(f"grant_steps is {self.grant_steps}; a grant has at least 1 step.")
+        for name in ("tick", "heartbeat_timeout", "lease", "grant_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number of seconds.")
         for name in ("join_timeout", "lease_margin", "hello_grace"):

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
 # --- into the lighthouse ---------------------------------------------------------------------------------------------
 
@@ -45,6 +46,19 @@ class Join:
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
     traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
+    number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
+    step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A member of the quorum runs on and wants its grant and its lease extended ahead of need."""
+
+    session: int
+    quorum_id: int
+    step: int  # committed so far
+    number: int  # echoed by the grant
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,7 @@ class Tick:
 LighthouseEvent = (
     Hello
     | Join
+    | Progress
     | Leave
     | Healed
     | Heard
@@ -161,6 +176,17 @@ class Issue:
     quorum: Quorum
     sessions: tuple[int, ...]
     calls: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Tell this session that it may run on in its quorum; the answer to the join or progress of that number."""
+
+    session: int
+    quorum_id: int
+    granted_through: int
+    lease: float
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +234,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | SendOver | Fence | Refuse | Probe | Note
+LighthouseEffect = Issue | Extend | SendOver | Fence | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
@@ -228,11 +254,26 @@ class Ask:
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
     traits: Traits | None = None  # what the rank declares; None: as last told
+    step_seconds: float = 0.0  # how long a step takes; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
     """One rank's vote on (quorum, step). quorum 0: a peer's client, which doesn't say."""
+
+    call: int
+    rank: int
+    step: int  # committed before it
+    quorum_id: int
+    ok: bool
+    digest: int = 0  # of this rank's result, 64 bits unsigned; only used with the vote between groups
+    contributors: int = 0  # groups whose gradients are in the result; the same on all ranks
+    broken: bool = False  # not ok because a reduction failed, so this rank can't take part in the vote between groups
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """How the vote between groups ended for one rank. not ok: it did not pass, or nothing is known."""
 
     call: int
     rank: int
@@ -264,6 +305,14 @@ class QuorumArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantArrived:
+    quorum_id: int
+    granted_through: int
+    lease: float
+    number: int  # of the join or progress it answers
+
+
+@dataclass(frozen=True, slots=True)
 class OverArrived:
     quorum_id: int
     lost: tuple[str, ...]
@@ -288,10 +337,12 @@ class Depart:
 GroupEvent = (
     Ask
     | Vote
+    | Crossed
     | CallGone
     | SessionUp
     | SessionDown
     | QuorumArrived
+    | GrantArrived
     | OverArrived
     | FencedArrived
     | RefusedArrived
@@ -310,6 +361,18 @@ class SendJoin:
     reason: JoinReason
     suspects: tuple[str, ...]
     traits: Traits | None = None  # None: the lighthouse has them already
+    number: int = 0
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendProgress:
+    """Ask for more, on the present session, without stopping."""
+
+    quorum_id: int
+    step: int
+    number: int
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +387,19 @@ class AnswerQuorum:
     calls: tuple[int, ...]
     quorum: Quorum
     lease_until: float
+    base: State | None = None  # where the step begins, if not at the quorum's top: a later step of the same quorum
+    commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPrepared:
+    """Tell these calls to vote between the groups, with this row; None: without a say (R13).
+
+    A row that is not ok: the group holds no result, and says so to those who wait for it in the vote.
+    """
+
+    calls: tuple[int, ...]
+    vote: CrossVote | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,4 +437,15 @@ class PushEnd:
     fenced: bool
 
 
-GroupEffect = SendJoin | SendLeave | AnswerQuorum | AnswerVote | FailCalls | PushOver | PushEnd | Note
+GroupEffect = (
+    SendJoin
+    | SendProgress
+    | SendLeave
+    | AnswerQuorum
+    | AnswerPrepared
+    | AnswerVote
+    | FailCalls
+    | PushOver
+    | PushEnd
+    | Note
+)

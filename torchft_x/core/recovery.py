@@ -44,8 +44,12 @@ class Plan:
     commit_failures: int  # the most failed commits in a row of any member
 
 
-def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True) -> Plan:
+def plan(
+    quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None
+) -> Plan:
     """The part of `replica_id`'s group rank `group_rank` in this quorum.
+
+    `base`: where the step begins, if not at the quorum's top: a later step of the same quorum, which all members carry.
 
     With `init_sync`, members that all stand at step 0 start from one member's weights: everybody but the primary
     heals from it.
@@ -57,8 +61,10 @@ def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = 
     replica_ids = tuple(m.replica_id for m in members)
     if replica_id not in replica_ids:
         raise ConfigError(f"{replica_id} is not a member of quorum {quorum.id} ({', '.join(replica_ids)}).")
-    top = quorum.top
-    at_top = [i for i, m in enumerate(members) if not m.torn and m.state == top]
+    settled = quorum.settled
+    top = settled.top if base is None else base
+    carriers = {m.replica_id for m in settled.carriers}
+    at_top = [i for i, m in enumerate(members) if m.replica_id in carriers]
     if not at_top:
         raise StepError(
             f"no member of quorum {quorum.id} holds a complete state ({', '.join(replica_ids)}): every one broke off "
@@ -90,6 +96,24 @@ def plan(quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = 
         handles=tuple(m.handles[group_rank] if group_rank < len(m.handles) else "" for m in members),
         commit_failures=max(m.commit_failures for m in members),
     )
+
+
+def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
+    """Those who could heal in a quorum of these members from the other library only, each with a sentence.
+
+    `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
+    steps only.
+    """
+    if len({_is_ours(m) for m in members}) < 2:
+        return []
+    settled = Quorum(0, 0, 0, members).settled
+    ready = list(settled.carriers)
+    homes = {_is_ours(m) for m in ready}
+    top = settled.top
+    behind = [
+        m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
+    ]
+    return [(m, _across_libraries(m, ready, top)) for m in behind] if ready else []
 
 
 def participation(

@@ -6,6 +6,10 @@
                     |                  |
                     +---unanswered--> IDLE   (an `ask` in RUNNING abandons that step)
 
+With the vote between groups a step may end undecided: this rank holds the result, and whether another group has
+committed it nobody here knows. Then the next quorum decides (R14): `begin` commits it first, or it was never committed
+and may be reduced again.
+
 The shell (train.manager) calls the verbs under its lock and carries out what they return; nothing here waits.
 Two ways to be unable to commit are kept apart:
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from torchft_x.core.types import JoinReason, State
+from torchft_x.core.types import JoinReason, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
 
@@ -66,6 +70,7 @@ class Outcome:
     participants: int
     reason: str  # why it was dropped; empty if committed
     give_up: str = ""
+    undecided: bool = False  # not committed yet; the next quorum says
 
 
 class Step:
@@ -74,9 +79,10 @@ class Step:
     Args:
         min_replica_size: fewest participants a commit needs (I7).
         max_retries: failed commits in a row that are still forgiven; None: no limit.
+        max_redo: times the same gradients are reduced again before they are dropped.
     """
 
-    def __init__(self, *, min_replica_size: int, max_retries: int | None = None) -> None:
+    def __init__(self, *, min_replica_size: int, max_retries: int | None = None, max_redo: int = 2) -> None:
         self.phase = Phase.IDLE  # see the module's picture
         self.state = State()  # what this rank holds completely (R19: moves by a heal only when the heal is whole)
         self.batches_committed = 0  # sum of participants over committed steps
@@ -90,11 +96,14 @@ class Step:
         self.objection: Exception | None = None  # why this rank can't vote yes though its reductions are good
         self._min_replica_size = min_replica_size
         self._max_retries = max_retries
+        self._max_redo = max_redo
+        self._redone = 0  # times the gradients in hand were reduced again
         self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
         self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
         self._healed = False  # a heal ended in the quorum in hand
         self._over: tuple[int, Exception] | None = None  # newest quorum known to be over; may be known before `begin`
         self._vote: LocalVote | None = None  # set in VOTING
+        self._open: tuple[LocalVote, int] | None = None  # an undecided step's vote and participants
 
     def __repr__(self) -> str:
         return (
@@ -121,14 +130,40 @@ class Step:
         self._need(Phase.ASKING)
         self.phase = Phase.IDLE
 
-    def begin(self, quorum_id: int, top: State, rank: int | None, size: int) -> None:
-        """The quorum is here. `rank` is the place among its `size` participants, None for who contributes zeros."""
+    def begin(
+        self, quorum_id: int, top: State, rank: int | None, size: int, commit: Prepared | None = None
+    ) -> Outcome | None:
+        """The quorum is here. `rank` is the place among its `size` participants, None for who contributes zeros.
+
+        `top`: where the step begins. `commit`: a result this rank holds and commits before anything else; the outcome
+        of that step is returned. Also returned is the end of an undecided step that was never committed.
+        """
         self._need(Phase.ASKING)
+        ended = self._decide_open(commit)
         self.phase, self.quorum_id, self.top = Phase.RUNNING, quorum_id, top
         self.rank, self.size = rank, size
         self._reason, self._suspects, self._healed = JoinReason.BOUNDARY, (), False
         if self._over is not None and self._over[0] >= quorum_id:
             self.fail(self._over[1])
+        return ended
+
+    def _decide_open(self, commit: Prepared | None) -> Outcome | None:
+        held, self._open = self._open, None
+        if held is None:
+            if commit is not None:
+                raise StepError(f"{commit.state} is to be committed, but this rank holds no such result; stopping.")
+            return None
+        vote, size = held
+        if commit is None:
+            why = "it was committed nowhere, as the next quorum shows"
+            return Outcome(vote.step, vote.quorum_id, False, size, why)
+        if commit.state != State(vote.step + 1, vote.quorum_id):
+            raise StepError(
+                f"{commit.state} is to be committed, but what this rank holds is step {vote.step + 1} of quorum "
+                f"{vote.quorum_id}; stopping."
+            )
+        self._commit(vote, size)
+        return Outcome(vote.step, vote.quorum_id, True, size, "")
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
@@ -155,6 +190,16 @@ class Step:
             self._over = (quorum_id, error)
         return self.quorum_id == quorum_id and self.fail(error, quorum_id)
 
+    def redo(self, kept: State | None) -> bool:
+        """Whether the local gradients that were computed at the state `kept` are reduced again in this quorum (R15)."""
+        self._need(Phase.RUNNING)
+        if kept is None or kept != self.top or self.state != self.top or self._redone >= self._max_redo:
+            return False
+        if self.top.step == 0:
+            return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)
+        self._redone += 1
+        return True
+
     # --- healing ----------------------------------------------------------------------------------------------------
 
     def healed(self, state: State, batches_committed: int) -> None:
@@ -163,7 +208,7 @@ class Step:
         if state != self.top:
             raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
         self.state, self.batches_committed = state, batches_committed
-        self.torn, self._healed = False, True
+        self.torn, self._healed, self._redone = False, True, 0
 
     def heal_failed(self, error: Exception, *, torn: bool) -> bool:
         """The heal did not work; `torn`: it had begun to overwrite what this rank holds.
@@ -192,8 +237,11 @@ class Step:
         self.phase = Phase.VOTING
         return self._vote
 
-    def settle(self, commit: bool, reason: str = "") -> Outcome:
-        """The group has decided. On commit the state moves on to (step + 1, quorum)."""
+    def settle(self, commit: bool, reason: str = "", *, undecided: bool = False) -> Outcome:
+        """The group has decided. On commit the state moves on to (step + 1, quorum).
+
+        `undecided`: it could not decide after it had told the other groups that it holds the result.
+        """
         self._need(Phase.VOTING)
         vote = self._vote
         assert vote is not None
@@ -203,16 +251,23 @@ class Step:
             )
         self.phase, self._vote = Phase.IDLE, None
         if commit:
-            self.state = State(vote.step + 1, vote.quorum_id)
-            self.batches_committed += self.size
-            self.commit_failures = 0
+            self._commit(vote, self.size)
             self._reason = JoinReason.HEALED if self._healed else JoinReason.BOUNDARY
             return Outcome(vote.step, vote.quorum_id, True, self.size, "")
+        if undecided:
+            self._open = (vote, self.size)
+            self._reason = JoinReason.FAILED
+            return Outcome(vote.step, vote.quorum_id, False, self.size, reason, undecided=True)
         self.commit_failures += 1
         # Good on this side, bad elsewhere in the group: its other ranks' process groups are broken.
         self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
         why = self._why(vote) or reason or "another rank of the group voted no"
         return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+
+    def _commit(self, vote: LocalVote, participants: int) -> None:
+        self.state = State(vote.step + 1, vote.quorum_id)
+        self.batches_committed += participants
+        self.commit_failures = self._redone = 0
 
     def unknown(self) -> None:
         """The group's decision did not arrive. It may have committed without us: nothing can be said but stop."""

@@ -21,6 +21,7 @@ class Report:
 
     quorum: Quorum
     lease_valid: bool
+    granted_through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Fresh:
     restarted: bool  # told that a lighthouse has run before
     hello_grace: float
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
+    majority: bool = False  # other lighthouses serve the same groups
+    standby: bool = False  # another one is first, so that a first quorum is its business
 
 
 class Takeover:
@@ -59,7 +62,16 @@ class Takeover:
 
     def hear(self, hello: Hello) -> None:
         if self.is_open and hello.quorum is not None:
-            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0)
+            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+
+    def forget(self, replica_id: str) -> None:
+        """With several lighthouses: whoever is not here any more may be told something else at another one."""
+        if self._config.majority or self._config.standby:
+            self._reports.pop(replica_id, None)
+
+    def granted_through(self, quorum: Quorum) -> int:
+        """The highest step that a member says it was granted in this quorum."""
+        return max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
 
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
@@ -78,6 +90,8 @@ class Takeover:
                 restarted=c.restarted,
                 hello_grace=c.hello_grace,
                 old_lease=lease + c.lease_margin,
+                majority=c.majority or c.standby,
+                standby=c.standby,
             )
         )
 
@@ -87,6 +101,13 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     lease_end = fresh.started_at + fresh.old_lease
     lease_over = fresh.now >= lease_end
     if not fresh.reports:
+        if fresh.standby:
+            return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
+        if fresh.restarted and fresh.majority:
+            return Wait(
+                "A lighthouse has run before this one and no group has reported; they may go on at another lighthouse: "
+                "waiting until members of a quorum come over."
+            )
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end)
@@ -96,13 +117,24 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         return Start()
     newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
     absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
-    if not absent or lease_over:
+    total = len(newest.members)
+    here = total - len(absent)
+    enough = not absent or lease_over
+    if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
+        here = sum(_is_here(fresh.reports.get(m.replica_id), newest, m) for m in newest.members)
+        enough = 2 * here > total or (2 * here == total and lease_over and not fresh.standby)
+    if enough:
         return Adopt(newest)
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
         "report it with a valid lease, or until every lease from before the start is over.",
         lease_end,
     )
+
+
+def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
+    """Without most of the members nobody has gone on elsewhere, whether their leases are over or not."""
+    return not member.library or (report is not None and report.quorum.id == newest.id)
 
 
 def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:

@@ -18,6 +18,9 @@ class Tenure:
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
+        self.gone: set[str] = set()  # of current: lost
+        self.granted_through = 0  # highest step ever granted in current
+        self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = first_id  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
 
@@ -32,6 +35,16 @@ class Tenure:
     def holds_current(self, record: Record) -> bool:
         """Whether this member is in the present quorum and has received it."""
         return self.current is not None and record.replica_id in self.inside and record.quorum_id == self.current.id
+
+    @property
+    def quorum_id(self) -> int:
+        """0: none."""
+        return self.current.id if self.current else 0
+
+    @property
+    def pending(self) -> bool:
+        """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
+        return bool(not self._steady or self.broken or self.gone or self.asking)
 
     def with_committed_in(self, member: Member) -> Member:
         """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
@@ -48,16 +61,21 @@ class Tenure:
         (self.asking.add if asks else self.asking.discard)(replica_id)
         awaited = replica_id in self.inside and not asks and not record.lost
         (self.missing.add if awaited else self.missing.discard)(replica_id)
+        gone = replica_id in self.inside and bool(record.lost)
+        (self.gone.add if gone else self.gone.discard)(replica_id)
 
     def situation(
         self,
         roll: Roll,
         over: frozenset[str],
+        proven: frozenset[str],
         announced: set[str],
         *,
         now: float,
         min_replicas: int,
         join_timeout: float,
+        majority: bool,
+        standby: bool = False,
     ) -> Situation:
         """Everything that `formation.form` decides by. `announced`: groups whose supervisor is here."""
         silent = frozenset(
@@ -71,26 +89,28 @@ class Tenure:
             candidates=candidates(roll),
             lost=frozenset(r.replica_id for r in roll if r.lost and r.replica_id in self.inside),
             over=over,
+            proven=proven,
             broken=bool(self.broken),
             silent_healthy=silent,
             absent_groups=frozenset(g for g in announced if g not in groups),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
+            majority=majority,
+            standby=standby,
         )
 
     def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
         cur = self.current
-        top = max((m.state for m in decision.members if not m.torn), default=State())
         quorum = Quorum(
             id=self.next_id,
             config_id=self.next_id if decision.rebuild or cur is None else cur.config_id,
             number=self._number + 1,
             members=decision.members,
             created=unix,
-            granted_through=top.step + 1,  # one step at a time, until part 3 sizes grants (R7)
             lease=lease,
         )
+        quorum = replace(quorum, granted_through=quorum.top.step + 1)
         self.next_id += 1
         self._begin(quorum)
         for member in quorum.members:
@@ -103,21 +123,32 @@ class Tenure:
                 self.recount(record)
         return quorum
 
-    def adopt(self, quorum: Quorum, roll: Roll, *, started_at: float) -> None:
+    def adopt(self, quorum: Quorum, roll: Roll, *, started_at: float, granted_through: int = 0) -> None:
         """R8: take over the newest quorum that was reported. Its members' leases began before this life did."""
         self.raise_ids(quorum.id)
         self._begin(quorum)
+        self.granted_through = max(self.granted_through, granted_through)
         for member in quorum.members:
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = started_at
             self.recount(record)
 
+    def forget(self) -> None:
+        """Other lighthouses have issued a newer quorum: the present one is not the newest."""
+        self.current = None
+        self.inside = frozenset()
+        self.missing, self.gone = set(), set()
+        self.broken, self.granted_through, self._steady = "", 0, False
+
     def _begin(self, quorum: Quorum) -> None:
         self.current = quorum
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
+        self.gone = set()
         self.broken = ""
+        self.granted_through = quorum.granted_through
+        self._steady = len(quorum.carriers) == len(quorum.members) and all(m.library for m in quorum.members)
         self._number = max(self._number, quorum.number)
 
 

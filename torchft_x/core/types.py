@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from torchft_x.core.settle import Settlement, settle
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class State:
@@ -36,11 +38,16 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A reduced result this member may not forget alone (R12). `digest` guards its bits."""
+    """A reduced result this member may not forget alone (R12)."""
 
-    quorum: int
-    step: int
-    digest: int
+    quorum: int  # in which it was reduced
+    step: int  # the state's step once it is committed
+    digest: int  # guards its bits
+
+    @property
+    def state(self) -> State:
+        """What a member stands at that commits it."""
+        return State(self.step, self.quorum)
 
 
 class JoinReason(str, Enum):
@@ -69,6 +76,7 @@ class Member:
     handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
     prepared: Prepared | None = None
     library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
+    carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.settle
 
     @property
     def group_id(self) -> str:
@@ -95,15 +103,22 @@ class Quorum:
         return None
 
     @property
+    def settled(self) -> Settlement:
+        """What its members stand at once prepared results are dealt with (R14)."""
+        if not any(m.prepared for m in self.members):
+            top = max((m.state for m in self.members if not m.torn), default=State())
+            return Settlement(top, tuple(m for m in self.members if not m.torn and m.state == top))
+        return settle(self.members, State())
+
+    @property
     def top(self) -> State:
-        """Newest complete state among the members. Prepared results are settled in part 4 (R14)."""
-        return max((m.state for m in self.members if not m.torn), default=State())
+        """Newest complete state among the members."""
+        return self.settled.top
 
     @property
     def carriers(self) -> tuple[Member, ...]:
         """Members at the top: healing sources, and those whose gradients count."""
-        top = self.top
-        return tuple(m for m in self.members if not m.torn and m.state == top)
+        return self.settled.carriers
 
 
 def group_of(replica_id: str) -> str:

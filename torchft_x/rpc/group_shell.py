@@ -215,7 +215,7 @@ class GroupShell:
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
             self._on_push(effect)
-        else:
+        elif isinstance(effect, m.Note):
             log.info("%s", effect.text)
 
     def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:

@@ -157,7 +157,7 @@ class LighthouseShell:
             self._refuse(effect)
         elif isinstance(effect, m.Probe):
             self._probe(effect)
-        else:
+        elif isinstance(effect, m.Note):
             self._note(effect)
 
     def _issue(self, effect: m.Issue) -> None:

@@ -1,0 +1,267 @@
+"""Two rounds before a commit: all ranks hold the result, then all groups say so (R12-R14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.scene import OURS, member, of, quorum
+from torchft_x.core.crossvote import CrossVote, objection, row
+from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.messages import (
+    AnswerPrepared,
+    AnswerQuorum,
+    AnswerVote,
+    Ask,
+    CallGone,
+    Crossed,
+    GroupEffect,
+    OverArrived,
+    QuorumArrived,
+    SendJoin,
+    SessionUp,
+    Vote,
+)
+from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
+
+NAME = "g:1"
+T = State(4, 3)
+
+
+class Stage:
+    """A group at state T that stands in quorum 7 with h, both carriers unless told otherwise."""
+
+    def __init__(self, world_size: int = 1, *, own: State = T, other: State = T) -> None:
+        config = GroupConfig(
+            replica_id=NAME, address="", store_address="", world_size=world_size, library=OURS, commit_vote=True
+        )
+        self.now = 0.0
+        self.ranks = world_size
+        self.group = Group(config, 0.0)
+        self.calls = 0
+        self.feed(SessionUp())
+        self.ask(own)
+        self.arrive(7, member(NAME, own), member("h:1", other))
+
+    def feed(self, event: object) -> list[GroupEffect]:
+        return self.group.handle(event, self.now)  # type: ignore[arg-type]
+
+    def ask(self, state: State = T, reason: JoinReason = JoinReason.BOUNDARY) -> Member | None:
+        effects: list[GroupEffect] = []
+        for rank in range(self.ranks):
+            self.calls += 1
+            effects += self.feed(Ask(self.calls, rank, state, reason=reason))
+        sent = of(SendJoin, effects)
+        return sent[0].member if sent else None
+
+    def arrive(self, id: int, *members: Member) -> AnswerQuorum:
+        (answer,) = of(AnswerQuorum, self.feed(QuorumArrived(self.quorum(id, *members))))
+        return answer
+
+    def quorum(self, id: int, *members: Member) -> Quorum:
+        return quorum(*members, id=id, granted_through=5)
+
+    def vote(self, rank: int = 0, ok: bool = True, digest: int = 9, **fields: bool) -> list[GroupEffect]:
+        self.calls += 1
+        return self.feed(Vote(self.calls, rank, 4, 7, ok, digest, 2, **fields))
+
+    def cross(self, rank: int = 0, ok: bool = True) -> list[GroupEffect]:
+        self.calls += 1
+        return self.feed(Crossed(self.calls, rank, 4, 7, ok))
+
+
+def test_a_commit_takes_both_rounds() -> None:
+    s = Stage()
+    (prepared,) = s.vote()
+    assert prepared == AnswerPrepared((s.calls,), CrossVote(True, 7, 5, 9, 2))
+    assert s.group.state == T
+    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+    assert s.group.state == State(5, 7)
+    join = s.ask(State(5, 7))
+    assert join is not None
+    assert join.prepared is None
+    assert join.carried == (7,)
+
+
+def test_all_ranks_in_both_rounds() -> None:
+    s = Stage(2)
+    assert s.vote(0, digest=1) == []
+    (prepared,) = of(AnswerPrepared, s.vote(1, digest=2))
+    assert len(prepared.calls) == 2
+    assert prepared.vote is not None
+    assert prepared.vote.digest not in (0, 1, 2)  # one for the whole group
+    assert s.cross(1) == []
+    assert s.cross(0) == [AnswerVote((s.calls, s.calls - 1), True, "")]
+
+
+def test_one_rank_that_says_no_prepares_nothing() -> None:
+    s = Stage(2)
+    s.vote(0)
+    (answer,) = s.vote(1, ok=False, broken=True)
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.prepared is None
+    assert join.carried == (7,)  # proof for the others that nobody has committed in quorum 7
+
+
+def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
+    """Its reductions are good (too few contributed, or the user objects), so the others wait for it there."""
+    s = Stage(2)
+    s.vote(0)
+    (answer,) = s.vote(1, ok=False)
+    assert isinstance(answer, AnswerPrepared)
+    assert answer.vote is not None
+    assert "not ok" in objection([min(x) for x in zip(row(answer.vote), row(CrossVote(True, 7, 5, 9, 2)), strict=True)])
+    s.cross(0, ok=False)
+    (after,) = s.cross(1, ok=True)  # whatever it says it saw
+    assert isinstance(after, AnswerVote)
+    assert not after.commit
+    assert after.reason == "group rank 1 voted against step 4."
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert (join.prepared, join.carried) == (None, (7,))
+
+
+def test_one_rank_that_does_not_know_leaves_the_step_open() -> None:
+    s = Stage(2)
+    s.vote(0)
+    s.vote(1)
+    s.cross(0)
+    (answer,) = s.cross(1, ok=False)
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+    assert s.group.state == T
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.prepared is not None
+    assert join.prepared.state == State(5, 7)
+
+
+def test_the_lease_is_checked_at_the_commit() -> None:
+    s = Stage()
+    s.vote()
+    s.now = 120.1
+    (answer,) = s.cross()
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+    assert "lease" in answer.reason
+
+
+def test_a_vote_that_passed_counts_though_the_quorum_is_over() -> None:
+    s = Stage()
+    s.vote()
+    s.feed(OverArrived(7, ("h:1",), "it died"))
+    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+
+
+def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
+    s = Stage()
+    s.feed(OverArrived(7, ("h:1",), "it died"))
+    (answer,) = s.vote()
+    assert isinstance(answer, AnswerVote)
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.prepared is None
+
+
+def test_R4_nothing_is_committed_after_the_join() -> None:
+    s = Stage(2)
+    s.vote(0)
+    s.vote(1)
+    s.cross(0)
+    s.ask(reason=JoinReason.FAILED)
+    (answer,) = s.cross(1)
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+
+
+def undecided() -> tuple[Stage, Prepared]:
+    s = Stage()
+    s.vote()
+    s.cross(ok=False)
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.prepared is not None
+    return s, join.prepared
+
+
+def test_the_others_have_committed_late() -> None:
+    s, held = undecided()
+    answer = s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7)))
+    assert answer.commit == held
+    assert s.group.state == State(5, 7)
+
+
+def test_the_others_are_away_adopt() -> None:
+    s, held = undecided()
+    assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
+
+
+def test_a_rank_that_asks_again_hears_of_the_late_commit_too() -> None:
+    """Its call ended before the quorum came. Without the word it would stay behind, and the group would be torn."""
+    s = Stage(2)
+    s.vote(0)
+    s.vote(1)
+    s.cross(0)
+    s.cross(1, ok=False)
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    held = join.prepared
+    assert held is not None
+    s.feed(CallGone(s.calls))  # rank 1's
+    assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
+    (answer,) = of(AnswerQuorum, s.feed(Ask(90, 1, T, reason=JoinReason.FAILED)))
+    assert answer.commit == held
+
+
+def test_another_carrier_denies_redo() -> None:
+    s, held = undecided()
+    answer = s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", T, carried=(7,)))
+    assert answer.commit is None
+    assert s.group.state == T
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.prepared is None  # forgotten, because it is proven that nobody committed it
+    assert join.carried == (7, 8)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
+    """The others need its row, unless its collectives are broken anyway."""
+    s = Stage(own=State(1, 1))
+    (answer,) = s.vote(ok=False, broken=broken)
+    if broken:
+        assert isinstance(answer, AnswerVote)
+        return
+    assert answer == AnswerPrepared((s.calls,), None)
+    (after,) = s.cross()
+    assert isinstance(after, AnswerVote)
+    assert not after.commit
+
+
+def test_a_healer_that_has_healed_commits_with_the_others_but_promises_nothing() -> None:
+    s = Stage(own=State(1, 1))
+    assert s.vote() == [AnswerPrepared((s.calls,), None)]
+    assert s.group.state == State(1, 1)
+    assert s.cross() == [AnswerVote((s.calls,), True, "")]
+    join = s.ask(State(5, 7))
+    assert join is not None
+    assert join.carried == ()
+
+
+def test_the_vote_between_groups_needs_the_one_inside() -> None:
+    s = Stage()
+    (answer,) = s.cross()
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+    assert "which the group has not" in answer.reason
+
+
+def test_a_vote_for_another_quorum_changes_nothing() -> None:
+    s = Stage()
+    (answer,) = s.feed(Vote(90, 0, 4, 6, True, 9, 2))
+    assert isinstance(answer, AnswerVote)
+    assert not answer.commit
+    (prepared,) = s.vote()
+    assert isinstance(prepared, AnswerPrepared)

@@ -1,0 +1,119 @@
+"""What the simulated cluster stands on: chance, clocks, processes.
+
+Everything here is plain data and plain methods (no closures, no generators), so that a whole `World` can be pickled
+and copied at any instant.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_LONG_ID = re.compile(r"\b\d{15,}\b")  # a quorum's id as the machines write it
+Call = Callable[..., None]
+
+
+class Rng:
+    """Chance, all of it from `Random.random`, whose sequence is the same in every version of Python."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed).random  # floats in [0, 1)
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * self.random()
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def below(self, n: int) -> int:
+        return int(self.random() * n)
+
+    def choose(self, options: Sequence[T]) -> T:
+        return options[int(self.random() * len(options))]
+
+    def some(self, options: Sequence[T], probability: float) -> list[T]:
+        """Each option with this probability, in order."""
+        return [o for o in options if self.random() < probability]
+
+
+class Clock:
+    """A machine's monotonic clock: it may run fast or slow, and stand still for a while."""
+
+    __slots__ = ("_at", "_local", "_rate", "_running")
+
+    def __init__(self, now: float, start: float, rate: float) -> None:
+        self._at = now  # virtual time of the last change of rate
+        self._local = start  # what the clock showed then
+        self._running = rate  # while it does not stall
+        self._rate = rate  # 0 while it stalls
+
+    def read(self, now: float) -> float:
+        return self._local + (now - self._at) * self._rate
+
+    def stall(self, now: float) -> None:
+        self._local, self._at, self._rate = self.read(now), now, 0.0
+
+    def go_on(self, now: float) -> None:
+        self._local, self._at, self._rate = self.read(now), now, self._running
+
+
+class Process:
+    """One operating system process. A stopped one (SIGSTOP) does nothing, but its kernel still accepts and keeps
+    what arrives, and its clock runs on; a dead one never does anything again.
+    """
+
+    __slots__ = ("backlog", "clock", "dead", "name", "paused", "resumed", "site", "stopped")
+
+    def __init__(self, name: str, site: str, clock: Clock) -> None:
+        self.name = name  # for the trace
+        self.site = site  # host, for partitions
+        self.clock = clock  # of the host; processes of one host share it
+        self.stopped = False  # paused or dead: the world looks at this one only
+        self.paused = False
+        self.resumed = 0.0  # virtual time of the last SIGCONT
+        self.dead = False
+        self.backlog: list[tuple[Call, tuple[Any, ...]]] = []  # what came due while paused, in order
+
+    def __repr__(self) -> str:
+        return f"<{self.name}{' dead' if self.dead else ' paused' if self.paused else ''}>"
+
+    def die(self) -> None:
+        self.dead = self.stopped = True
+        self.paused = False
+        self.backlog.clear()
+
+
+class Trace:
+    """Who said what to whom, when. Lines are put together only if somebody reads them."""
+
+    def __init__(self, keep: int | None) -> None:
+        self._lines: deque[tuple[float, str, str, tuple[Any, ...]]] = deque(maxlen=keep)  # None: all of them
+        self._quorums: dict[int, str] = {}  # quorum id -> q1, q2, ... in the order of their issue
+
+    def note(self, now: float, who: str, what: str, *args: Any) -> None:
+        self._lines.append((now, who, what, args))
+
+    def name(self, quorum_id: int) -> str:
+        """``q7`` for a quorum id, counted over the whole run."""
+        if quorum_id == 0:
+            return "q0"
+        return self._quorums.setdefault(quorum_id, f"q{len(self._quorums) + 1}")
+
+    def lines(self, last: int | None = None) -> list[str]:
+        lines = list(self._lines)
+        if last is not None:
+            lines = lines[-last:]
+        return [f"{t:10.4f}  {who:<12} {_LONG_ID.sub(self._short, what.format(*args))}" for t, who, what, args in lines]
+
+    def _short(self, long: re.Match[str]) -> str:
+        return self._quorums.get(int(long[0]), long[0])
+
+
+def fold(*parts: object) -> int:
+    """A number that stands for these parts and for nothing else (64 bits of a hash of their text)."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")

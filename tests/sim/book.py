@@ -1,0 +1,57 @@
+"""The simulator's own record of who waits at the lighthouse, kept from what goes in, not from what it says."""
+
+from __future__ import annotations
+
+from torchft_x.core import messages as m
+
+
+class Book:
+    """Who stands in an unanswered join at the lighthouse, from what its streams and calls have carried alone."""
+
+    def __init__(self) -> None:
+        self.joins: dict[int, str] = {}  # session -> replica id that waits
+        self._sessions: dict[int, str] = {}  # open session -> replica id
+        self._calls: dict[int, str] = {}  # open unary call -> replica id
+        self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
+
+    def waiting(self) -> list[tuple[str, float]]:
+        """(replica id, when it was last heard)."""
+        names = dict.fromkeys([*self.joins.values(), *self._calls.values()])
+        return [(name, self._heard[name]) for name in names]
+
+    def answered(self, name: str) -> None:
+        self.joins = {s: n for s, n in self.joins.items() if n != name}
+        self._calls = {c: n for c, n in self._calls.items() if n != name}
+
+    def drop(self, session: int) -> None:
+        self._sessions.pop(session, None)
+        self.joins.pop(session, None)
+
+    def enter(self, event: m.LighthouseEvent, now: float) -> None:
+        if isinstance(event, m.Heard):
+            name = self._sessions.get(event.session)
+            if name is not None:
+                self._heard[name] = now
+        elif isinstance(event, m.Join):
+            name = self._sessions.get(event.session)
+            if name is not None:
+                self._heard[name] = now
+                self.joins[event.session] = name
+        elif isinstance(event, m.Hello):
+            for session in [s for s, n in self._sessions.items() if n == event.replica_id]:
+                self.drop(session)
+            self._sessions[event.session] = event.replica_id
+            self._heard[event.replica_id] = now
+        elif isinstance(event, (m.Closed, m.Leave)):
+            self.drop(event.session)
+        elif isinstance(event, m.LifeEnded):
+            name = event.life_token.removeprefix("token-")
+            for session in [s for s, n in self._sessions.items() if n == name]:
+                self.drop(session)
+        elif isinstance(event, m.UnaryJoin):
+            self._calls[event.call] = event.member.replica_id
+            self._heard[event.member.replica_id] = now
+        elif isinstance(event, m.UnaryGone):
+            self._calls.pop(event.call, None)
+        elif isinstance(event, m.Heartbeat):
+            self._heard[event.replica_id] = now

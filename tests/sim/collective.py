@@ -1,0 +1,212 @@
+"""Process groups between replica groups: members meet, reduce, and see each other's ends close.
+
+One `Mesh` is one generation of one group rank's process group. What makes gloo's failures hard is kept: the same
+reduction succeeds on some members and fails on others, some learn of it late, a partition makes everybody wait until
+their own deadlines, and a member that makes a generation anew alone waits for the others in vain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.sim.base import Process
+from torchft_x.core.recovery import Plan
+from torchft_x.errors import CollectiveError, TorchftXError, UnreachableError
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+Contribution = tuple[str, int, int]
+"""(replica id, step, parameters it was computed from)."""
+
+CONNECT = (0.0005, 0.003)  # seconds until one member is connected, once all have met
+REDUCE = (0.0002, 0.003)  # seconds until one member has the result, once all have entered
+_LOST_DATA = 0.5  # how likely a partition that begins in the middle keeps a member from its result
+
+
+class Member(Protocol):
+    """A rank, ours or the peer's, that takes part."""
+
+    process: Process
+    mesh: Mesh | None
+
+    @property
+    def who(self) -> str: ...
+    def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None: ...
+    def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None: ...
+    def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None: ...
+
+
+class Mesh:
+    """One generation."""
+
+    def __init__(self, key: tuple[int, int], names: tuple[str, ...], store: str) -> None:
+        self.key = key  # (config id, group rank)
+        self.names = names  # replica ids of those who should come
+        self.store = store  # address of the store where they meet: site/...
+        self.came: dict[str, Member] = {}  # by replica id
+        self.closed: set[str] = set()  # whose end is shut
+        self.lost: dict[str, str] = {}  # who has noticed -> whose end is shut
+        self.ops: list[dict[str, Contribution | None]] = []  # contributions by member, of each reduction in turn
+        self.entered: dict[str, int] = {}  # number of reductions each member has entered
+
+    def __repr__(self) -> str:
+        return f"<Mesh {self.key} {','.join(self.names)} closed={sorted(self.closed)}>"
+
+    @property
+    def complete(self) -> bool:
+        return len(self.came) == len(self.names)
+
+
+class Fabric:
+    """All meshes of the world."""
+
+    def __init__(self, world: World) -> None:
+        self.glitches: set[str] = set()  # groups whose next reduction fails on some members for no reason
+        self.late: dict[str, float] = {}  # group -> its results come so many seconds late
+        self._world = world
+        self._meetings: dict[tuple[int, int], list[Mesh]] = {}  # generations under the same keys, in order
+        self._stuck: list[tuple[Any, tuple[Any, ...]]] = []  # what a partition holds up: tried again when one ends
+
+    def retry(self) -> None:
+        stuck, self._stuck = self._stuck, []
+        for call, args in stuck:
+            call(*args)
+
+    # --- meeting -------------------------------------------------------------------------------------------------
+
+    def join(self, member: Member, plan: Plan, group_rank: int) -> Mesh:
+        """`on_configured` follows, unless the member gives up before."""
+        meetings = self._meetings.setdefault((plan.config_id, group_rank), [])
+        mesh = next((x for x in meetings if member.who not in x.came and member.who not in x.closed), None)
+        if mesh is None:
+            mesh = Mesh((plan.config_id, group_rank), plan.replica_ids, plan.store_address)
+            meetings.append(mesh)
+        world = self._world
+        world.after(world.network.latency(member.process.site, member.process.site), member.process, self._arrive,
+                    member, mesh)  # fmt: skip
+        return mesh
+
+    def missing(self, mesh: Mesh) -> list[str]:
+        return [name for name in mesh.names if name not in mesh.came]
+
+    def _arrive(self, member: Member, mesh: Mesh) -> None:
+        if member.mesh is not mesh or member.who in mesh.closed:
+            return
+        world = self._world
+        there = mesh.store.split("/")[0]
+        if there in world.network.off or world.network.cannot_pass(member.process.site, there):
+            self._stuck.append((self._arrive, (member, mesh)))
+            return
+        if mesh.store.rsplit("/", 1)[0] not in world.listening:
+            member.on_configured(mesh, UnreachableError(f"nobody listens at the store {mesh.store}."))
+            return
+        mesh.came[member.who] = member
+        if mesh.complete:
+            for each in mesh.came.values():
+                world.after(world.rng.uniform(*CONNECT), each.process, self._connected, each, mesh)
+
+    def _connected(self, member: Member, mesh: Mesh) -> None:
+        if member.who in mesh.closed:
+            return
+        if self._parted(mesh):
+            self._stuck.append((self._connected, (member, mesh)))
+            return
+        who = mesh.lost.get(member.who)
+        member.on_configured(mesh, None if who is None else _broken(who))
+
+    def _parted(self, mesh: Mesh) -> bool:
+        network = self._world.network
+        if not network.blocked:
+            return False
+        sites = {m.process.site for m in mesh.came.values()}
+        return any(a in sites and b in sites for a, b in network.blocked)
+
+    # --- reducing ------------------------------------------------------------------------------------------------
+
+    def reduce(self, member: Member, mesh: Mesh, contribution: Contribution | None) -> None:
+        """`on_reduced` or `on_mesh_error` follows, unless the member gives up before."""
+        who, world = member.who, self._world
+        index = mesh.entered.get(who, 0)
+        mesh.entered[who] = index + 1
+        if index == len(mesh.ops):
+            mesh.ops.append({})
+        op = mesh.ops[index]
+        op[who] = contribution
+        if who in mesh.lost or who in mesh.closed:
+            error = _broken(mesh.lost.get(who, who))
+            world.after(world.config.inside[0], member.process, member.on_mesh_error, mesh, error)
+        elif len(op) == len(mesh.names):
+            self._finish(mesh, index)
+
+    def _finish(self, mesh: Mesh, index: int) -> None:
+        """All have entered: each gets the result in its own time, or does not."""
+        world, op = self._world, mesh.ops[index]
+        result = tuple(sorted(c for c in op.values() if c is not None))
+        mesh.ops[index] = {}
+        glitch = bool(self.glitches) and any(_group(name) in self.glitches for name in mesh.names)
+        if glitch:
+            self.glitches.difference_update(_group(name) for name in mesh.names)
+        alone = len(mesh.names) == 1
+        for member in mesh.came.values():
+            fails = glitch and not alone and world.rng.chance(0.5)
+            delay = 0.0 if alone else world.rng.uniform(*REDUCE) + self.late.get(_group(member.who), 0.0)
+            world.after(delay, member.process, self._result, member, mesh, result, fails)
+
+    def _result(self, member: Member, mesh: Mesh, result: tuple[Contribution, ...], fails: bool) -> None:
+        who = member.who
+        if who in mesh.closed or who in mesh.lost:
+            return  # it has been told already
+        if self._parted(mesh) and self._world.rng.chance(_LOST_DATA):
+            self._stuck.append((self._result, (member, mesh, result, fails)))
+            return
+        if fails:
+            member.on_mesh_error(mesh, CollectiveError("the reduction failed on this side"))
+        else:
+            member.on_reduced(mesh, result)
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def close(self, member: Member, mesh: Mesh) -> None:
+        """Shut this member's end; the others notice, sooner or later."""
+        who = member.who
+        if who in mesh.closed:
+            return
+        mesh.closed.add(who)
+        if member.process.site not in self._world.network.off:
+            for other in mesh.came.values():
+                if other.who not in mesh.closed:
+                    self._notify(mesh, member.process.site, who, other)
+        if len(mesh.closed) == len(mesh.names):
+            self._forget(mesh)
+
+    def died(self, member: Member) -> None:
+        if member.mesh is not None:
+            self.close(member, member.mesh)
+
+    def _notify(self, mesh: Mesh, site: str, who: str, other: Member) -> None:
+        world = self._world
+        if (site, other.process.site) in world.network.blocked:
+            self._stuck.append((self._notify, (mesh, site, who, other)))
+            return
+        world.after(world.network.latency(site, other.process.site), other.process, self._notice, mesh, who, other)
+
+    def _notice(self, mesh: Mesh, who: str, other: Member) -> None:
+        if other.who not in mesh.closed and other.who not in mesh.lost:
+            mesh.lost[other.who] = who
+            other.on_mesh_error(mesh, _broken(who))
+
+    def _forget(self, mesh: Mesh) -> None:
+        meetings = self._meetings.get(mesh.key, [])
+        if mesh in meetings and not self.missing(mesh):
+            meetings.remove(mesh)
+            if not meetings:
+                del self._meetings[mesh.key]
+
+
+def _broken(who: str) -> CollectiveError:
+    return CollectiveError(f"the connection to {who} broke.", (who,))
+
+
+def _group(replica_id: str) -> str:
+    return replica_id.rsplit(":", 1)[0]

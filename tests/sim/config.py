@@ -1,0 +1,111 @@
+"""What a simulated cluster is made of. Times in (virtual) seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchft_x.core.lighthouse import LighthouseConfig
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldConfig:
+    """The defaults are short times in the proportions of the product's, so that much happens in a virtual minute."""
+
+    groups: int = 3
+    """Groups of ours, ``g0``, ``g1``, ..., each with a supervisor."""
+    ranks: int = 1
+    """Ranks of each group."""
+    peers: int = 0
+    """Clients of the peer, on the unary service: ``u0``, ... Never in a world with `init_sync`."""
+    min_replica_size: int = 1
+    """Fewest participants of a commit (I7)."""
+    max_retries: int | None = None
+    """Failed commits in a row before a trainer gives up."""
+    async_quorum: bool = True
+    """The quorum is asked for beside the forward pass, as by default."""
+    init_sync: bool = True
+    """Initial weights differ between groups, and the first quorum makes them equal."""
+    spares: bool = False
+    """FIXED_WITH_SPARES: at most `min_replica_size` groups contribute."""
+    retry_quorum: bool = True
+    """A trainer whose quorum did not come in time asks again; otherwise it ends, and is started again."""
+
+    lighthouse: LighthouseConfig = field(
+        default_factory=lambda: LighthouseConfig(
+            lease=8.0, lease_margin=1.0, heartbeat_timeout=1.0, join_timeout=0.1, boot_id="host"
+        )
+    )
+    """Of the first life; the next ones are told that they are not the first."""
+    one_host: bool = True
+    """All processes share the lighthouse's boot: a refused connect proves death."""
+    timeout: float = 3.0
+    """Of reductions, heals and votes."""
+    quorum_timeout: float = 15.0
+    """Of a rank that asks."""
+    connect_limit: float = 1.5
+    """Of configuring a process group."""
+    keepalive: float = 3.0
+    """After so long without a packet either side gives a connection up."""
+    welcome_timeout: float = 2.0
+    """From a connect to the lighthouse's welcome."""
+
+    drift: float = 0.0
+    """Clocks run at rates between 1 - drift and 1 + drift."""
+    latency: Span = (0.0001, 0.001)
+    """Of a message between hosts."""
+    inside: Span = (0.00002, 0.0002)
+    """Of a message between processes of a host, or threads of a process."""
+    compute: Span = (0.02, 0.05)
+    """Forward and backward."""
+    uneven: float = 1.0
+    """The slowest group takes up to so many times as long to compute."""
+    attempts_survive: bool = True
+    """A supervisor on a new host goes on counting lives where the lost one stopped; otherwise it begins at 0."""
+    fetch: Span = (0.02, 0.3)
+    """Copying the state."""
+    startup: Span = (0.05, 0.3)
+    """From the start of a process to its hello."""
+    restart_pause: Span = (0.0, 0.5)
+    """Between two lives of a group."""
+
+    trace: int | None = 400
+    """Lines of trace that are kept; None: all."""
+
+    commit_vote: bool = False
+    """Groups vote with each other before a commit (R12-R14). Never in a world with peers' clients."""
+    runs_on: bool = False
+    """Grants over many steps: a step asks the lighthouse only at the end of a grant (R7, R16)."""
+    standby: bool = False
+    """A second lighthouse, at the site ``lh2``; groups know both. Never in a world with peers' clients."""
+    max_redo: int = 0
+    """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
+    tired: float = 4.0
+    """With a standby: after so long in a join (and up to twice that) a group tries the next lighthouse."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether `should_commit` asks for the next quorum itself when a step did not commit."""
+        return self.commit_vote or self.max_redo > 0
+
+    @property
+    def mode(self) -> str:
+        """Which parts of the full protocol are on, for figures."""
+        on = {"vote": self.commit_vote, "grants": self.runs_on, "standby": self.standby, "redo": self.max_redo > 0}
+        return "+".join(name for name, is_on in on.items() if is_on) or "off"
+
+    @property
+    def patience(self) -> float:
+        """Within this time after the last fault everything must be well again (L1): the longest chain of waits."""
+        c = self.lighthouse
+        waits = c.lease + c.lease_margin + 2 * c.heartbeat_timeout + self.keepalive + self.welcome_timeout
+        waits += 2 * self.quorum_timeout + 4 * self.timeout + 2 * self.connect_limit
+        waits += 10 * self.tired if self.standby else 0.0
+        waits += 2 * c.grant_seconds if self.runs_on else 0.0
+        return (
+            2 * waits
+            + 20 * (self.compute[1] * self.uneven + self.fetch[1])
+            + 5 * (self.startup[1] + self.restart_pause[1])
+            + 5.0
+        )

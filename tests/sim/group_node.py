@@ -1,0 +1,318 @@
+"""One life of a group: its ranks' processes, and the group server in the first of them.
+
+The group server is the product's machine, driven as `rpc.group_shell` does: one session to the lighthouse, one open
+call per asking or voting rank, pushes to all ranks. A rank that ends takes its whole group with it (torchrun), and the
+supervisor sees the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.base import Process, fold
+from tests.sim.rank_node import RankNode
+from tests.sim.uplink import Uplink
+from torchft_x.core import messages as m
+from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.step import LocalVote, Terms
+from torchft_x.core.types import Life
+
+if TYPE_CHECKING:
+    from tests.sim.supervisor_node import SupervisorNode
+    from tests.sim.world import World
+
+OURS = "torchft_x/0.1"
+TICK = 0.1  # as in rpc.group_shell
+_SWEEP = 0.05  # seconds after which torchrun has killed the other ranks at the latest
+_FLUSH = 0.02  # seconds between a leave and the end of the process
+
+
+class GroupNode:
+    """See the module."""
+
+    def __init__(self, world: World, supervisor: SupervisorNode, replica_id: str, life: Life) -> None:
+        self.world = world
+        self.supervisor = supervisor  # sees the end
+        self.replica_id = replica_id
+        self.group = supervisor.group  # group id
+        self.life = life
+        self.site = supervisor.host
+        self.address = f"{self.site}/{replica_id}"  # of the group server
+        self.ended = False  # all processes are gone
+        self.leaving_at: int | None = (
+            None  # leave after the first commit that reaches this step: all ranks decide alike
+        )
+        self.left = False  # the leave was sent
+        self._started = False  # the ranks have begun
+        self._asking_since = 0.0  # virtual time since which a join is unanswered at the present lighthouse; 0: none is
+        clock = world.clock_of(self.site)
+        self.processes = [Process(f"{replica_id}/{r}", self.site, clock) for r in range(world.config.ranks)]
+        config = GroupConfig(
+            replica_id=replica_id,
+            address=self.address,
+            store_address=f"{self.site}/{replica_id}/store",
+            world_size=world.config.ranks,
+            library=OURS,
+            life=life,
+            boot_id=world.boot_of(self.site),
+            runs_on=world.config.runs_on,
+            commit_vote=world.config.commit_vote,
+        )
+        self.machine = Group(config, clock.read(world.now))
+        self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
+        self.uplink = Uplink(world, self.processes[0], self)
+        self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self._calls: dict[int, int] = {}  # open calls -> group rank
+        self._exit_code = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.replica_id} {self.machine!r}>"
+
+    @property
+    def process(self) -> Process:
+        """Of the group server."""
+        return self.processes[0]
+
+    def start(self) -> None:
+        world = self.world
+        world.listening[self.address] = self
+        world.note(self.replica_id, "starts")
+        self.uplink.start()
+        world.after(TICK, self.process, self._tick)
+        world.after(world.config.connect_limit * 20, self.process, self._no_session)
+
+    def _no_session(self) -> None:
+        if not self._started:
+            self.end_rank(self.ranks[0], 1, "no session with the lighthouse in time")
+
+    def _tick(self) -> None:
+        self.feed(m.Tick())
+        self.world.checker.on_group_tick(self)
+        self._look_elsewhere()
+        self.world.after(TICK, self.process, self._tick)
+
+    def _look_elsewhere(self) -> None:
+        """Who waits long at one lighthouse goes on to the next: the others may be there."""
+        world = self.world
+        if self.machine._join is None or not self.uplink.standing or not world.config.standby:
+            self._asking_since = 0.0
+        elif self._asking_since == 0.0:
+            self._asking_since = world.now + world.rng.uniform(0.0, world.config.tired)
+        elif world.now - self._asking_since > world.config.tired:
+            self._asking_since = 0.0
+            self.uplink.go_on("others may be at the next lighthouse")
+
+    # --- events in, effects out ----------------------------------------------------------------------------------
+
+    def feed(self, event: m.GroupEvent) -> None:
+        now = self.process.clock.read(self.world.now)
+        effects = self.machine.handle(event, now)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: m.GroupEffect) -> None:
+        world = self.world
+        if isinstance(effect, m.SendJoin):
+            member = effect.member
+            world.note(self.replica_id, "joins at {}, {}{}", member.state, effect.reason.value,
+                       " torn" if member.torn else "")  # fmt: skip
+            world.checker.on_join(self, member)
+            self.uplink.send(effect)
+        elif isinstance(effect, m.AnswerQuorum):
+            if effect.commit is not None:
+                world.note(self.replica_id, "commits {} late", effect.commit.state)
+                world.checker.on_late(self, effect.quorum, effect.commit)
+            for call in effect.calls:
+                self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
+        elif isinstance(effect, m.SendProgress):
+            self.uplink.send(effect)
+        elif isinstance(effect, m.AnswerPrepared):
+            self._answer_prepared(effect)
+        elif isinstance(effect, m.AnswerVote):
+            self._answer_vote(effect)
+        elif isinstance(effect, m.FailCalls):
+            for call in effect.calls:
+                self._reply(call, "on_failed", effect.sentence, effect.retry)
+        elif isinstance(effect, m.SendLeave):
+            world.note(self.replica_id, "leaves at {}", effect.state)
+            self.uplink.send(effect)
+        elif isinstance(effect, m.PushOver):
+            self.last_over = effect
+            for rank in self.ranks:
+                self._tell(rank, rank.on_over, effect)
+        elif isinstance(effect, m.PushEnd):
+            for rank in self.ranks:
+                self._tell(rank, rank.on_end_of_group, effect.sentence)
+        else:
+            world.note(self.replica_id, "notes {}", effect.text)
+
+    def _answer_prepared(self, effect: m.AnswerPrepared) -> None:
+        world = self.world
+        world.note(self.replica_id, "is prepared" if effect.vote is not None else "votes between groups without a say")
+        for call in effect.calls:
+            self._reply(call, "on_prepared", effect.vote)
+        world.reach(self, "prepared")
+
+    def _answer_vote(self, effect: m.AnswerVote) -> None:
+        quorum = self.machine.quorum
+        self.world.checker.on_decision(self, quorum, effect.commit)
+        self.world.note(self.replica_id, "decides {} {}", "commit" if effect.commit else "no:", effect.reason)
+        for call in effect.calls:
+            self._reply(call, "on_decision", effect.commit, effect.reason)
+        if effect.commit:
+            self.world.reach(self, "decided")
+
+    def _reply(self, call: int, what: str, *values: Any) -> None:
+        rank = self._calls.pop(call, None)
+        if rank is not None:
+            node = self.ranks[rank]
+            self._tell(node, getattr(node, what), call, *values)
+
+    def _tell(self, rank: RankNode, call: Any, *values: Any) -> None:
+        """From the group server to a rank: another thread, or another process of the host."""
+        world = self.world
+        low, high = world.config.inside
+        world.after(low + (high - low) * world.rng.random(), rank.process, call, *values)
+
+    # --- the ranks' calls ----------------------------------------------------------------------------------------
+
+    def ask(self, rank: RankNode, terms: Terms) -> int:
+        """One rank wants a quorum; the number of its call."""
+        call = self.world.next_id()
+        event = m.Ask(
+            call=call,
+            rank=rank.rank,
+            state=terms.state,
+            torn=terms.torn,
+            commit_failures=terms.commit_failures,
+            checkpoint_metadata=f"{self.address}/{rank.rank}",
+            reason=terms.reason,
+            suspects=terms.suspects,
+            step_seconds=rank.step_seconds,
+        )
+        self._call(rank, call, event)
+        return call
+
+    def vote(self, rank: RankNode, vote: LocalVote) -> int:
+        call = self.world.next_id()
+        size, result = rank.step.size, rank.reduction.result
+        broken = rank.step.error is not None
+        event = m.Vote(call, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
+        self._call(rank, call, event)
+        return call
+
+    def crossed(self, rank: RankNode, vote: LocalVote, passed: bool) -> int:
+        call = self.world.next_id()
+        self._call(rank, call, m.Crossed(call, rank.rank, vote.step, vote.quorum_id, passed))
+        return call
+
+    def gone(self, call: int) -> None:
+        """A rank does not wait for this call any more."""
+        self.world.after(self.world.config.inside[1], self.process, self._on_gone, call)
+
+    def why_no_quorum(self, call: int) -> str:
+        """What a rank is told whose deadline has passed."""
+        if self.process.dead:
+            return "the group server is gone."
+        if call not in self._calls:
+            return "the question or its answer is still under way."
+        return self.machine.waiting
+
+    def _call(self, rank: RankNode, call: int, event: m.GroupEvent) -> None:
+        if self.process.dead:
+            self._tell(rank, rank.on_failed, call, "the group server is gone", True)
+            return
+        low, high = self.world.config.inside
+        self.world.after(self.world.rng.uniform(low, high), self.process, self._on_call, call, rank.rank, event)
+
+    def _on_call(self, call: int, rank: int, event: m.GroupEvent) -> None:
+        self._calls[call] = rank
+        self.feed(event)
+
+    def _on_gone(self, call: int) -> None:
+        if self._calls.pop(call, None) is not None:
+            self.feed(m.CallGone(call))
+
+    # --- the session ---------------------------------------------------------------------------------------------
+
+    def hello(self) -> m.Hello:
+        return self.machine.hello(self.process.clock.read(self.world.now))
+
+    def on_up(self) -> None:
+        self.world.note(self.replica_id, "has a session")
+        self.feed(m.SessionUp())
+        if not self._started:
+            self._started = True
+            for rank in self.ranks:
+                self._tell(rank, rank.start_step)
+
+    def on_down(self, reason: str) -> None:
+        self.world.note(self.replica_id, "has no session: {}", reason)
+        self.feed(m.SessionDown(reason))
+
+    def on_word(self, message: Any) -> None:
+        if isinstance(message, (m.OverArrived, m.GrantArrived)):
+            self.feed(message)
+        else:
+            self.feed(m.QuorumArrived(message))
+
+    def on_refused(self, message: m.FencedArrived | m.RefusedArrived) -> None:
+        self.feed(message)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def leave(self, rank: RankNode) -> None:
+        """A rank stands at the last boundary. Rank 0 says goodbye for all, then the group ends."""
+        if rank.rank != 0:
+            return
+        self.left = True
+        self.feed(m.Depart())
+        self.uplink.close()
+        self.world.after(_FLUSH, self.process, self._ends_well)
+
+    def _ends_well(self) -> None:
+        self.kill(0)
+
+    def end_rank(self, rank: RankNode, code: int, reason: str) -> None:
+        """This rank's process ends; torchrun then ends the others."""
+        if self.ended or rank.process.dead:
+            return
+        self.world.note(rank.process.name, "ends with code {}: {}", code, reason)
+        self._kill_process(rank.rank)
+        self._exit_code = self._exit_code or code
+        self.world.after(self.world.rng.uniform(0.0, _SWEEP), None, self.kill, code)
+
+    def kill(self, code: int) -> None:
+        """All processes of this life end now."""
+        if self.ended:
+            return
+        self.ended = True
+        for index in range(len(self.processes)):
+            self._kill_process(index)
+        self.world.after(self.world.rng.uniform(0.0, 0.1), self.supervisor.process, self.supervisor.on_exit, self,
+                         self._exit_code or code)  # fmt: skip
+
+    def vanish(self) -> None:
+        """The host has lost its power: nobody is told."""
+        self.ended = True
+        self.world.listening.pop(self.address, None)
+        for rank in self.ranks:
+            rank.process.die()
+            self.world.fabric.died(rank)
+            self.world.transfers.died(rank)
+        self.world.note(self.replica_id, "has lost its power")
+
+    def _kill_process(self, index: int) -> None:
+        process = self.processes[index]
+        if process.dead:
+            return
+        rank = self.ranks[index]
+        process.die()
+        self.world.note(process.name, "is dead")
+        self.world.fabric.died(rank)
+        self.world.transfers.died(rank)
+        if index == 0:
+            self.world.listening.pop(self.address, None)
+            self.uplink.close()
+            for other in self.ranks[1:]:
+                self._tell(other, other.on_server_gone)

@@ -1,0 +1,83 @@
+"""The heal phase of a rank: what it offers to others, what it fetches, and when that is loaded (as in `train.round`).
+
+With the training thread waiting, what came is loaded at once; otherwise it is kept for the vote.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.base import fold
+from torchft_x.core.recovery import Plan
+from torchft_x.core.types import State
+from torchft_x.errors import StepError, TorchftXError
+
+if TYPE_CHECKING:
+    from tests.sim.rank_node import RankNode
+
+
+class Healing:
+    """Of one rank, over all of its steps."""
+
+    def __init__(self, rank: RankNode) -> None:
+        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17)
+        self.owed = 0  # readers who were promised it and have not come
+        self.done = False  # of the quorum in hand: nothing is (any more) on its way
+        self._rank = rank
+        self._in_place = False  # the training thread waits
+        self._fetched: tuple[State, int] | None = None  # came, and is not loaded yet
+
+    def forget(self) -> None:
+        """A new step begins."""
+        self.done, self._fetched = False, None
+
+    def begin(self, plan: Plan, *, in_place: bool) -> None:
+        """Offer what the quorum's healers need from us, then fetch what we need."""
+        rank, world = self._rank, self._rank.world
+        self._in_place = in_place
+        whole = rank.step.state == plan.top and not rank.step.torn
+        offers = bool(plan.dst_ranks) and whole
+        world.transfers.offer(rank, (plan.top, rank.value) if offers else None, len(plan.dst_ranks))
+        if not plan.heal:
+            self.done = True
+            return
+        rank.deadlines.arm("fetch", world.config.timeout)
+        # Before the first commit nobody else may hold our weights: what comes then is loaded whole or not at all.
+        world.transfers.fetch(rank, plan, in_place=in_place and plan.top.step > 0)
+        world.reach(rank.node, "fetch")
+
+    def on_fetched(self, state: State, value: int) -> None:
+        self._rank.deadlines.disarm("fetch")
+        self._fetched = (state, value)
+        self.done = True
+        if self._in_place:
+            self.load()
+        self._rank.on_healed()
+
+    def on_failed(self, error: TorchftXError, *, torn: bool) -> None:
+        self._rank.deadlines.disarm("fetch")
+        self.done = True
+        self._fail(error, torn=torn)
+        self._rank.on_healed()
+
+    def load(self) -> None:
+        """Hand what came, if anything did, to the user's load_state_dict."""
+        if self._fetched is None:
+            return
+        (state, value), self._fetched = self._fetched, None
+        rank = self._rank
+        if rank.world.breaks_load(rank):
+            self._fail(StepError("the user's load_state_dict failed"), torn=True)
+            return
+        rank.value = value
+        rank.step.healed(state, 0)
+        rank.world.note(rank.process.name, "healed to {}", state)
+        rank.world.checker.on_held(rank, state, value)
+
+    def _fail(self, error: Exception, *, torn: bool) -> None:
+        rank = self._rank
+        rank.world.note(rank.process.name, "did not heal{}: {}", ", torn" if torn else "", error)
+        if torn:
+            rank.value = fold("torn", rank.process.name, rank.world.next_id())
+        if rank.step.heal_failed(error, torn=torn):
+            rank.guard.abort(str(error))

@@ -1,0 +1,121 @@
+"""Links, collectives and heals: they break, stall, come late, or work for some and not for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.faults import Fault, kind, node_of, site_of
+from tests.sim.uplink import Uplink
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+@kind
+def cut(world: World, fault: Fault) -> bool:
+    """A session breaks. `other`: who notices first (client or server); with 'lose', what is on its way is lost."""
+    uplink: Uplink | None = None
+    node = node_of(world, fault.target)
+    if fault.target.startswith("s") and fault.target[1:] in world.supervisors:
+        uplink = world.supervisors[fault.target[1:]].uplinks[0]
+    elif node is not None:
+        uplink = node.uplink
+    if uplink is None or uplink.stream is None:
+        return False
+    late = fault.seconds
+    client_late, server_late = (0.0, late) if "client" in fault.other else (late, 0.0)
+    uplink.stream.cut("the connection broke", lose="lose" in fault.other, client_late=client_late,
+                      server_late=server_late)  # fmt: skip
+    return True
+
+
+@kind
+def flap(world: World, fault: Fault) -> bool:
+    """A group's session breaks again and again; the server notices later than the client, if at all before the next."""
+    return _flap(world, fault.target, world.now + fault.seconds)
+
+
+def _flap(world: World, group: str, until: float) -> bool:
+    node, rng = node_of(world, group), world.rng
+    there = node is not None and node.uplink.stream is not None
+    if node is not None and node.uplink.stream is not None:
+        late = rng.choose((0.0, 0.02, 0.2))
+        node.uplink.stream.cut("the connection broke", lose=rng.chance(0.5), client_late=0.0, server_late=late)
+    again = rng.uniform(0.03, 0.15)
+    if world.now + again < until:
+        world.after(again, None, _flap_again, world, group, until)
+    return there
+
+
+def _flap_again(world: World, group: str, until: float) -> None:
+    _flap(world, group, until)
+
+
+@kind
+def delay(world: World, fault: Fault) -> bool:
+    """Messages between a group and the lighthouse take up to 0.3 s, each its own time."""
+    site, lighthouse = site_of(world, fault.target), world.lighthouse.site
+    pairs = [(site, lighthouse), (lighthouse, site)]
+    for pair in pairs:
+        world.network.slow[pair] = 0.3
+    world.after(fault.seconds, None, _forget_delay, world, pairs)
+    return True
+
+
+def _forget_delay(world: World, pairs: list[tuple[str, str]]) -> None:
+    for pair in pairs:
+        world.network.slow.pop(pair, None)
+
+
+@kind
+def part(world: World, fault: Fault) -> bool:
+    """Nothing passes between two sites, either way."""
+    a, b = site_of(world, fault.target), site_of(world, fault.other)
+    return _block(world, [(a, b), (b, a)], fault.seconds)
+
+
+@kind
+def part_one_way(world: World, fault: Fault) -> bool:
+    """Nothing passes from one site to another; the other way all does."""
+    return _block(world, [(site_of(world, fault.target), site_of(world, fault.other))], fault.seconds)
+
+
+def _block(world: World, pairs: list[tuple[str, str]], seconds: float) -> bool:
+    fresh = [pair for pair in pairs if pair not in world.network.blocked]
+    for pair in fresh:
+        world.network.block(*pair)
+        world.after(seconds, None, world.network.unblock, *pair)
+    return bool(fresh)
+
+
+@kind
+def glitch(world: World, fault: Fault) -> bool:
+    """The group's next reduction fails on some members though all live: a false suspicion."""
+    world.fabric.glitches.add(fault.target)
+    return node_of(world, fault.target) is not None
+
+
+@kind
+def late(world: World, fault: Fault) -> bool:
+    """A group's results come 0.2 s late."""
+    world.fabric.late[fault.target] = 0.2
+    world.after(fault.seconds, None, _forget_lateness, world, fault.target)
+    return node_of(world, fault.target) is not None
+
+
+def _forget_lateness(world: World, group: str) -> None:
+    world.fabric.late.pop(group, None)
+
+
+@kind
+def spoil_fetch(world: World, fault: Fault) -> bool:
+    """The group's next heal breaks off half-way."""
+    world.transfers.spoiled.add(fault.target)
+    return True
+
+
+@kind
+def spoil_load(world: World, fault: Fault) -> bool:
+    """What the group's next heal brings can't be loaded: the rank is torn."""
+    world.broken_loads.add(fault.target)
+    return True

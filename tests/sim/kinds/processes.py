@@ -1,0 +1,154 @@
+"""Processes, hosts and members: they die, stop, slow down, leave, come, and are replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.base import Process
+from tests.sim.faults import Fault, kind, node_of, site_of
+from tests.sim.kinds.links import part
+
+if TYPE_CHECKING:
+    from tests.sim.supervisor_node import SupervisorNode
+    from tests.sim.world import World
+
+
+@kind
+def crash(world: World, fault: Fault) -> bool:
+    """kill -9 of all processes of a group; the supervisor starts it again. Of a peer's client, too."""
+    if fault.target in world.peers:
+        alive = world.peers[fault.target].alive
+        world.peers[fault.target].crash()
+        return alive
+    node = node_of(world, fault.target)
+    if node is not None:
+        node.kill(-9)
+    return node is not None
+
+
+@kind
+def crash_rank(world: World, fault: Fault) -> bool:
+    """kill -9 of one rank (`other`); torchrun ends the others a moment later."""
+    node = node_of(world, fault.target)
+    if node is None:
+        return False
+    rank = node.ranks[int(fault.other or 0) % len(node.ranks)]
+    node.end_rank(rank, -9, "killed")
+    return True
+
+
+@kind
+def pause(world: World, fault: Fault) -> bool:
+    """SIGSTOP of all processes of a group, or of one rank (`other`), or of the lighthouse; then SIGCONT."""
+    return pause_all(world, _processes(world, fault), fault.seconds)
+
+
+def _processes(world: World, fault: Fault) -> list[Process]:
+    house = next((x for x in world.lighthouses if x.site == fault.target), None)
+    if house is not None:
+        return [house.process] if house.process is not None else []
+    if fault.target in world.peers:
+        return [world.peers[fault.target].process]
+    node = node_of(world, fault.target)
+    if node is None:
+        return []
+    return [node.processes[int(fault.other) % len(node.processes)]] if fault.other else node.processes
+
+
+def pause_all(world: World, processes: list[Process], seconds: float) -> bool:
+    stopped = [p for p in processes if not p.stopped]
+    for process in stopped:
+        world.pause(process)
+        world.after(seconds, None, world.resume, process)
+    return bool(stopped)
+
+
+@kind
+def slow(world: World, fault: Fault) -> bool:
+    """Steps of a group take ten times as long."""
+    world.slowness[fault.target] = 10.0
+    world.after(fault.seconds, None, _forget_slowness, world, fault.target)
+    return node_of(world, fault.target) is not None
+
+
+def _forget_slowness(world: World, group: str) -> None:
+    world.slowness.pop(group, None)
+
+
+@kind
+def stall(world: World, fault: Fault) -> bool:
+    """The clock of the group's host stands still (a suspended virtual machine), while its processes go on."""
+    clock = world.clocks.get(site_of(world, fault.target))
+    if clock is None:
+        return False
+    clock.stall(world.now)
+    world.after(fault.seconds, None, _clock_goes_on, world, site_of(world, fault.target))
+    return True
+
+
+def _clock_goes_on(world: World, site: str) -> None:
+    world.clocks[site].go_on(world.now)
+
+
+@kind
+def power(world: World, fault: Fault) -> bool:
+    """The group's whole host loses its power, supervisor and all, and is back later."""
+    supervisor = world.supervisors.get(fault.target)
+    if supervisor is None or supervisor.process.dead or not supervisor.wants:
+        return False
+    supervisor.lose_power()
+    world.after(fault.seconds, None, _power_is_back, supervisor)
+    return True
+
+
+def _power_is_back(supervisor: SupervisorNode) -> None:
+    supervisor.restore_power()
+
+
+@kind
+def leave(world: World, fault: Fault) -> bool:
+    """A graceful leave at the next boundary; wanted again later, if `seconds` says when."""
+    node = node_of(world, fault.target)
+    if node is None or node.leaving_at is not None:
+        return False
+    node.leaving_at = max(r.step.state.step for r in node.ranks) + 1
+    if fault.seconds:
+        world.after(fault.seconds, None, _is_wanted_again, world, fault.target)
+    return True
+
+
+def _is_wanted_again(world: World, group: str) -> None:
+    world.supervisors[group].come_back()
+
+
+@kind
+def join(world: World, fault: Fault) -> bool:
+    """Several new groups at once; `other`: how many."""
+    for _ in range(int(fault.other or 1)):
+        world.add_group(f"g{len(world.supervisors)}")
+    return True
+
+
+@kind
+def lighthouse(world: World, fault: Fault) -> bool:
+    """A lighthouse (the first, or `target`) dies; one without memory starts at the same address after a while."""
+    house = next((x for x in world.lighthouses if x.site == fault.target), world.lighthouse)
+    if house.process is None:
+        return False
+    house.crash()
+    world.after(fault.seconds, None, house.start)
+    return True
+
+
+@kind
+def replace(world: World, fault: Fault) -> bool:
+    """The scheduler takes a host for lost and starts the group on another one, while the old life goes on, cut off
+    from the lighthouse for a while.
+    """
+    supervisor = world.supervisors.get(fault.target)
+    if supervisor is None or not supervisor.running or not supervisor.wants:
+        return False
+    for house in world.lighthouses:
+        part(world, Fault(world.now, "part", fault.target, fault.seconds, house.site))
+    supervisor.move()
+    return True

@@ -1,0 +1,278 @@
+"""A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse_server` does.
+
+What it remembers dies with each life. Groups and supervisors speak on streams, the peer's clients in single calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.base import Clock, Process
+from tests.sim.network import Stream
+from tests.sim.uplink import Ping, Welcome
+from torchft_x.core import messages as m
+from torchft_x.core.lighthouse import Lighthouse
+from torchft_x.core.types import Member, Quorum, group_of
+
+if TYPE_CHECKING:
+    from tests.sim.peer_node import PeerNode
+    from tests.sim.world import World
+
+UNIX = 1_700_000_000.0  # of the virtual time 0
+PROBE_TIMEOUT = 1.0  # as in rpc.probe
+_CLOSING = 0.0005  # seconds a server needs to end a stream
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorHello:
+    """First message of a supervisor's stream."""
+
+    group: str
+
+
+class LighthouseNode:
+    """See the module."""
+
+    def __init__(self, world: World, site: str = "lh") -> None:
+        self.world = world
+        self.site = site
+        self.lives = 0
+        self.process: Process | None = None  # None while it is down
+        self.machine: Lighthouse | None = None  # of the present life
+        self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
+        self.members: dict[int, str] = {}  # replica id by session
+        self.calls: dict[int, PeerNode] = {}  # open unary requests
+        self._supervisors: dict[Stream, str] = {}  # group by stream
+        self._probing: set[str] = set()  # replica ids with a probe under way
+        self._ids = 0  # sessions and calls so far; never used twice
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        world, first = self.world, self.lives == 0
+        self.lives += 1
+        world.note(self.name, "starts, life {}", self.lives)
+        clock = world.clock(start=world.rng.uniform(10.0, 1000.0))
+        self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
+        is_standby = self is not world.lighthouse
+        config = replace(world.config.lighthouse, new_job=first and not is_standby, restarted=not first,
+                         majority=world.config.standby, standby=is_standby)  # fmt: skip
+        self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
+        world.checker.on_lighthouse(self)
+        world.after(config.tick, self.process, self._tick)
+
+    def crash(self) -> None:
+        """Everything it knew is gone. Its kernel closes what was open."""
+        process = self.process
+        if process is None:
+            return
+        self.world.note(self.name, "dies")
+        process.die()
+        self.process = self.machine = None
+        for stream in [*self.sessions.values(), *self._supervisors]:
+            stream.finish(process, "the lighthouse has died")
+        for stream in list(self.world.network.streams):
+            if stream.up.process is process:
+                stream.finish(process, "the lighthouse has died")
+        for call, peer in self.calls.items():
+            self.world.network.send(self.site, peer.process, peer.on_failed, call, "the lighthouse has died")
+        self.sessions, self.members, self.calls = {}, {}, {}
+        self._supervisors, self._probing = {}, set()
+
+    @property
+    def name(self) -> str:
+        """For the trace."""
+        return "lighthouse" if self is self.world.lighthouse else "standby"
+
+    @property
+    def clock(self) -> Clock:
+        assert self.process is not None
+        return self.process.clock
+
+    def _tick(self) -> None:
+        assert self.process is not None
+        assert self.machine is not None
+        self.feed(m.Tick())
+        self.world.checker.on_lighthouse_tick(self)
+        self.world.after(self.world.config.lighthouse.tick, self.process, self._tick)
+
+    # --- events in, effects out ----------------------------------------------------------------------------------
+
+    def feed(self, event: m.LighthouseEvent) -> None:
+        assert self.machine is not None
+        effects = self.machine.handle(event, self.clock.read(self.world.now))
+        self.world.checker.on_lighthouse_event(self, event)
+        if effects:
+            self._carry_out(effects)
+
+    def _carry_out(self, effects: Iterable[m.LighthouseEffect]) -> None:
+        note, name = self.world.note, self.name
+        for effect in effects:
+            if isinstance(effect, m.Issue):
+                self._issue(effect)
+            elif isinstance(effect, m.SendOver):
+                note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
+                     self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
+                self.world.checker.on_over(effect.quorum_id)
+                self._send(effect.sessions, m.OverArrived(effect.quorum_id, effect.lost, effect.reason))
+            elif isinstance(effect, m.Extend):
+                self.world.checker.on_extended(self, effect.session)
+                self._send((effect.session,), m.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
+                                                             effect.number))  # fmt: skip
+            elif isinstance(effect, m.Fence):
+                note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
+                self.world.checker.on_turned_away(self, effect.session)
+                self._send((effect.session,), m.FencedArrived(effect.by), last=True)
+            elif isinstance(effect, m.Refuse):
+                self._refuse(effect)
+            elif isinstance(effect, m.Probe):
+                if effect.replica_id not in self._probing:
+                    self._probing.add(effect.replica_id)
+                    self._probe(effect.replica_id, effect.address, 0.01, 0.0)
+            elif effect.event not in ("quorum", "quorum_change"):
+                note(name, "notes {}: {}", effect.event, effect.text)
+
+    def _issue(self, effect: m.Issue) -> None:
+        quorum, world = effect.quorum, self.world
+        world.checker.on_issue(self, quorum)
+        world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
+        self._send(effect.sessions, quorum)
+        for call in effect.calls:
+            peer = self.calls.pop(call, None)
+            if peer is not None:
+                world.network.send(self.site, peer.process, peer.on_quorum, call, quorum)
+
+    def _refuse(self, effect: m.Refuse) -> None:
+        self.world.note(self.name, "refuses: {}", effect.sentence)
+        if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
+            self.world.checker.hopeless.add(group_of(self.members[effect.session]))
+        if effect.session is not None:
+            self.world.checker.on_turned_away(self, effect.session)
+            self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
+        peer = self.calls.pop(effect.call, None) if effect.call is not None else None
+        if peer is not None:
+            self.world.checker.on_call_refused(self, peer.who)
+            self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
+
+    def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:
+        for session in sessions:
+            stream = self.sessions.get(session)
+            if stream is None:
+                continue
+            stream.down.send(message)
+            if last:
+                stream.ending = True
+                stream.down.end("the lighthouse has ended it")
+                assert self.process is not None
+                self.world.after(_CLOSING, self.process, self._forget, stream)
+
+    def _names(self, sessions: Iterable[int]) -> str:
+        return ", ".join(self.members.get(s, "?") for s in sessions)
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    def on_message(self, stream: Stream, message: Any) -> None:
+        if stream.ending:
+            return
+        session = stream.session
+        if session == 0 and isinstance(message, SupervisorHello):
+            stream.down.send(Welcome(self.world.config.lighthouse.heartbeat_timeout))
+            self._supervisors[stream] = message.group
+            self.feed(m.GroupAnnounced(message.group, True))
+        elif session == 0 and isinstance(message, m.Hello):
+            self._greet(stream, message)
+        elif isinstance(message, Ping):
+            stream.down.send(message)
+            if session:
+                self.feed(m.Heard(session))
+        elif isinstance(message, m.SendJoin):
+            self.feed(m.Join(session, message.member, message.reason, message.suspects, None, message.number,
+                             message.step_seconds))  # fmt: skip
+        elif isinstance(message, m.SendProgress):
+            self.feed(m.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
+        elif isinstance(message, m.SendLeave):
+            self.feed(m.Leave(session, message.state))
+        elif isinstance(message, m.LifeEnded):
+            stream.down.send(Ping())
+            self.feed(message)
+
+    def _greet(self, stream: Stream, hello: m.Hello) -> None:
+        assert self.machine is not None
+        self._ids += 1
+        session = stream.session = self._ids
+        self.sessions[session] = stream
+        self.members[session] = hello.replica_id
+        hello = replace(hello, session=session)
+        effects = self.machine.handle(hello, self.clock.read(self.world.now))
+        if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
+            stream.down.send(Welcome(self.world.config.lighthouse.heartbeat_timeout))
+        self.world.checker.on_lighthouse_event(self, hello)
+        self._carry_out(effects)
+
+    def on_end(self, stream: Stream, reason: str) -> None:
+        self._forget(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        """`Closed` exactly once, and last."""
+        if self.sessions.pop(stream.session, None) is not None:
+            replica_id = self.members.pop(stream.session)
+            self.world.note(self.name, "has lost the session of {}", replica_id)
+            self.feed(m.Closed(stream.session))
+        group = self._supervisors.pop(stream, None)
+        if group is not None and group not in self._supervisors.values():
+            self.feed(m.GroupAnnounced(group, False))
+
+    # --- the peer's clients --------------------------------------------------------------------------------------
+
+    def on_unary_quorum(self, peer: PeerNode, call: int, member: Member) -> None:
+        self.calls[call] = peer
+        self.feed(m.UnaryJoin(call, member))
+
+    def on_unary_gone(self, call: int) -> None:
+        if self.calls.pop(call, None) is not None:
+            self.feed(m.UnaryGone(call))
+
+    # --- probes --------------------------------------------------------------------------------------------------
+
+    def _probe(self, replica_id: str, address: str, pause: float, spent: float) -> None:
+        """Connect to the member's address; again while its session stays gone."""
+        world, process = self.world, self.process
+        assert process is not None
+        there = address.split("/")[0]
+        answers = there not in world.network.off and not world.network.cannot_pass(self.site, there)
+        delay = 2 * world.network.latency(self.site, there) if answers else PROBE_TIMEOUT
+        world.after(delay, process, self._probed, replica_id, address, pause, spent, answers)
+
+    def _probed(self, replica_id: str, address: str, pause: float, spent: float, answers: bool) -> None:
+        refused = answers and address not in self.world.listening
+        self.feed(m.Probed(replica_id, refused))
+        enough = spent + pause >= self.world.config.lighthouse.heartbeat_timeout
+        if refused or enough or replica_id in self.members.values():
+            self._probing.discard(replica_id)
+            return
+        assert self.process is not None
+        again = min(2 * pause, 0.2)
+        self.world.after(pause, self.process, self._probe, replica_id, address, again, spent + pause)
+
+
+class _Shown:
+    """A quorum in a line of the trace."""
+
+    def __init__(self, quorum: Quorum, name: str) -> None:
+        self._quorum, self._name = quorum, name
+
+    def __str__(self) -> str:
+        q = self._quorum
+        members = ", ".join(
+            f"{m.replica_id}@{m.state.step}{'' if m in q.carriers else ' behind'}{' torn' if m.torn else ''}"
+            for m in q.members
+        )
+        kept = "" if q.config_id == q.id else ", same process groups"
+        return f"{self._name} for step {q.top.step + 1}: {members}{kept}"
+
+    def __format__(self, spec: str) -> str:
+        return str(self)

@@ -1,0 +1,209 @@
+"""A client of the peer on the unary service: one group of one rank, by torchft's rules as far as others see them.
+
+It beats every 0.1 s, asks with one open call, compares members by their step alone, reconfigures when the id it is
+told (our config id) changes, is never told that a quorum is over, and drops the step when a reduction fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.sim.base import Process, fold
+from tests.sim.collective import Contribution, Mesh
+from tests.sim.supervisor_node import HOPELESS_LIVES
+from torchft_x.core import messages as m
+from torchft_x.core import recovery
+from torchft_x.core.recovery import Plan
+from torchft_x.core.types import Member, Quorum, State
+from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+BEAT = 0.1
+_RETRY = (0.1, 0.5)  # seconds between two tries to ask
+
+
+class PeerNode:
+    """One life after the other under the same name with a new nonce; there is no supervisor to tell anybody."""
+
+    def __init__(self, world: World, group: str) -> None:
+        self.world = world
+        self.group = group
+        self.site = group
+        self.lives = 0
+        self.process = Process(group, group, world.clock_of(group))
+        self.process.die()
+        self.who = ""
+        self.step = 0
+        self.hopeless = 0  # lives in a row that ended because they would have to heal across libraries
+        self.mesh: Mesh | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.who} step {self.step} {self._phase}>"
+
+    @property
+    def alive(self) -> bool:
+        return not self.process.dead
+
+    @property
+    def address(self) -> str:
+        return f"{self.site}/{self.who}"
+
+    def start(self) -> None:
+        world = self.world
+        self.lives += 1
+        self.who = f"{self.group}:{self.lives}"
+        self.process = Process(self.who, self.site, world.clock_of(self.site))
+        self.step, self.value, self.failures = 0, fold("init", 0), 0
+        self.mesh, self._config_id, self._phase, self._call = None, 0, "idle", 0
+        self._plan: Plan | None = None
+        self.quorum: Quorum | None = None
+        world.listening[self.address] = self
+        self._beat()
+        self._ask()
+
+    def crash(self) -> None:
+        if not self.alive:
+            return
+        self.world.note(self.who, "is dead")
+        self.process.die()
+        self.world.listening.pop(self.address, None)
+        self.world.fabric.died(self)
+        if self._call:
+            self._tell("on_unary_gone", self._call)
+        if self.hopeless < HOPELESS_LIVES:
+            self.world.after(self.world.rng.uniform(0.5, 2.0), None, self.start)
+
+    def _tell(self, what: str, *values: object) -> None:
+        lighthouse = self.world.lighthouse
+        if lighthouse.process is not None:
+            self.world.network.send(self.site, lighthouse.process, getattr(lighthouse, what), *values)
+
+    def _beat(self) -> None:
+        lighthouse = self.world.lighthouse
+        if lighthouse.process is not None:
+            self.world.network.send(self.site, lighthouse.process, lighthouse.feed, m.Heartbeat(self.who))
+        self.world.after(BEAT, self.process, self._beat)
+
+    # --- ask -----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        self._phase, self._call = "asking", self.world.next_id()
+        member = Member(
+            replica_id=self.who,
+            address=self.address,
+            store_address=f"{self.address}/store",
+            state=State(self.step),
+            commit_failures=self.failures,
+        )
+        if self.world.lighthouse.process is None:
+            self.world.after(self.world.config.latency[1], self.process, self.on_failed, self._call, "refused")
+        self._tell("on_unary_quorum", self, self._call, member)
+        self.world.after(self.world.config.quorum_timeout, self.process, self._too_late, self._call)
+
+    def _too_late(self, call: int) -> None:
+        if call == self._call:
+            self._tell("on_unary_gone", call)
+            self.on_failed(call, "too late")
+
+    def on_failed(self, call: int | None, sentence: str) -> None:
+        if call == self._call:
+            self._call, self._phase = 0, "idle"
+            self.world.note(self.who, "got no quorum: {}", sentence)
+            self.world.after(self.world.rng.uniform(*_RETRY), self.process, self._again)
+
+    def on_refused(self, call: int, sentence: str) -> None:
+        """The lighthouse won't have it, and has said why."""
+        if call == self._call:
+            self.world.note(self.who, "is refused: {}", sentence)
+            self.hopeless += 1
+            self.crash()
+
+    def _again(self) -> None:
+        if self._phase == "idle":
+            self._ask()
+
+    def on_quorum(self, call: int, quorum: Quorum) -> None:
+        if call != self._call:
+            return
+        self._call = 0
+        self.quorum = quorum
+        by_step = tuple(replace(x, state=State(x.state.step), torn=False) for x in quorum.members)
+        try:
+            plan = recovery.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
+        except (ConfigError, StepError):
+            self.hopeless += 1
+            self.crash()
+            return
+        self._plan, self.hopeless = plan, 0
+        if plan.heal:
+            self._heal(plan)
+        if plan.config_id == self._config_id:
+            self._compute()
+            return
+        self._phase, self._config_id = "configuring", plan.config_id
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+        self.mesh = self.world.fabric.join(self, plan, 0)
+        self.world.after(self.world.config.timeout, self.process, self._stuck, "configuring", quorum.id)
+
+    def _heal(self, plan: Plan) -> None:
+        """Between peers state is copied at once here: it is not their heal that is tested."""
+        source = self.world.listening.get(plan.sources[0].address)
+        if isinstance(source, PeerNode) and source.step == plan.top.step:
+            self.step, self.value = source.step, source.value
+
+    # --- train ---------------------------------------------------------------------------------------------------
+
+    def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
+        if mesh is self.mesh and self._phase == "configuring":
+            if error is not None:
+                self._failed()
+            else:
+                self._compute()
+
+    def _compute(self) -> None:
+        self._phase = "computing"
+        assert self.quorum is not None
+        self.world.after(self.world.rng.uniform(*self.world.config.compute), self.process, self._reduce, self.quorum.id)
+
+    def _reduce(self, quorum_id: int) -> None:
+        if self._phase != "computing" or self.mesh is None or self._plan is None or self._plan.quorum_id != quorum_id:
+            return
+        self._phase = "reducing"
+        at_top = self._plan.max_replica_rank is not None
+        gradient = (self.who, self._plan.top.step, self.value) if at_top else None
+        self.world.after(self.world.config.timeout, self.process, self._stuck, "reducing", quorum_id)
+        self.world.fabric.reduce(self, self.mesh, gradient)
+
+    def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
+        if self._phase != "reducing" or mesh is not self.mesh or self._plan is None:
+            return
+        if self.step != self._plan.top.step:
+            self._failed()
+            return
+        self.value = fold(self.value, self.step, result)
+        self.step += 1
+        self.failures = 0
+        self._next()
+
+    def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
+        if mesh is self.mesh and self._phase in ("configuring", "reducing"):
+            self._failed()
+
+    def _stuck(self, phase: str, quorum_id: int) -> None:
+        if self._phase == phase and self.quorum is not None and self.quorum.id == quorum_id:
+            self._failed()
+
+    def _failed(self) -> None:
+        self.failures += 1
+        self._config_id = 0
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+        self._next()
+
+    def _next(self) -> None:
+        self._phase = "idle"
+        self.world.after(self.world.config.inside[1], self.process, self._again)

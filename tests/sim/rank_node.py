@@ -1,0 +1,285 @@
+"""One rank of one life: what a training script with a Manager does, phase by phase.
+
+::
+
+    ask -> configure -> offer -> heal -> compute -> reduce -> vote -> settle
+     ^                  (heal beside compute, unless the quorum is waited for)
+     +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
+
+Rules are the product's (`core.step`, `core.recovery`); the order of things is that of `train.round`, `train.guard` and
+`train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
+bit-identical parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.base import Process, fold
+from tests.sim.collective import Mesh
+from tests.sim.deadlines import Deadlines
+from tests.sim.guard import Guard
+from tests.sim.healing import Healing
+from tests.sim.reduction import Reduction
+from tests.sim.voting import Voting
+from torchft_x.core import recovery
+from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.messages import PushOver
+from torchft_x.core.recovery import Plan, WorldSizeMode
+from torchft_x.core.step import Phase, Step
+from torchft_x.core.types import Prepared, Quorum, State
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+
+
+class RankNode:
+    """See the module."""
+
+    def __init__(self, node: GroupNode, rank: int, process: Process) -> None:
+        world = node.world
+        config = world.config
+        self.world = world
+        self.node = node
+        self.rank = rank  # in its group
+        self.process = process
+        self.step = Step(
+            min_replica_size=config.min_replica_size, max_retries=config.max_retries, max_redo=config.max_redo
+        )
+        seed = (node.replica_id, rank) if config.init_sync else (rank,)
+        self.value = fold("init", *seed)  # its parameters
+        self.healing = Healing(self)
+        self.reduction = Reduction(self)
+        self.voting = Voting(self)
+        self.guard = Guard(self)
+        self.deadlines = Deadlines(world, process, self)
+        self._first = True  # has not asked for its first quorum
+        self._began = 0.0  # when the step in hand began
+        self.step_seconds = 0.0  # how long the last step took; 0: unknown
+        self.wait = ""  # what the training thread waits for, a clause; '' while it computes
+        # Of the step in hand:
+        self.plan: Plan | None = None
+        self.call = 0  # open call to the group server
+        self.mesh: Mesh | None = None  # newest process group, perhaps broken
+        self._waits = True  # the training thread waits for quorum and heal before its forward
+        self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
+
+    def __repr__(self) -> str:
+        return f"<{self.process.name} {self.step!r}>"
+
+    @property
+    def who(self) -> str:
+        return self.node.replica_id
+
+    @property
+    def site_is_on(self) -> bool:
+        return self.process.site not in self.world.network.off
+
+    # --- deadlines -----------------------------------------------------------------------------------------------
+
+    def on_deadline(self, name: str) -> None:
+        """What was waited for has not come."""
+        world = self.world
+        if name == "quorum":
+            reason = self.node.why_no_quorum(self.call)
+            world.checker.on_deadline(self, name, reason)
+            world.note(self.process.name, "got no quorum in time: {}", reason)
+            self._hang_up()
+            self._unanswered("no quorum in time")
+        elif name == "vote":
+            self._hang_up()
+            self.step.unknown()
+            self.end(1, "no decision in time")
+        elif name == "configure":
+            assert self.mesh is not None
+            missing = ", ".join(world.fabric.missing(self.mesh)) or "nobody"
+            self.on_configured(self.mesh, DeadlineError(f"not connected in time; missing: {missing}"))
+        elif name == "reduce":
+            self.reduction.on_failed(DeadlineError("the reduction took too long."))
+        elif name == "cross":
+            self.voting.on_not_crossed(DeadlineError("the vote between groups took too long."))
+        else:
+            world.transfers.give_up(self)
+
+    def _hang_up(self) -> None:
+        self.node.gone(self.call)
+        self.call = 0
+
+    # --- ask -----------------------------------------------------------------------------------------------------
+
+    def start_step(self) -> None:
+        """zero_grad: the boundary between two steps."""
+        self._ask(settling=False)
+
+    def settle(self) -> None:
+        """should_commit goes on: the step did not commit, and the next quorum says what becomes of it."""
+        self._ask(settling=True)
+
+    def _ask(self, *, settling: bool) -> None:
+        node = self.node
+        terms = self.step.ask()
+        first, self._first = self._first, False
+        config = self.world.config
+        # An undecided step may still be committed by the quorum that comes: no forward from what is held now.
+        self._waits = not config.async_quorum or first or terms.state.step == 0 or settling or self.voting.open
+        self.ready = False
+        self.plan = None
+        self.healing.forget()
+        self.voting.forget(settling=settling)
+        if settling:
+            self.reduction.keep()
+        else:
+            self.reduction.forget()
+            self._began, self.step_seconds = self.world.now, self.world.now - self._began if not first else 0.0
+        self.wait = "quorum"
+        self.deadlines.arm("quorum", config.quorum_timeout)
+        self.call = node.ask(self, terms)
+        self.world.reach(node, "settle" if settling else "ask")
+        if not self._waits:
+            self._compute()
+
+    def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
+        if call != self.call:
+            return
+        self.call = 0
+        self.deadlines.disarm("quorum")
+        config = self.world.config
+        try:
+            plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
+        except (ConfigError, StepError) as e:
+            self.step.unanswered()
+            self.world.checker.on_hopeless(self, e)
+            self.end(1, str(e))
+            return
+        self.plan = plan
+        participant, size = recovery.participation(
+            plan,
+            contributes_after_heal=not config.async_quorum,
+            mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
+            min_replica_size=config.min_replica_size,
+        )
+        ended = self.step.begin(plan.quorum_id, plan.top, participant, size, commit)
+        self.voting.on_begin(ended)
+        self.world.checker.on_begin(self, quorum, plan)
+        self._configure(plan)
+
+    def on_failed(self, call: int, sentence: str, retry: bool) -> None:
+        """The group server answers a call with an error."""
+        if call != self.call:
+            return
+        self.call = 0
+        self.world.checker.on_deadline(self, "call", sentence)
+        self.deadlines.disarm("quorum", "vote")
+        if self.step.phase is Phase.VOTING:
+            self.step.unknown()
+            self.end(1, sentence)
+        elif retry:
+            self._unanswered(sentence)
+        else:
+            self.step.unanswered()
+            self.end(1, sentence)
+
+    def _unanswered(self, why: str) -> None:
+        self.step.unanswered()
+        if self.world.config.retry_quorum and not self.node.process.dead:
+            self.wait = ""
+            self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self.again)
+        else:
+            self.end(1, why)
+
+    def again(self) -> None:
+        """The next step, unless something else has begun."""
+        if self.step.phase is Phase.IDLE:
+            self.start_step()
+
+    # --- configure -----------------------------------------------------------------------------------------------
+
+    def _configure(self, plan: Plan) -> None:
+        if not self.guard.must_configure(plan):
+            self._begin_round()
+            return
+        self.wait = "configure"
+        self.deadlines.arm("configure", self.world.config.connect_limit)
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+        self.mesh = self.world.fabric.join(self, plan, self.rank)
+        self.world.reach(self.node, "configure")
+
+    def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
+        if mesh is not self.mesh or self.wait != "configure" or self.plan is None:
+            return
+        self.deadlines.disarm("configure")
+        self.wait = ""
+        if error is not None:
+            self.guard.fail(error, self.plan.quorum_id)
+        else:
+            self.guard.configured()
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        """The process group is there, or known to be broken: offer, heal, train."""
+        assert self.plan is not None
+        self.ready = True
+        self.wait = "fetch" if self._waits and self.plan.heal else ""
+        self.healing.begin(self.plan, in_place=self._waits)
+        if not self._waits:
+            self.reduction.begin()
+        elif not self.plan.heal:
+            self._compute()
+
+    def on_healed(self) -> None:
+        """The heal has ended, well or not."""
+        if self._waits:
+            self._compute()
+        else:
+            self.voting.maybe_vote()
+
+    # --- reduce --------------------------------------------------------------------------------------------------
+
+    def _compute(self) -> None:
+        if self._waits:
+            self.wait = ""
+        if self.voting.redoes:
+            self.reduction.again()
+        else:
+            self.reduction.compute()
+
+    def on_reduced(self, mesh: Mesh, result: tuple[tuple[Any, ...], ...]) -> None:
+        if mesh is self.mesh and self.wait == "cross":
+            self.voting.on_crossed(result)
+        else:
+            self.reduction.on_result(mesh, result)
+
+    def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
+        """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""
+        if mesh is not self.mesh:
+            return
+        if self.wait == "reduce":
+            self.reduction.on_failed(error)
+        elif self.wait == "cross":
+            self.voting.on_not_crossed(error)
+        elif self.wait == "configure":
+            self.on_configured(mesh, error)
+
+    # --- trouble -------------------------------------------------------------------------------------------------
+
+    def on_over(self, push: PushOver) -> None:
+        self.guard.over(push)
+
+    def on_end_of_group(self, sentence: str) -> None:
+        self.end(1, sentence)
+
+    def on_server_gone(self) -> None:
+        self.end(1, "the group server is gone")
+
+    def end(self, code: int, reason: str) -> None:
+        self.node.end_rank(self, code, reason)
+
+    # --- answers to a vote ---------------------------------------------------------------------------------------
+
+    def on_prepared(self, call: int, vote: CrossVote | None) -> None:
+        self.voting.on_prepared(call, vote)
+
+    def on_decision(self, call: int, commit: bool, reason: str) -> None:
+        self.voting.on_decision(call, commit, reason)

@@ -1,0 +1,37 @@
+"""Replay one run: ``python -m tests.sim.run --seed N [--trace] [--shrink]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.sim import swarm
+from tests.sim.invariants import Violation
+from tests.sim.shrink import shrink
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.run", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--trace", action="store_true", help="print everything that happens, not just the end")
+    parser.add_argument("--shrink", action="store_true", help="if it fails, drop faults as long as it still fails")
+    options = parser.parse_args()
+    config, faults = swarm.scenario(options.seed)
+    print(config)
+    print(f"{len(faults)} faults")
+    try:
+        if options.shrink:
+            faults = shrink(options.seed, faults)
+            print(*faults, sep="\n")
+        world, report = swarm.play(options.seed, faults, trace=None)
+    except Violation as e:
+        print("\n".join(e.lines) if options.trace else "", e if not options.trace else e.headline, sep="\n")
+        return 1
+    if options.trace:
+        print("\n".join(world.trace.lines()))
+    print(report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

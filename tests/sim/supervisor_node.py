@@ -1,0 +1,131 @@
+"""A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
+
+A supervisor speaks to every lighthouse, so that each has the proof. As `launch.supervisor` and `rpc.supervisor_client`: what is true now is said again after every reconnect, so a report
+made while the lighthouse was away is not lost. Of the rules of `launch.restarts` one is kept: a few lives in a row that
+can't ever train (they would have to heal across the libraries) are the last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.base import Process
+from tests.sim.group_node import GroupNode
+from tests.sim.lighthouse_node import UNIX, SupervisorHello
+from tests.sim.uplink import Uplink
+from torchft_x.core import messages as m
+from torchft_x.core.types import Life
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+HOPELESS_LIVES = 3  # as `RestartRules.loop`
+
+
+class SupervisorNode:
+    """See the module. Its site differs from its group's, so that it can be cut off alone."""
+
+    def __init__(self, world: World, group: str, host: str) -> None:
+        self.world = world
+        self.group = group  # group id, over all lives
+        self.host = host  # site of the group's processes
+        self.process = Process(f"supervisor/{host}", f"s{host}", world.clock_of(host))
+        self.node: GroupNode | None = None  # the life that runs, or the last one
+        self.wants = True  # the group is (re)started when it ends
+        self.lives = 0
+        self.attempt = 0
+        self._hopeless = 0  # lives in a row that could not heal within their library
+        self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
+        self._report: m.LifeEnded | None = None  # the last exit
+
+    def start(self) -> None:
+        for uplink in self.uplinks:
+            uplink.start()
+        self._begin_life()
+
+    @property
+    def running(self) -> bool:
+        return self.node is not None and not self.node.ended
+
+    def _begin_life(self) -> None:
+        world = self.world
+        if not self.wants or self.running:
+            return
+        self.lives += 1
+        replica_id = f"{self.group}:{self.lives}"
+        life = Life(self.attempt, UNIX + world.now, f"token-{replica_id}")
+        self.attempt += 1
+        self.node = GroupNode(world, self, replica_id, life)
+        world.nodes[replica_id] = self.node
+        world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
+
+    def on_exit(self, node: GroupNode, code: int) -> None:
+        """All processes of that life are gone."""
+        self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
+        self._report = m.LifeEnded(node.life.token, code)
+        self._send(self._report)
+        self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
+        if code == 0 or self._hopeless >= HOPELESS_LIVES:
+            self.wants = False
+        elif self.wants:
+            self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
+
+    def come_back(self) -> None:
+        """A group that has left is wanted again."""
+        if not self.wants:
+            self.wants = True
+            self._begin_life()
+
+    # --- power ---------------------------------------------------------------------------------------------------
+
+    def lose_power(self) -> None:
+        """The whole host is gone at once: nobody is told, nothing is refused."""
+        network = self.world.network
+        network.off.update((self.host, self.process.site))
+        if self.node is not None:
+            self.node.vanish()
+        self.process.die()
+        network.vanish(self.host)
+        network.vanish(self.process.site)
+
+    def restore_power(self) -> SupervisorNode:
+        """The scheduler starts the group's role again there."""
+        network = self.world.network
+        network.off.difference_update((self.host, self.process.site))
+        return self._succeed(self.host)
+
+    def move(self) -> SupervisorNode:
+        """The scheduler starts the group's role on another host. The life here goes on, but will be the last."""
+        self.wants = False
+        return self._succeed(f"{self.host}'")
+
+    def _succeed(self, host: str) -> SupervisorNode:
+        """A new supervisor of the same group."""
+        again = SupervisorNode(self.world, self.group, host)
+        again.lives = self.lives
+        again.attempt = self.attempt if self.world.config.attempts_survive else 0
+        self.world.supervisors[self.group] = again
+        again.start()
+        return again
+
+    # --- the stream ----------------------------------------------------------------------------------------------
+
+    def hello(self) -> Any:
+        return SupervisorHello(self.group)
+
+    def on_up(self) -> None:
+        if self._report is not None:
+            self._send(self._report)
+
+    def _send(self, report: m.LifeEnded) -> None:
+        for uplink in self.uplinks:
+            uplink.send(report)
+
+    def on_down(self, reason: str) -> None:
+        self.world.note(self.process.name, "has lost the lighthouse: {}", reason)
+
+    def on_word(self, message: Any) -> None:
+        pass
+
+    def on_refused(self, message: Any) -> None:
+        pass

@@ -1,0 +1,287 @@
+"""Random runs: a seed becomes a cluster and a schedule of faults, and the run ends with the question of liveness (L1).
+
+Each run turns a random subset of the fault kinds on. Few kinds, often repeated, find what all kinds together hide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from tests.sim.base import Rng
+from tests.sim.config import WorldConfig
+from tests.sim.faults import KINDS, Fault, arm
+from tests.sim.kinds.traps import POINTS, VOTE_POINTS
+from tests.sim.supervisor_node import SupervisorNode
+from tests.sim.world import World
+from torchft_x.core.lighthouse import LighthouseConfig
+
+FAULT_TIME = (6.0, 20.0)
+"""Seconds in which faults happen."""
+STEPS_AFTER = 3
+"""So many steps must be committed by all once they are together again (L1)."""
+STANDBY = 0.0
+"""How likely a run has a second lighthouse. Raise it to hunt: two of them are not safe yet (docs/simulator_found.md)."""
+_LEASES = (3.0, 8.0, 20.0)
+_LONGEST = 10.0  # seconds one fault lasts
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run came to."""
+
+    seed: int
+    faults: Counter[str]
+    events: int
+    commits: int
+    quorums: int
+    lineages: int
+    seconds: float  # virtual
+    mode: str = "off"  # parts of the full protocol that were on
+    figures: Counter[str] = field(default_factory=Counter)  # what became of steps that did not commit at once
+
+
+@dataclass
+class Total:
+    """What many runs came to."""
+
+    runs: int = 0
+    events: int = 0
+    commits: int = 0
+    quorums: int = 0
+    lineages: int = 0
+    virtual_seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)  # runs by mode
+    figures: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        r = report
+        modes = Counter({r.mode: 1})
+        self.merge(Total(1, r.events, r.commits, r.quorums, r.lineages, r.seconds, r.faults, modes, r.figures))
+
+    def merge(self, other: Total) -> None:
+        self.runs += other.runs
+        self.events += other.events
+        self.commits += other.commits
+        self.quorums += other.quorums
+        self.lineages += other.lineages
+        self.virtual_seconds += other.virtual_seconds
+        for mine, more in ((self.faults, other.faults), (self.modes, other.modes), (self.figures, other.figures)):
+            mine.update(more)
+
+    def __str__(self) -> str:
+        kinds, modes, figures = (
+            ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
+            for counter in (self.faults, self.modes, self.figures)
+        )
+        return (
+            f"{self.runs} runs, {self.faults.total()} faults, {self.events} events, {self.commits} commits, "
+            f"{self.quorums} quorums, {self.lineages} new lineages, {self.virtual_seconds:.0f} virtual seconds\n"
+            f"faults: {kinds}\nruns: {modes}\nsteps: {figures}"
+        )
+
+
+def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
+    """The cluster and the faults that this seed stands for."""
+    rng = Rng(seed ^ 0x5EED)
+    config = _config(rng)
+    end = rng.uniform(*FAULT_TIME)
+    kinds = rng.some(sorted(KINDS), 0.3) or ["crash"]
+    mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
+    faults, at, joined = [], 1.0 + rng.random(), 0
+    while at < end:
+        kind = rng.choose(kinds)
+        if kind == "join":
+            joined += 1
+            if joined > 2:
+                kind = "crash"
+        faults.append(_fault(rng, config, at, kind))
+        at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
+    return config, tuple(faults)
+
+
+def _config(rng: Rng) -> WorldConfig:
+    lease = rng.choose(_LEASES)
+    groups = rng.choose((1, 2, 2, 3, 3, 4, 5))
+    least = rng.choose((1, 1, 1, 2)) if groups > 1 else 1
+    lighthouse = LighthouseConfig(
+        lease=lease,
+        lease_margin=1.0,
+        heartbeat_timeout=rng.choose((0.6, 1.0, 2.5)),
+        join_timeout=rng.choose((0.1, 0.5)),
+        min_replicas=rng.choose((1, least)),
+        boot_id="host",
+        grant_seconds=rng.choose((0.2, 1.0)),
+    )
+    peers = rng.choose((1, 2)) if rng.chance(0.15) else 0
+    vote, runs_on, redo, standby = (rng.chance(p) for p in (0.5, 0.5, 0.5, STANDBY))
+    return WorldConfig(
+        commit_vote=vote and not peers,
+        runs_on=runs_on,
+        standby=standby and not peers,
+        max_redo=2 if redo and not peers else 0,
+        groups=groups,
+        ranks=rng.choose((1, 1, 1, 2, 3)),
+        peers=peers,
+        min_replica_size=least,
+        max_retries=rng.choose((None, None, 2)),
+        async_quorum=not rng.chance(0.3),
+        init_sync=not peers and not rng.chance(0.2),
+        spares=not peers and rng.chance(0.1),
+        retry_quorum=rng.chance(0.7),
+        lighthouse=lighthouse,
+        one_host=rng.chance(0.5),
+        drift=rng.choose((0.0, 0.01)),
+        quorum_timeout=rng.choose((2.0, 15.0)),
+        uneven=rng.choose((1.0, 1.5, 5.0)),
+        compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
+        latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
+    )
+
+
+def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
+    """One fault of this kind. Targets are groups of the beginning; whoever joins later is hit by what hits links."""
+    groups = [f"g{i}" for i in range(config.groups)]
+    target = rng.choose(groups)
+    seconds = _duration(rng, config)
+    if kind.startswith("trap_"):
+        points = (*POINTS, *VOTE_POINTS, *VOTE_POINTS) if config.commit_vote else POINTS
+        return Fault(at, kind, target, seconds, rng.choose(points))
+    if kind in ("part", "part_one_way"):
+        ends = rng.choose([(target, "lh"), ("lh", target), (target, rng.choose(groups)), ("s" + target, "lh")])
+        if ends[0] == ends[1]:
+            ends = (target, "lh")
+        if config.standby and rng.chance(0.3):
+            ends = tuple("lh2" if end == "lh" else end for end in ends)
+        return Fault(at, kind, ends[0], seconds, ends[1])
+    if kind == "cut":
+        who = target if rng.chance(0.8) else "s" + target
+        return Fault(at, kind, who, rng.choose((0.0, 0.02, 1.0)), rng.choose(("client", "server")) +
+                     rng.choose(("", "+lose")))  # fmt: skip
+    if kind == "pause":
+        who = rng.choose([*groups, *groups, *_houses(config), *(f"u{i}" for i in range(config.peers))])
+        one = str(rng.below(config.ranks)) if who in groups and rng.chance(0.3) else ""
+        return Fault(at, kind, who, seconds, one)
+    if kind == "crash":
+        return Fault(at, kind, rng.choose([*groups, *(f"u{i}" for i in range(config.peers))]))
+    if kind == "crash_rank":
+        return Fault(at, kind, target, 0.0, str(rng.below(config.ranks)))
+    if kind == "stall":
+        return Fault(at, kind, target, 0.2 * config.lighthouse.lease_margin * rng.random())
+    if kind == "leave":
+        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)))
+    if kind == "join":
+        return Fault(at, kind, other=str(1 + rng.below(3)))
+    if kind == "lighthouse":
+        house = rng.choose(_houses(config)) if config.standby else ""
+        return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)))
+    return Fault(at, kind, target, seconds)
+
+
+def _houses(config: WorldConfig) -> list[str]:
+    return ["lh", "lh", "lh2"] if config.standby else ["lh"]
+
+
+def _duration(rng: Rng, config: WorldConfig) -> float:
+    """Short, long, or just about the length of some time-out: what goes wrong goes wrong near those."""
+    house = config.lighthouse
+    limits = (house.heartbeat_timeout, house.lease, house.lease + house.lease_margin, config.keepalive, config.timeout)
+    if rng.chance(0.4):
+        return min(_LONGEST, rng.choose(limits)) * rng.uniform(0.9, 1.3)
+    return rng.uniform(0.05, _LONGEST) if rng.chance(0.4) else rng.uniform(0.01, 0.5)
+
+
+def run(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> Report:
+    """One run, from the seed's scenario or with other faults on its cluster. Raises `Violation`."""
+    return play(seed, faults, trace=trace)[1]
+
+
+def play(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> tuple[World, Report]:
+    """The same, with the world as the run left it."""
+    config, scheduled = scenario(seed)
+    world = World(seed, replace(config, trace=trace))
+    return world, finish(world, scheduled if faults is None else faults)
+
+
+def finish(world: World, faults: tuple[Fault, ...]) -> Report:
+    """Let the faults happen, then let the cluster recover and check L1."""
+    arm(world, faults)
+    world.run_until(max((f.at + f.seconds for f in faults), default=3.0) + 0.01)
+    world.note("--- calm", "the faults are over")
+    world.traps.clear()
+    world.fabric.glitches.clear()
+    world.transfers.spoiled.clear()
+    world.broken_loads.clear()
+    check_liveness(world)
+    check_newcomer(world)
+    checker = world.checker
+    return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now,
+                  world.config.mode, checker.figures)  # fmt: skip
+
+
+def check_liveness(world: World) -> None:
+    """L1: when faults stop, all live groups share one quorum within `patience`, and steps advance.
+
+    Whoever can only heal across the two libraries, which is refused, is left out; so is a cluster in which fewer
+    groups are left than a quorum or a commit needs.
+    """
+    calm = Calm(world)
+    if not world.run_while(calm.unsettled, world.config.patience):
+        world.violated("L1", f"{world.config.patience:.0f} s after the last fault: {calm.why}")
+
+
+def check_newcomer(world: World) -> None:
+    """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
+    config = world.config
+    if not config.runs_on or world.checker.newest is None or not _trains(world):
+        return
+    world.note("--- calm", "a newcomer")
+    newcomer = world.add_group("late")
+    step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
+    limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
+    if not world.run_while(lambda: not _inside(world, newcomer), limit):
+        world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
+
+
+def _trains(world: World) -> bool:
+    """Whether everybody is in one quorum, has a session, and stays; and no trap's partition is left."""
+    wanted = [s for s in world.supervisors.values() if s.wants]
+    nodes = [s.node for s in wanted if s.node is not None]
+    stay = all(n.leaving_at is None and n.uplink.standing for n in nodes)
+    return bool(nodes) and stay and not world.network.blocked and all(_inside(world, s) for s in wanted)
+
+
+def _inside(world: World, supervisor: SupervisorNode) -> bool:
+    quorum = world.checker.newest
+    return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
+
+
+class Calm:
+    """Watches whether all live groups have come together and train."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._goal: int | None = None  # step to reach, set when they are together
+        self._together: tuple[str, ...] = ()
+        self.why = "nothing has happened"
+
+    def unsettled(self) -> bool:
+        world = self._world
+        wanted = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
+        peers = [p for p in world.peers.values() if not p.hopeless]
+        needed = max(world.config.lighthouse.min_replicas, world.config.min_replica_size)
+        if len(wanted) + len(peers) < needed or not wanted:
+            return False
+        names = tuple(sorted([s.node.replica_id for s in wanted if s.node is not None] + [p.who for p in peers]))
+        quorum = world.checker.newest
+        inside = {m.replica_id for m in quorum.members} if quorum is not None else set()
+        missing = [n for n in names if n not in inside]
+        if missing:
+            self._goal, self.why = None, f"{', '.join(missing)} are not in the newest quorum {quorum}"
+            return True
+        steps = [r.step.state.step for s in wanted if s.node is not None for r in s.node.ranks]
+        if self._goal is None or names != self._together:
+            self._goal, self._together = max(steps) + STEPS_AFTER, names
+        self.why = f"all are together, but stand at steps {steps} and not at {self._goal}"
+        return min(steps) < self._goal

@@ -1,0 +1,171 @@
+"""The full protocol in the simulated cluster: grants, the vote between groups, settling, redo, a standby."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sim.faults import Fault, strike
+from tests.sim.swarm import check_newcomer
+from tests.sim.test_world import all_is_well, cluster, members, node, said, step_of
+from tests.sim.world import World
+from torchft_x.core import alarm
+from torchft_x.core.lighthouse import LighthouseConfig
+
+
+def full(**config: Any) -> World:
+    return cluster(**{"commit_vote": True, "runs_on": True, "max_redo": 2, "groups": 3, **config})
+
+
+def trap(world: World, kind: str, target: str, point: str, seconds: float = 0.0) -> None:
+    strike(world, Fault(world.now, kind, target, seconds, point))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("vote", [False, True])
+def test_inside_a_grant_no_quorum_is_needed(ranks: int, vote: bool) -> None:
+    world = cluster(5.0, groups=3, ranks=ranks, runs_on=True, commit_vote=vote)
+    assert min(step_of(world, f"g{i}") for i in range(3)) > 70
+    assert world.checker.quorums <= 4
+    assert not said(world, "drops")
+
+
+def test_a_newcomer_waits_for_a_grant_at_most() -> None:
+    world = full()
+    check_newcomer(world)
+    assert members(world)[-1] == "late:1"
+    assert not said(world, "drops")
+
+
+def test_killed_in_the_reduction_nobody_drops_a_gradient() -> None:
+    world = full()
+    trap(world, "trap_crash", "g2", "reduce")
+    world.run_for(0.5)
+    assert said(world, "reduces again step")
+    assert not world.checker.figures["dropped"]
+    assert all_is_well(world)
+
+
+def test_killed_in_the_vote_the_survivors_adopt() -> None:
+    """All are prepared, so that somebody who is away may have committed: the others commit the same bits."""
+    world = full()
+    trap(world, "trap_crash", "g2", "cross")
+    world.run_for(0.5)
+    assert said(world, "does not know about step")
+    assert world.checker.figures["adopted"] == 2
+    assert not world.checker.figures["redos"]
+    assert all_is_well(world)
+
+
+def test_a_vote_that_passed_on_one_side_is_committed_late_on_the_other() -> None:
+    """Seed by seed until the result of the vote has reached one of the two survivors and not the other."""
+    for _ in range(20):
+        world = full(groups=2, one_host=True)
+        world.fabric.late["g1"] = 0.01
+        trap(world, "trap_crash", "g0", "decided")
+        world.run_for(1.0)
+        if world.checker.figures["adopted"]:
+            break
+        world.fabric.late.clear()
+    assert said(world, "commits late step")
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("vote", [False, True])
+def test_stopped_between_the_lease_check_and_the_optimizer(vote: bool) -> None:
+    """It carries out late what was decided in time, and finds its lineage where it left it, or heals."""
+    world = full(commit_vote=vote)
+    trap(world, "trap_pause", "g1", "decided", seconds=12.0)
+    world.run_for(13.0)
+    assert step_of(world, "g0") > 200
+    assert all_is_well(world)
+    assert step_of(world, "g1") > 200
+
+
+def test_what_is_undecided_is_settled_inside_should_commit() -> None:
+    world = full()
+    world.fabric.glitches.add("g1")
+    world.run_for(1.0)
+    assert world.checker.figures["redos"] + world.checker.figures["late commits"] > 0
+    assert not world.checker.figures["dropped"]
+
+
+def test_a_carrier_that_is_too_few_does_not_leave_the_healer_waiting_in_the_vote() -> None:
+    """Shrunk from a swarm run: g0 alone at the top is fewer than min_replica_size, and g1 heals beside it."""
+    world = full(groups=2, min_replica_size=2, quorum_timeout=2.0, retry_quorum=False)
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(3.0)
+    assert not said(world, "too long")
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2"]
+
+
+def test_after_max_redo_the_gradients_are_dropped() -> None:
+    world = full(max_redo=1, commit_vote=False, runs_on=False)
+    for _ in range(600):
+        world.fabric.glitches.add("g1")
+        world.run_for(0.005)
+    assert world.checker.figures["lost: max_redo"] > 0
+    assert all_is_well(world)
+
+
+def test_the_standby_takes_over_and_the_first_one_stays_out_of_it() -> None:
+    world = full(standby=True, tired=2.0)
+    first, standby = world.lighthouses
+    first.crash()
+    world.run_for(3.0)
+    before = step_of(world, "g0")
+    assert all(n.uplink._at == 1 for n in world.running())
+    strike(world, Fault(world.now, "crash", "g2"))  # so that the next quorum is the standby's
+    world.run_for(6.0)
+    assert standby.machine is not None
+    assert standby.machine.current is world.checker.newest
+    assert step_of(world, "g0") > before + 50
+    first.start()
+    world.run_for(3.0)
+    assert first.machine is not None
+    assert first.machine.current is None
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_was_taken_for_lost_is_told_as_soon_as_it_is_back(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it waits for the time-out of a collective that the others have left, and whose end it can't see."""
+    if not told:
+        monkeypatch.setattr(alarm.Alarm, "tell", lambda self, record, reason: [])
+    house = LighthouseConfig(lease=30.0, heartbeat_timeout=1.0, grant_seconds=9.0, boot_id="host")
+    world = full(groups=2, timeout=60.0, lighthouse=house, seconds=4.0)
+    for a, b in (("g0", "g1"), ("g1", "g0"), ("g1", "lh"), ("lh", "g1")):
+        world.network.block(a, b)
+    world.run_for(6.0)
+    (rank,) = node(world, "g1").ranks
+    assert rank.wait in ("reduce", "cross")
+    world.network.unblock("g1", "lh")
+    world.network.unblock("lh", "g1")
+    world.run_for(3.0)
+    assert (rank.wait in ("reduce", "cross")) is not told
+
+
+def test_who_could_heal_from_a_peers_client_only_costs_nobody_a_step() -> None:
+    world = cluster(2.0, groups=1, peers=1, init_sync=False, startup=(0.1, 0.1))
+    strike(world, Fault(world.now, "crash", "g0"))
+    world.run_for(0.2)
+    step = world.peers["u0"].step
+    world.run_for(5.0)
+    assert said(world, "state is not moved between the two libraries")
+    assert members(world) == ["u0:1"]
+    assert world.peers["u0"].step > step + 80
+
+
+def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:
+    """R16: no lighthouse for a while, and nobody stops."""
+    house = LighthouseConfig(lease=8.0, heartbeat_timeout=1.0, boot_id="host")
+    world = full(lighthouse=house)
+    before = step_of(world, "g0")
+    strike(world, Fault(world.now, "lighthouse", seconds=4.0))
+    world.run_for(4.0)
+    assert step_of(world, "g0") > before + 60
+    world.run_for(1.0)
+    assert not said(world, "drops")
+    assert all_is_well(world)

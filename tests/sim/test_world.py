@@ -1,0 +1,439 @@
+"""The simulated cluster does what it says: it is deterministic, trains, and each kind of fault strikes as described."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim import swarm
+from tests.sim.config import WorldConfig
+from tests.sim.faults import KINDS, Fault, strike
+from tests.sim.group_node import GroupNode
+from tests.sim.shrink import shrink
+from tests.sim.world import World
+from torchft_x.core.lighthouse import LighthouseConfig
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def cluster(seconds: float = 2.0, **config: Any) -> World:
+    """A world that has trained for a while without a fault."""
+    world = World(7, WorldConfig(**{"groups": 2, "trace": None, **config}))
+    world.run_for(seconds)
+    return world
+
+
+def hit(world: World, kind: str, target: str = "", seconds: float = 0.0, other: str = "") -> None:
+    """The fault strikes now, and takes effect."""
+    strike(world, Fault(world.now, kind, target, seconds, other))
+    assert world.counts[kind] == 1, world.trace.lines()[-1]
+
+
+def step_of(world: World, group: str) -> int:
+    return min(r.step.state.step for r in node(world, group).ranks)
+
+
+def node(world: World, group: str) -> GroupNode:
+    found = world.supervisors[group].node
+    assert found is not None
+    return found
+
+
+def members(world: World) -> list[str]:
+    quorum = world.checker.newest
+    assert quorum is not None
+    return [m.replica_id for m in quorum.members]
+
+
+def said(world: World, text: str) -> bool:
+    return any(text in line for line in world.trace.lines())
+
+
+def all_is_well(world: World) -> bool:
+    """Everybody in one quorum, and steps advance (L1)."""
+    swarm.check_liveness(world)
+    return True
+
+
+# --- the world itself ------------------------------------------------------------------------------------------------
+
+
+def digest(seed: int) -> str:
+    world, _ = swarm.play(seed, trace=None)
+    return hashlib.sha256("\n".join(world.trace.lines()).encode()).hexdigest()
+
+
+def test_a_seed_is_a_trace() -> None:
+    assert digest(4) == digest(4)
+    assert digest(4) != digest(5)
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
+def test_the_trace_does_not_depend_on_hashes(hash_seed: str) -> None:
+    code = "from tests.sim.test_world import digest; print(digest(6))"
+    environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == digest(6)
+
+
+def test_a_fork_goes_its_own_way_to_the_same_end() -> None:
+    world = cluster(1.0, groups=3, ranks=2)
+    copy = world.fork()
+    world.run_for(2.0)
+    before = copy.events
+    assert copy.now == 1.0
+    copy.run_for(2.0)
+    assert copy.events > before
+    assert copy.trace.lines() == world.trace.lines()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("async_quorum", [True, False])
+def test_without_faults_all_groups_train_together(ranks: int, async_quorum: bool) -> None:
+    world = cluster(6.0, groups=3, ranks=ranks, async_quorum=async_quorum)
+    steps = [step_of(world, f"g{i}") for i in range(3)]
+    assert min(steps) > 80
+    assert max(steps) - min(steps) <= 1
+    assert not said(world, "drops")
+    assert world.checker.lineage == 0
+    assert len({r.value for i in range(3) for r in node(world, f"g{i}").ranks[:1]}) <= 2  # equal but for a step
+
+
+def test_peers_clients_train_with_ours() -> None:
+    world = cluster(5.0, groups=1, peers=2, init_sync=False, startup=(0.1, 0.1))
+    assert members(world) == ["g0:1", "u0:1", "u1:1"]
+    assert step_of(world, "g0") > 50
+    assert world.peers["u0"].step >= step_of(world, "g0") - 1
+
+
+# --- each kind of fault ----------------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_test() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f'"{kind}"' not in here] == []
+
+
+def test_crash_and_restart_as_a_new_life() -> None:
+    world = cluster()
+    first = node(world, "g1")
+    hit(world, "crash", "g1")
+    assert all(p.dead for p in first.processes)
+    world.run_for(0.3)
+    assert said(world, "g1:1 is lost")
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2"]
+    assert said(world, "g1:2/0       healed")
+
+
+def test_crash_of_a_peer() -> None:
+    world = cluster(groups=1, peers=2, init_sync=False, startup=(0.1, 0.1))
+    hit(world, "crash", "u1")
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "u0:1", "u1:2"]
+
+
+def test_crash_of_one_rank_ends_its_group() -> None:
+    world = cluster(ranks=3)
+    hit(world, "crash_rank", "g1", other="2")
+    first = node(world, "g1")
+    assert first.processes[2].dead
+    assert not first.processes[0].dead
+    world.run_for(0.1)
+    assert all(p.dead for p in first.processes)
+    assert all_is_well(world)
+
+
+def test_a_pause_longer_than_the_heartbeat_timeout_costs_membership() -> None:
+    world = cluster()
+    hit(world, "pause", "g1", 2.0)
+    before = step_of(world, "g1")
+    world.run_for(1.9)
+    assert members(world) == ["g0:1"]
+    assert step_of(world, "g1") == before
+    assert said(world, "silent for 1 s")
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1"]  # the same life
+
+
+def test_a_paused_lighthouse_blames_nobody() -> None:
+    world = cluster()
+    hit(world, "pause", "lh", 1.5)
+    world.run_for(2.5)
+    assert said(world, "nobody is blamed")
+    assert not said(world, "is lost")
+    assert all_is_well(world)
+
+
+def test_a_pause_before_the_lease_check_prevents_the_commit() -> None:
+    world = cluster(groups=1)
+    hit(world, "trap_pause", "g0", 9.0, other="vote")
+    world.run_for(9.5)
+    assert said(world, "the lease of quorum")
+    assert all_is_well(world)
+
+
+def test_a_pause_after_the_lease_check_makes_the_optimizer_late() -> None:
+    world = cluster(groups=1)
+    hit(world, "trap_pause", "g0", 9.0, other="decided")
+    world.run_for(0.5)
+    decided = node(world, "g0").machine.state.step
+    assert step_of(world, "g0") == decided - 1
+    world.run_for(8.8)
+    assert step_of(world, "g0") >= decided
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize(("point", "word"), [("fetch", "g1"), ("serve", "g0")])
+def test_healer_or_source_dies_in_the_middle_of_a_heal(point: str, word: str) -> None:
+    world = cluster(groups=3, fetch=(0.2, 0.3))
+    for source in ("g0", "g2") if point == "serve" else (word,):
+        strike(world, Fault(world.now, "trap_crash", source, other=point))
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(3.0)
+    assert said(world, f"is caught at '{point}'")
+    if point == "serve":
+        assert said(world, "the source is gone")
+    world.traps.clear()
+    assert all_is_well(world)
+
+
+def test_trap_cut_isolates_at_that_point() -> None:
+    world = cluster()
+    hit(world, "trap_cut", "g1", 2.0, other="reduce")
+    world.run_for(0.3)
+    assert ("g1", "lh") in world.network.blocked
+    world.run_for(1.5)
+    assert members(world) == ["g0:1"]
+    assert all_is_well(world)
+
+
+def test_trap_break_loses_the_join_with_its_session() -> None:
+    world = cluster()
+    hit(world, "trap_break", "g1", 1.0, other="ask")
+    world.run_for(0.5)
+    assert said(world, "has no session: the connection broke")
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1"]
+
+
+def test_slow_members_hold_up_the_others_but_are_not_lost() -> None:
+    world = cluster()
+    hit(world, "slow", "g1", 3.0)
+    before = step_of(world, "g0")
+    world.run_for(3.0)
+    assert 3 < step_of(world, "g0") - before < 20
+    assert not said(world, "is lost")
+    assert all_is_well(world)
+
+
+def test_a_stalled_clock_shows_less_time() -> None:
+    world = cluster()
+    clock = world.clocks["g0"]
+    before = clock.read(world.now)
+    hit(world, "stall", "g0", 0.5)
+    world.run_for(1.0)
+    assert clock.read(world.now) - before == pytest.approx(0.5)
+    assert all_is_well(world)
+
+
+def test_power_loss_tells_nobody() -> None:
+    world = cluster(groups=3)
+    hit(world, "power", "g1", 6.0)
+    world.run_for(0.5)
+    assert not said(world, "g1:1 is lost")  # no exit report, no refused connect: only the silence tells
+    world.run_for(5.0)
+    assert members(world) == ["g0:1", "g2:1"]
+    world.run_for(1.0)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2", "g2:1"]
+
+
+@pytest.mark.parametrize("first", ["client", "server", "client+lose", "server+lose"])
+def test_a_cut_session_comes_back(first: str) -> None:
+    world = cluster()
+    hit(world, "cut", "g1", 1.0, first)
+    world.run_for(0.5)
+    assert said(world, "g1:1         has no session") == ("client" in first)
+    world.run_for(1.5)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1"]
+
+
+def test_a_cut_supervisor_reports_again() -> None:
+    world = cluster()
+    strike(world, Fault(world.now, "part", "sg1", 1.0, "lh"))
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(0.9)
+    assert not said(world, "its process ended with exit code")
+    world.run_for(1.0)
+    assert all_is_well(world)
+
+
+def test_flapping_sessions() -> None:
+    world = cluster(groups=3)
+    hit(world, "flap", "g1", 3.0)
+    world.run_for(3.0)
+    assert sum("g1:1         has a session" in line for line in world.trace.lines()) > 5
+    assert all_is_well(world)
+
+
+def test_delay_reorders_streams_but_not_within() -> None:
+    world = cluster(groups=3)
+    before = step_of(world, "g0")
+    hit(world, "delay", "g1", 3.0)
+    world.run_for(3.0)
+    assert 3 < step_of(world, "g0") - before < 40
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize(("ends", "lost"), [(("g1", "lh"), True), (("lh", "g1"), False), (("g0", "g1"), False)])
+def test_one_way_partitions(ends: tuple[str, str], lost: bool) -> None:
+    world = cluster()
+    hit(world, "part_one_way", ends[0], 2.5, ends[1])
+    before = step_of(world, "g0")
+    world.run_for(1.5)
+    assert said(world, "g1:1 is lost: silent") == lost
+    if not lost:
+        assert step_of(world, "g0") <= before + 1  # it can't go on without the other, and is right not to
+    world.run_for(1.5)
+    assert all_is_well(world)
+
+
+def test_two_way_partition_between_groups_stops_the_collectives_until_their_timeout() -> None:
+    world = cluster(timeout=1.0)
+    hit(world, "part", "g0", 3.0, "g1")
+    world.run_for(2.5)
+    assert said(world, "the reduction took too long")
+    world.run_for(1.0)
+    assert all_is_well(world)
+
+
+def test_a_glitch_drops_a_step_on_some_members_only() -> None:
+    for seed in range(20):
+        world = World(seed, WorldConfig(groups=3, trace=None))
+        world.run_for(2.0)
+        hit(world, "glitch", "g0")
+        world.run_for(1.0)
+        dropped = {line.split()[1].split(":")[0] for line in world.trace.lines() if "drops step" in line}
+        assert all_is_well(world)
+        if 0 < len(dropped) < 3:
+            return
+    raise AssertionError("no seed broke a reduction on some members and not on others")
+
+
+def test_late_results_are_waited_for() -> None:
+    world = cluster()
+    before = step_of(world, "g0")
+    hit(world, "late", "g1", 2.0)
+    world.run_for(2.0)
+    assert 3 < step_of(world, "g0") - before < 12
+    assert not said(world, "drops")
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("kind", ["spoil_fetch", "spoil_load"])
+def test_a_heal_that_fails_leaves_the_rank_torn_and_is_tried_again(kind: str) -> None:
+    world = cluster()
+    strike(world, Fault(world.now, kind, "g1"))
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(2.0)
+    assert said(world, "did not heal, torn")
+    assert said(world, "new torn") or said(world, "boundary torn") or said(world, "failed torn")
+    assert all_is_well(world)
+
+
+def test_a_graceful_leave_costs_nobody_a_step() -> None:
+    world = cluster(groups=3)
+    hit(world, "leave", "g1", 1.0)
+    world.run_for(0.5)
+    assert members(world) == ["g0:1", "g2:1"]
+    assert not said(world, "drops")
+    assert not said(world, "is lost")
+    world.run_for(1.0)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2", "g2:1"]
+
+
+def test_several_join_at_once() -> None:
+    world = cluster()
+    hit(world, "join", other="3")
+    world.run_for(1.5)
+    assert members(world) == ["g0:1", "g1:1", "g2:1", "g3:1", "g4:1"]
+    assert not said(world, "drops")
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("again", [None, 0.05])
+def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None) -> None:
+    world = cluster(groups=3)
+    hit(world, "lighthouse", seconds=1.0)
+    world.run_for(1.0 + (again or 0.0))
+    if again is not None:
+        strike(world, Fault(world.now, "lighthouse", seconds=0.02))
+    world.run_for(2.0)
+    assert said(world, "Adopted quorum")
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1", "g2:1"]
+
+
+def test_trap_lighthouse_dies_while_a_quorum_is_on_its_way() -> None:
+    world = cluster()
+    hit(world, "trap_lighthouse", "g1", 0.1, other="ask")
+    world.run_for(1.0)
+    assert world.lighthouse.lives == 2
+    assert all_is_well(world)
+
+
+def test_replaced_on_another_host_while_the_old_life_goes_on() -> None:
+    world = cluster()
+    old = node(world, "g1")
+    hit(world, "replace", "g1", 2.0)
+    world.run_for(0.6)
+    assert not old.ended
+    assert node(world, "g1").replica_id == "g1:2"
+    world.run_for(4.0)
+    assert old.ended  # fenced, once it came back
+    assert said(world, "fences g1:1, by g1:2")
+    assert all_is_well(world)
+
+
+def test_below_min_replicas_and_back() -> None:
+    world = cluster(min_replica_size=2, lighthouse=LighthouseConfig(min_replicas=2, lease=8.0, boot_id="host"))
+    strike(world, Fault(world.now, "leave", "g1", 3.0))
+    world.run_for(0.5)
+    before = step_of(world, "g0")
+    world.run_for(2.0)
+    assert step_of(world, "g0") == before
+    world.run_for(1.0)
+    assert all_is_well(world)
+
+
+def test_max_retries_ends_the_trainer() -> None:
+    world = cluster(min_replica_size=2, max_retries=2)
+    strike(world, Fault(world.now, "leave", "g1", 3.0))
+    world.run_for(2.5)
+    assert said(world, "max_retries is 2")
+    world.run_for(1.0)
+    assert all_is_well(world)
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_that_does_not_fail_is_not_shrunk() -> None:
+    faults = (Fault(1.0, "crash", "g0"),)
+    assert shrink(1, faults) == faults
+
+
+def test_a_fault_can_be_read() -> None:
+    assert str(Fault(1.5, "part", "g0", 2.0, "lh")) == "   1.500 s part g0 lh for 2.000 s"

@@ -1,0 +1,142 @@
+"""Heals: a rank copies the state from the same rank of a carrier, from a frozen snapshot (R17).
+
+As `transfer.http` does it: the source's group server says where the state is, the source's rank serves exactly the
+state that the quorum names, holds readers that come early, and goes on serving those who were promised it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchft_x.core.recovery import Plan
+from torchft_x.core.types import State
+from torchft_x.errors import TransferError
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+    from tests.sim.rank_node import RankNode
+    from tests.sim.world import World
+
+
+class Fetch:
+    """One heal of one rank."""
+
+    def __init__(self, healer: RankNode, source: str, state: State, *, in_place: bool) -> None:
+        self.healer = healer
+        self.source = source  # replica id
+        self.state = state  # what is wanted
+        self.in_place = in_place  # what has come overwrites what the healer holds
+        self.asked: GroupNode | None = None  # whose group server is being asked where the state is
+        self.server: RankNode | None = None  # who serves it, once found
+        self.value = 0  # parameters on their way
+        self.began = False  # pieces have come
+        self.over = False
+
+
+class Transfers:
+    """All fetches of the world."""
+
+    def __init__(self, world: World) -> None:
+        self.spoiled: set[str] = set()  # groups whose next fetch breaks off half-way
+        self._world = world
+        self._fetches: list[Fetch] = []  # under way
+
+    def offer(self, rank: RankNode, snapshot: tuple[State, int] | None, readers: int) -> None:
+        """What this rank serves from now on; None: nothing new, but whoever was promised something may still come."""
+        if snapshot is not None:
+            rank.healing.snapshot, rank.healing.owed = snapshot, readers
+        elif rank.healing.owed <= 0:
+            rank.healing.snapshot = None
+        for fetch in list(self._fetches):
+            if fetch.server is rank and not fetch.began:
+                self._serve(fetch)
+
+    def fetch(self, healer: RankNode, plan: Plan, *, in_place: bool) -> None:
+        """`on_fetched` or `on_fetch_failed` follows."""
+        source, world = plan.sources[0], self._world
+        fetch = Fetch(healer, source.replica_id, plan.top, in_place=in_place)
+        self._fetches.append(fetch)
+        node = world.nodes.get(source.replica_id)
+        world.note(healer.process.name, "fetches {} from {}", plan.top, source.replica_id)
+        if source.address.split("/")[0] in world.network.off:
+            return
+        if node is None or source.address not in world.listening:
+            world.network.send(healer.process.site, healer.process, self.fail, fetch, "nobody listens there")
+            return
+        fetch.asked = node
+        world.network.send(healer.process.site, node.process, self._asked, fetch, node)
+
+    def give_up(self, healer: RankNode) -> None:
+        """Its deadline has passed."""
+        for fetch in self._fetches:
+            if fetch.healer is healer:
+                self.fail(fetch, "it took too long")
+                return
+
+    def died(self, rank: RankNode) -> None:
+        world = self._world
+        for fetch in list(self._fetches):
+            if fetch.healer is rank:
+                self._end(fetch)
+            elif rank.site_is_on and (fetch.server is rank or (fetch.asked is rank.node and rank.rank == 0)):
+                healer = fetch.healer.process  # the connection of a dead process closes
+                world.network.send(rank.process.site, healer, self.fail, fetch, "the source is gone")
+
+    def fail(self, fetch: Fetch, reason: str) -> None:
+        if not fetch.over:
+            self._end(fetch)
+            error = TransferError(f"fetching {fetch.state} from {fetch.source}: {reason}")
+            fetch.healer.healing.on_failed(error, torn=fetch.in_place and fetch.began)
+
+    def _end(self, fetch: Fetch) -> None:
+        fetch.over = True
+        self._fetches.remove(fetch)
+
+    # --- at the source -------------------------------------------------------------------------------------------
+
+    def _asked(self, fetch: Fetch, node: GroupNode) -> None:
+        """At the source's group server: where is the state?"""
+        server, fetch.asked = node.ranks[fetch.healer.rank], None
+        healer = fetch.healer.process
+        if node.machine.metadata(server.rank) is None:
+            self._world.network.send(node.site, healer, self.fail, fetch, "the source does not say where it is")
+            return
+        if server.process.dead:
+            self._world.network.send(node.site, healer, self.fail, fetch, "nobody listens there")
+            return
+        fetch.server = server
+        self._world.network.send(healer.site, server.process, self._serve, fetch)
+
+    def _serve(self, fetch: Fetch) -> None:
+        """At the source's rank: begin if it is that state's turn; else the reader is held."""
+        server, world = fetch.server, self._world
+        assert server is not None
+        if fetch.over or fetch.began or server.healing.snapshot is None:
+            return
+        state, value = server.healing.snapshot
+        if state != fetch.state:
+            if state > fetch.state:
+                reason = f"it offers {state} by now"
+                world.network.send(server.process.site, fetch.healer.process, self.fail, fetch, reason)
+            return
+        fetch.began, fetch.value = True, value
+        server.healing.owed -= 1
+        seconds = world.rng.uniform(*world.config.fetch)
+        world.after(seconds, server.process, self._served, fetch)
+        world.reach(server.node, "serve")
+
+    def _served(self, fetch: Fetch) -> None:
+        assert fetch.server is not None
+        process = fetch.healer.process
+        self._world.network.send(fetch.server.process.site, process, self._arrived, fetch)
+
+    def _arrived(self, fetch: Fetch) -> None:
+        if fetch.over:
+            return
+        group = fetch.healer.node.group
+        if group in self.spoiled:
+            self.spoiled.discard(group)
+            self.fail(fetch, "the connection broke half-way")
+            return
+        self._end(fetch)
+        fetch.healer.healing.on_fetched(fetch.state, fetch.value)

@@ -1,0 +1,164 @@
+"""The client's side of a stream to the lighthouse, as `rpc.uplink` keeps it: hello, welcome, pings, reconnects.
+
+Its owner (a group server or a supervisor) provides `hello`, `on_up`, `on_down`, `on_word` and `on_refused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.sim.base import Process
+from tests.sim.network import Stream
+from torchft_x.core.messages import FencedArrived, RefusedArrived
+
+if TYPE_CHECKING:
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.world import World
+
+# The numbers of rpc.uplink.
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+MISSED_PINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    heartbeat_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Either way."""
+
+
+class Owner(Protocol):
+    def hello(self) -> Any: ...
+    def on_up(self) -> None: ...
+    def on_down(self, reason: str) -> None: ...
+    def on_word(self, message: Any) -> None: ...
+    def on_refused(self, message: FencedArrived | RefusedArrived) -> None: ...
+
+
+class Uplink:
+    """See the module."""
+
+    def __init__(self, world: World, process: Process, owner: Owner, *, only: int | None = None) -> None:
+        self.world = world
+        self.process = process  # whose connection this is
+        self.stream: Stream | None = None  # open, from the handshake on
+        self.standing = False  # the welcome has come
+        self._owner = owner
+        self._only = only  # speaks to this lighthouse and no other
+        self._at = only or 0  # number of the lighthouse it speaks to or tries
+        self._pause = FIRST_PAUSE  # before the next connect
+        self._closing = False
+        self._tries = 0  # names the connect in hand; timers of older ones mean nothing
+        self._sent = 0  # messages since the last beat
+        self._silent = 0  # pings since the other side was last heard
+
+    def start(self) -> None:
+        self._connect()
+
+    def send(self, message: Any) -> None:
+        if self.standing and self.stream is not None:
+            self._sent += 1
+            self.stream.up.send(message)
+
+    def close(self) -> None:
+        """End our side; what was sent arrives first. No new session."""
+        self._closing = True
+        self._tries += 1
+        if self.stream is not None:
+            self.stream.finish(self.process, "the client has closed it")
+            self.stream = None
+        self.standing = False
+
+    def go_on(self, reason: str) -> None:
+        """End the session and try the next lighthouse."""
+        if self.stream is not None and self.standing:
+            self._at = (self._at + 1) % len(self.world.lighthouses)
+            self.stream.finish(self.process, reason)
+            self._end(reason)
+
+    @property
+    def _lighthouse(self) -> LighthouseNode:
+        return self.world.lighthouses[self._at]
+
+    # --- connecting ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if self._closing:
+            return
+        self._tries += 1
+        network, lighthouse = self.world.network, self._lighthouse
+        site, there = self.process.site, lighthouse.site
+        self.world.after(self.world.config.welcome_timeout, self.process, self._too_late, self._tries)
+        if network.cannot_pass(site, there):
+            return
+        there_and_back = network.latency(site, there) + network.latency(there, site)
+        self.world.after(there_and_back, self.process, self._answered, self._tries)
+
+    def _answered(self, tries: int) -> None:
+        if tries != self._tries:
+            return
+        process = self._lighthouse.process
+        if process is None:
+            self._end("connection refused")
+            return
+        self.stream = Stream(self.world, self, self.process, self._lighthouse, process)
+        self.stream.up.send(self._owner.hello())
+
+    def _too_late(self, tries: int) -> None:
+        if tries == self._tries and not self.standing:
+            if self.stream is not None:
+                self.stream.finish(self.process, "the client gave up waiting for the welcome")
+            self._end("it did not answer our hello")
+
+    def _end(self, reason: str) -> None:
+        """The connect or session in hand is over; the next one comes after a pause."""
+        stood, self.standing, self.stream = self.standing, False, None
+        self._tries += 1
+        if not stood and self._only is None:
+            self._at = (self._at + 1) % len(self.world.lighthouses)  # it can't be reached; the next one, perhaps
+        if stood and not self._closing:
+            self._owner.on_down(reason)
+        self._pause = FIRST_PAUSE if stood else min(2 * self._pause, LAST_PAUSE)
+        if not self._closing:
+            self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self._connect)
+
+    # --- a session -----------------------------------------------------------------------------------------------
+
+    def on_message(self, stream: Stream, message: Any) -> None:
+        if stream is not self.stream:
+            return
+        self._silent = 0
+        if isinstance(message, (FencedArrived, RefusedArrived)):
+            stream.finish(self.process, "refused")
+            self._closing = True
+            self.stream, self.standing = None, False
+            self._owner.on_refused(message)
+        elif not self.standing:
+            assert isinstance(message, Welcome), message
+            self.standing = True
+            self._sent = 0
+            self.world.after(message.heartbeat_timeout / MISSED_PINGS, self.process, self._beat, stream, message)
+            self._owner.on_up()
+        elif not isinstance(message, Ping):
+            self._owner.on_word(message)
+
+    def on_end(self, stream: Stream, reason: str) -> None:
+        if stream is self.stream:
+            self._end(reason)
+
+    def _beat(self, stream: Stream, welcome: Welcome) -> None:
+        if stream is not self.stream:
+            return
+        if self._silent >= MISSED_PINGS:
+            stream.finish(self.process, "the lighthouse was silent for too long")
+            self._end("it was silent for too long")
+            return
+        if self._sent == 0:
+            stream.up.send(Ping())
+            self._silent += 1
+        self._sent = 0
+        self.world.after(welcome.heartbeat_timeout / MISSED_PINGS, self.process, self._beat, stream, welcome)

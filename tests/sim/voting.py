@@ -1,0 +1,179 @@
+"""should_commit: the vote inside the group, the vote between groups, and what becomes of a step that did not commit.
+
+::
+
+    vote (in the group) --> prepared --> cross (between groups) --> crossed (in the group) --> commit
+           |                                  |                        |
+           +---------- no --------------------+----- unknown ----------+--> settle: the next quorum decides
+
+Without the vote between groups the first yes commits. A result that another group may have committed is held until a
+quorum has said what becomes of it (R12, R14), whatever the training script does meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.base import fold
+from tests.sim.collective import Contribution
+from torchft_x.core import crossvote
+from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.step import LocalVote, Outcome, Phase
+from torchft_x.errors import TorchftXError
+
+if TYPE_CHECKING:
+    from tests.sim.rank_node import RankNode
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A result that may not be forgotten yet."""
+
+    vote: LocalVote
+    result: tuple[Contribution, ...]
+    size: int  # divisor
+
+
+class Voting:
+    """Of one rank, over all of its steps."""
+
+    def __init__(self, rank: RankNode) -> None:
+        self.redoes = False  # the local gradients of the step before are reduced again in the quorum in hand
+        self._rank = rank
+        self._vote: LocalVote | None = None  # under way
+        self._crossed = False  # the group has told others that it holds this result
+        self._held: Held | None = None  # undecided
+        self._settling = False  # inside should_commit, a quorum is asked for
+
+    @property
+    def open(self) -> bool:
+        """Whether a step is undecided."""
+        return self._held is not None
+
+    def forget(self, *, settling: bool) -> None:
+        """A quorum is asked for."""
+        if self._settling and not settling:
+            self._rank.world.checker.figures["dropped: no quorum in time"] += 1
+        self._vote, self._crossed = None, False
+        self.redoes, self._settling = False, settling
+
+    def on_begin(self, ended: Outcome | None) -> None:
+        """The next quorum is here: what becomes of the step before?"""
+        rank, held = self._rank, self._held
+        settling, self._held, self._settling = self._settling, None, False
+        count = rank.world.checker.figures
+        if ended is not None and ended.committed:
+            assert held is not None
+            self._optimizer_step(held, "commits late")
+            count["late commits"] += 1
+        elif settling:
+            kept = rank.reduction.kept
+            self.redoes = rank.step.redo(kept)
+            count["redos" if self.redoes else "dropped"] += 1
+            if not self.redoes and kept is not None and kept == rank.step.top == rank.step.state:
+                off = rank.world.config.max_redo == 0
+                count["lost: redo is off" if off else "lost: first step" if not kept.step else "lost: max_redo"] += 1
+            rank.world.note(rank.process.name, "{} step {}", "reduces again" if self.redoes else "drops",
+                            rank.step.top.step + 1)  # fmt: skip
+
+    # --- the vote inside the group -------------------------------------------------------------------------------
+
+    def maybe_vote(self) -> None:
+        """Reductions and heal are waited for, what came is loaded, then this rank votes."""
+        rank = self._rank
+        if not (rank.ready and rank.reduction.done) or rank.step.phase is not Phase.RUNNING:
+            return
+        if not rank.healing.done:
+            rank.wait = "fetch"
+            return
+        rank.healing.load()
+        self._vote = rank.step.vote()
+        self._wait()
+        rank.call = rank.node.vote(rank, self._vote)
+        rank.world.reach(rank.node, "vote")
+
+    def _wait(self) -> None:
+        self._rank.wait = "vote"
+        self._rank.deadlines.arm("vote", self._rank.world.config.timeout)
+
+    def _answered(self, call: int) -> bool:
+        """Whether this is the answer that is waited for."""
+        if call != self._rank.call or self._vote is None:
+            return False
+        self._rank.call, self._rank.wait = 0, ""
+        self._rank.deadlines.disarm("vote")
+        return True
+
+    # --- the vote between groups ---------------------------------------------------------------------------------
+
+    def on_prepared(self, call: int, vote: CrossVote | None) -> None:
+        if not self._answered(call):
+            return
+        rank, world = self._rank, self._rank.world
+        self._crossed = vote is None or vote.ok
+        rank.wait = "cross"
+        rank.deadlines.arm("cross", world.config.timeout)
+        if rank.step.error is not None or rank.mesh is None:
+            self._say(False)  # its collectives were released meanwhile
+            return
+        world.fabric.reduce(rank, rank.mesh, crossvote.row(vote))
+        world.reach(rank.node, "cross")
+
+    def on_crossed(self, rows: tuple[tuple[Any, ...], ...]) -> None:
+        objection = crossvote.objection([min(column) for column in zip(*rows, strict=True)])
+        if objection:
+            self._rank.world.note(self._rank.process.name, "sees the vote fail: {}", objection)
+        self._say(not objection)
+
+    def on_not_crossed(self, error: TorchftXError) -> None:
+        """Some others may have seen it pass."""
+        self._rank.guard.fail(error)
+        self._say(False)
+
+    def _say(self, passed: bool) -> None:
+        rank, vote = self._rank, self._vote
+        assert vote is not None
+        rank.deadlines.disarm("cross")
+        self._wait()
+        rank.call = rank.node.crossed(rank, vote, passed)
+        rank.world.reach(rank.node, "crossed")
+
+    # --- the decision --------------------------------------------------------------------------------------------
+
+    def on_decision(self, call: int, commit: bool, reason: str) -> None:
+        if not self._answered(call):
+            return
+        rank, world, vote = self._rank, self._rank.world, self._vote
+        assert vote is not None
+        before = (rank.step.state, rank.value)
+        held = Held(vote, rank.reduction.result or (), rank.step.size)
+        undecided = self._crossed and vote.ok and not commit
+        outcome = rank.step.settle(commit, reason, undecided=undecided)
+        self._vote = None
+        if commit:
+            self._optimizer_step(held, "commits")
+        elif undecided:
+            self._held = held
+            world.note(rank.process.name, "does not know about step {}: {}", vote.step + 1, outcome.reason)
+        else:
+            world.note(rank.process.name, "drops step {}: {}", vote.step + 1, outcome.reason)
+        world.checker.on_settled(rank, vote, commit, before)
+        if outcome.give_up:
+            rank.end(1, outcome.give_up)
+        elif commit and rank.node.leaving_at is not None and rank.step.state.step >= rank.node.leaving_at:
+            rank.node.leave(rank)
+        elif not commit and world.config.settles and (vote.ok or rank.step.error is not None):
+            rank.guard.abort("the step did not commit")
+            world.after(world.config.inside[0], rank.process, rank.settle)
+        else:
+            if not commit:
+                world.checker.figures["dropped"] += 1
+            world.after(world.config.inside[0], rank.process, rank.again)
+
+    def _optimizer_step(self, held: Held, how: str) -> None:
+        rank, vote = self._rank, held.vote
+        rank.value = fold(rank.value, vote.step, held.result, held.size)
+        rank.world.note(rank.process.name, "{} step {} in {}", how, vote.step + 1,
+                        rank.world.trace.name(vote.quorum_id))  # fmt: skip
+        rank.world.checker.on_committed(rank, vote, held.result, held.size)

@@ -1,0 +1,194 @@
+"""A simulated cluster: one heap of events, virtual time, everything random from one seed.
+
+::
+
+    world = World(seed, WorldConfig(groups=3))
+    world.run_for(10.0)
+
+The same seed and configuration give the same trace, byte for byte. There is no thread, socket or real clock. A world
+is plain data: `fork` copies it at any instant.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from tests.sim.base import Call, Clock, Process, Rng, Trace
+from tests.sim.collective import Fabric
+from tests.sim.config import WorldConfig
+from tests.sim.group_node import GroupNode
+from tests.sim.invariants import Checker, Violation
+from tests.sim.lighthouse_node import LighthouseNode
+from tests.sim.network import Network
+from tests.sim.peer_node import PeerNode
+from tests.sim.rank_node import RankNode
+from tests.sim.supervisor_node import SupervisorNode
+from tests.sim.transfer import Transfers
+
+Entry = tuple[float, int, "Process | None", Call, tuple[Any, ...]]
+"""(time, number, process it happens in or None, what, arguments)."""
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
+        self.seed = seed
+        self.config = config or WorldConfig()
+        self.now = 0.0
+        self.events = 0  # executed so far
+        self.heap: list[Entry] = []  # to come
+        self._numbers = 0  # of heap entries: the order of equal times
+        self._ids = 0  # see next_id
+        self.rng = Rng(seed)
+        self.trace = Trace(self.config.trace)
+        self.counts: Counter[str] = Counter()  # faults that took effect, by kind
+        self.checker = Checker(self)
+        self.network = Network(self)
+        self.fabric = Fabric(self)
+        self.transfers = Transfers(self)
+        self.lighthouse = LighthouseNode(self)
+        self.lighthouses = [self.lighthouse]  # the first one, and a standby
+        if self.config.standby:
+            self.lighthouses.append(LighthouseNode(self, "lh2"))
+        self.clocks: dict[str, Clock] = {}  # by site
+        self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> who accepts connections there
+        self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
+        self.supervisors: dict[str, SupervisorNode] = {}  # by group
+        self.peers: dict[str, PeerNode] = {}  # by group
+        self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
+        self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
+        self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
+        self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
+        for house in self.lighthouses:
+            house.start()
+        for i in range(self.config.groups):
+            self.add_group(f"g{i}")
+        for i in range(self.config.peers):
+            self.add_peer(f"u{i}")
+
+    def __repr__(self) -> str:
+        return f"<World seed={self.seed} t={self.now:.3f} events={self.events}>"
+
+    # --- members -------------------------------------------------------------------------------------------------
+
+    def add_group(self, group: str) -> SupervisorNode:
+        supervisor = self.supervisors[group] = SupervisorNode(self, group, group)
+        supervisor.start()
+        return supervisor
+
+    def add_peer(self, group: str) -> PeerNode:
+        peer = self.peers[group] = PeerNode(self, group)
+        self.after(self.rng.uniform(*self.config.startup), None, peer.start)
+        return peer
+
+    def slowness_of(self, group: str) -> float:
+        pace = self._pace.get(group)
+        if pace is None:
+            pace = self._pace[group] = self.rng.uniform(1.0, self.config.uneven)
+        return pace * self.slowness.get(group, 1.0)
+
+    def clock_of(self, site: str) -> Clock:
+        clock = self.clocks.get(site)
+        if clock is None:
+            clock = self.clocks[site] = self.clock(self.rng.uniform(10.0, 1000.0))
+        return clock
+
+    def clock(self, start: float) -> Clock:
+        drift = self.config.drift
+        return Clock(self.now, start, self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0)
+
+    def boot_of(self, site: str) -> str:
+        return self.config.lighthouse.boot_id if self.config.one_host else f"boot-{site}"
+
+    def running(self) -> list[GroupNode]:
+        """The lives that run now."""
+        return [s.node for s in self.supervisors.values() if s.node is not None and not s.node.ended]
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def at(self, time: float, process: Process | None, call: Call, *args: Any) -> None:
+        self._numbers += 1
+        heappush(self.heap, (time, self._numbers, process, call, args))
+
+    def after(self, delay: float, process: Process | None, call: Call, *args: Any) -> None:
+        self._numbers += 1
+        heappush(self.heap, (self.now + delay, self._numbers, process, call, args))
+
+    def run_until(self, time: float) -> None:
+        """Everything up to that time happens."""
+        heap = self.heap
+        while heap and heap[0][0] <= time:
+            self.now, _, process, call, args = heappop(heap)
+            if process is not None and process.stopped:
+                if not process.dead:
+                    process.backlog.append((call, args))
+                continue
+            self.events += 1
+            call(*args)
+        self.now = max(self.now, time)
+
+    def run_for(self, seconds: float) -> None:
+        self.run_until(self.now + seconds)
+
+    def run_while(self, condition: Callable[[], bool], limit: float) -> bool:
+        """Run while it holds, at most `limit` seconds; whether it ended."""
+        end = self.now + limit
+        while condition():
+            if self.now >= end or not self.heap:
+                return False
+            self.run_until(min(end, max(self.now + 0.01, self.heap[0][0])))
+        return True
+
+    def fork(self) -> World:
+        """An independent copy of everything, at this instant."""
+        copy: World = pickle.loads(pickle.dumps(self, protocol=5))
+        return copy
+
+    # --- small services ------------------------------------------------------------------------------------------
+
+    def next_id(self) -> int:
+        """A number never used before: calls, marks."""
+        self._ids += 1
+        return self._ids
+
+    def note(self, who: str, what: str, *args: Any) -> None:
+        self.trace.note(self.now, who, what, *args)
+
+    def violated(self, invariant: str, what: str) -> None:
+        raise Violation(self.seed, invariant, what, self.now, self.trace.lines())
+
+    # --- what faults do ------------------------------------------------------------------------------------------
+
+    def pause(self, process: Process) -> None:
+        if not process.stopped:
+            process.paused = process.stopped = True
+            self.note(process.name, "is stopped")
+
+    def resume(self, process: Process) -> None:
+        """What came due meanwhile happens now, in its order."""
+        if not process.paused:
+            return
+        process.paused = process.stopped = False
+        process.resumed = self.now
+        self.note(process.name, "goes on")
+        backlog, process.backlog = process.backlog, []
+        for call, args in backlog:
+            self.at(self.now, process, call, *args)
+
+    def reach(self, node: GroupNode, point: str) -> None:
+        """A rank of this group comes to this point of its step: is there a trap?"""
+        if self.traps:
+            armed = self.traps.pop((node.group, point), ())
+            for act, seconds in armed:
+                self.note(node.replica_id, "is caught at '{}'", point)
+                act(self, node, seconds)
+
+    def breaks_load(self, rank: RankNode) -> bool:
+        broken = rank.node.group in self.broken_loads
+        self.broken_loads.discard(rank.node.group)
+        return broken

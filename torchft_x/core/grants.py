@@ -1,0 +1,65 @@
+"""Grants over many steps keep the lighthouse off the step (R5, R7).
+
+All members of a quorum are told one number, the highest step they may run; the lighthouse never tells a smaller one.
+So a change that is pending takes effect for everybody at the first step nobody was granted.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.liveness import Record
+from torchft_x.core.messages import Extend, Hello, Join, LighthouseEffect, Progress
+from torchft_x.core.tenure import Tenure
+from torchft_x.core.types import JoinReason
+
+
+class Grants:
+    """Part of the lighthouse; shares its tenure."""
+
+    def __init__(self, config: LighthouseConfig, tenure: Tenure) -> None:
+        self._config = config
+        self._tenure = tenure  # the present quorum, and what has been granted in it
+
+    def on_hello(self, hello: Hello) -> None:
+        """A member may have run past the grant while it had no session (R16), or hold a grant of an earlier life."""
+        cur = self._tenure.current
+        if cur is None or hello.quorum is None or hello.quorum.id != cur.id:
+            return
+        run = hello.state.step if hello.state.committed_in == cur.id else 0
+        self._tenure.granted_through = max(self._tenure.granted_through, hello.granted_through, run)
+
+    def on_progress(self, record: Record, progress: Progress, now: float) -> list[LighthouseEffect]:
+        """Answer every request about the present quorum; more is granted only while nothing is pending."""
+        tenure = self._tenure
+        if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
+            return []
+        self._grow(progress.step, progress.step_seconds)
+        return [self._extend(record, progress.number, now)]
+
+    def on_boundary(self, record: Record, join: Join, now: float) -> list[LighthouseEffect]:
+        """Whether a member that asks at a boundary may simply run on. Empty: its join stands."""
+        tenure = self._tenure
+        here = tenure.holds_current(record) and join.member.state.committed_in == tenure.quorum_id
+        member = join.member
+        plain = join.reason is JoinReason.BOUNDARY and not (member.torn or member.shrink_only or member.commit_failures)
+        if not (here and plain and join.number) or tenure.broken or record.lost:
+            return []
+        step = join.member.state.step
+        self._grow(step, join.step_seconds)
+        return [self._extend(record, join.number, now)] if step < tenure.granted_through else []
+
+    def _grow(self, step: int, step_seconds: float) -> None:
+        """Grant about `grant_seconds` worth of steps beyond `step`, unless a change is pending."""
+        if self._tenure.pending:
+            return
+        c = self._config
+        steps = int(c.grant_seconds / step_seconds) if step_seconds > 0 else 1
+        more = step + min(max(steps, 1), c.grant_steps)
+        self._tenure.granted_through = max(self._tenure.granted_through, more)
+
+    def _extend(self, record: Record, number: int, now: float) -> Extend:
+        cur = self._tenure.current
+        assert cur is not None
+        assert record.session is not None
+        record.lease_sent = now
+        return Extend(record.session, cur.id, self._tenure.granted_through, cur.lease, number)
