@@ -29,21 +29,25 @@ class Likeness:
     def __init__(self, roll: Roll, tenure: Tenure) -> None:
         self._roll = roll  # every member heard of, with what it declared
         self._tenure = tenure  # the present quorum
+        self._kinds: dict[int, Traits] = {}  # what members declare, each kind once, by its id
 
     def declare(self, record: Record, traits: Traits) -> str:
         """Remember what a member declares. Returns why it must be refused, if it has changed its mind; else ''."""
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
             return _sentence(f"{_named(record)} has changed within one life: {clause}; declare once, before training")
-        equal = (r.traits for r in self._roll if r.traits == traits)
-        record.traits = next(equal, traits)  # hundreds of groups say the same: it is kept once
+        kept = next((kind for kind in self._kinds.values() if kind == traits), traits)
+        self._kinds[id(kept)] = record.traits = kept  # hundreds of groups say the same: it is kept once
         return ""
 
     def misfits(self) -> list[tuple[Record, str]]:
         """Candidates that differ from those that count, each with a sentence."""
+        if len(self._kinds) < 2:
+            return []  # the common case, in constant time
+        self._kinds = {id(r.traits): r.traits for r in self._roll if r.traits is not None}
         present = [r for r in self._roll if r.traits is not None and not r.lost]
         if len({id(r.traits) for r in present}) < 2:
-            return []  # the common case
+            return []
         present = [r for r in present if r.join is not None or (self._inside(r) and r.session is not None)]
         fitting: dict[int, Record] = {}  # what counts: the first to declare each of these, by the Traits' id
         found: list[tuple[Record, str]] = []

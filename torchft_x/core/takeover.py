@@ -58,11 +58,39 @@ class Takeover:
         self._config = config
         self._started_at = started_at
         self._reports: dict[str, Report] = {}  # replica id -> what it reported
+        self._newest: Quorum | None = None  # of those reported
+        self._awaited: dict[str, Member] = {}  # members of newest
+        self._absent: set[str] = set()  # of these: have not vouched for it
         self.is_open = True  # no quorum issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
-        if self.is_open and hello.quorum is not None:
-            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        if not self.is_open or hello.quorum is None:
+            return
+        replica_id, newest = hello.replica_id, self._newest
+        before = self._reports.get(replica_id)
+        report = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        self._reports[replica_id] = report
+        went_back = before is not None and report.quorum.id < before.quorum.id
+        if newest is None or report.quorum.id > newest.id or went_back:
+            self._count()
+        elif replica_id in self._awaited:
+            here = _vouches(report, newest, self._awaited[replica_id])
+            (self._absent.discard if here else self._absent.add)(replica_id)
+
+    def _count(self) -> None:
+        """Another quorum is the newest: who has vouched for it?"""
+        newest = self._newest = _newest(self._reports)
+        self._awaited = {m.replica_id: m for m in newest.members}
+        self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), newest, m)}
+
+    def lasts(self, now: float) -> bool:
+        """True: `decide` would say `Wait`, in constant time. False: it has to be asked."""
+        newest, c = self._newest, self._config
+        if newest is None or not self._absent:
+            return False
+        if c.majority or c.standby:
+            return 2 * len(self._absent) > len(self._awaited)
+        return now < self._started_at + (max(c.lease, newest.lease) + c.lease_margin)
 
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
@@ -71,7 +99,7 @@ class Takeover:
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
         self.is_open = False
-        self._reports = {}
+        self._reports, self._newest, self._awaited, self._absent = {}, None, {}, set()
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c = self._config
@@ -105,7 +133,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return Start()
-    newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
+    newest = _newest(fresh.reports)
     absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
     total = len(newest.members)
     here = total - len(absent)
@@ -119,6 +147,10 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         "report it with a valid lease, or until every lease from before the start is over.",
         lease_end,
     )
+
+
+def _newest(reports: Mapping[str, Report]) -> Quorum:
+    return max((r.quorum for r in reports.values()), key=lambda q: q.id)
 
 
 def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:
