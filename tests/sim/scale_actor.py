@@ -9,6 +9,7 @@ from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 LIBRARY = "torchft_x/0.1"
 LIGHTHOUSE_BOOT = "boot-0"
 NOTHING = State()
+_RUNS_ON = {"runs_on": True} if "runs_on" in Hello.__dataclass_fields__ else {}
 
 
 class Actor:
@@ -16,7 +17,7 @@ class Actor:
 
     __slots__ = (
         "active", "address", "alive", "asked_at", "asking", "attempt", "boot", "extended_at", "granted", "group", "held", "inbox",
-        "leaving", "lease_until", "linked", "member", "misfit", "name", "powered", "run", "sent_at", "session", "state",
+        "leaving", "lease_until", "linked", "member", "misfit", "name", "powered", "reason", "run", "sent_at", "session", "state",
         "stopped", "told_traits", "wants",
     )  # fmt: skip
 
@@ -39,6 +40,7 @@ class Actor:
         self.member = Member(self.name)  # as of its latest join
         self.asking = False  # its join stands at the lighthouse, as far as anybody can know
         self.wants: JoinReason | None = None  # must ask as soon as it can, and why
+        self.reason = JoinReason.NEW  # of its latest join
         self.leaving = False  # leaves instead of asking the next time
         self.granted = 0  # highest step it may run in the quorum it holds
         self.extended_at = 0  # from where the latest extension counts
@@ -75,10 +77,11 @@ class Actor:
             self.address,
             self.state,
             self.held,
-            self.granted if self.held else 0,
+            max(self.granted, self.run.step + 1 if self.active and self.run else 0),
             max(0.0, self.lease_until - now) if self.held else 0.0,
             self.boot,
             LIBRARY,
+            **_RUNS_ON,
         )
 
     def settle(self) -> None:
@@ -95,13 +98,14 @@ class Actor:
 class Run:
     """The steps that the members of one quorum take together."""
 
-    __slots__ = ("actors", "blocked", "broken", "due", "ends", "lease_until", "partial", "quorum", "state")
+    __slots__ = ("actors", "blocked", "broken", "due", "ends", "hangs_since", "lease_until", "partial", "quorum", "state")
 
     def __init__(self, quorum: Quorum, actors: list[Actor]) -> None:
         self.quorum = quorum
         self.actors = actors
         self.state: State | None = None  # newest that all have committed in it
         self.blocked = 0  # members that don't take part in the step now: dead, stopped, asking, nothing received
+        self.hangs_since: float | None = None  # when its collectives began to wait for a member
         self.broken = False  # its collectives were released
         self.partial = False  # when it broke some members held the result already
         self.lease_until = 0.0  # no member's lease ends before

@@ -39,6 +39,7 @@ from torchft_x.core.messages import (
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
 UNIX = 1_000_000.0
+COLLECTIVE_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +227,7 @@ class World:
                 a.inbox.append(quorum)
             elif a.alive:  # sent, but it never arrives
                 a.run = None
-                a.wants = JoinReason.BOUNDARY
+                a.wants = a.reason  # the same join, on a new session
         run.ends[quorum.granted_through] = actors
         self.after(self.options.step_seconds * self.rng.uniform(0.8, 1.0), self._step_ends, run)
 
@@ -242,8 +243,13 @@ class World:
         if run is not self.run or run.broken:
             return
         if run.blocked:  # the collective hangs until somebody says something
+            run.hangs_since = run.hangs_since or self.now
+            if self.now - run.hangs_since > COLLECTIVE_TIMEOUT:
+                self.count["collectives timed out"] += 1
+                self.break_run(run)
             self.after(0.05, self._step_ends, run)
             return
+        run.hangs_since = None
         if self.now > run.lease_until and self._lapsed(run):
             return
         step = run.step + 1
@@ -330,7 +336,7 @@ class World:
             self.leave(a)
             return
         a.member = Member(a.name, a.address, "store", a.state, False, 8, library=LIBRARY)
-        a.asking, a.wants = True, None
+        a.asking, a.wants, a.reason = True, None, reason
         a.asked_at = a.sent_at = self.now
         traits = None if a.told_traits else a.traits()
         a.told_traits = True
@@ -369,7 +375,7 @@ class World:
             a.session, a.linked = None, False
             if a.asking:
                 a.asking = False
-                a.wants = JoinReason.BOUNDARY
+                a.wants = a.reason  # the same join, on a new session
         self.feed(Closed(session))
 
     def leave(self, a: Actor) -> None:
@@ -421,7 +427,7 @@ class World:
             a.session, a.linked = None, False
             if a.asking:
                 a.asking = False
-                a.wants = JoinReason.BOUNDARY
+                a.wants = a.reason  # the same join, on a new session
             if a.alive:
                 self.after(self.rng.uniform(2.0, 3.0), self.connect, a)
         self.sessions.clear()

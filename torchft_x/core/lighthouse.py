@@ -222,7 +222,8 @@ class Lighthouse:
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
                 effects += self._alarm.probe(suspected, now)
         effects += self._after_ask(record)
-        if join.traits is not None or record.replica_id not in self._tenure.inside:
+        known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
+        if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
             effects += self._refuse_misfits()
         return effects
 

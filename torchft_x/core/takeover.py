@@ -86,7 +86,9 @@ class Takeover:
     def lasts(self, now: float) -> bool:
         """True: `decide` would say `Wait`, in constant time. False: it has to be asked."""
         newest, c = self._newest, self._config
-        if newest is None or not self._absent:
+        if newest is None:
+            return isinstance(self.decide(now), Wait)  # nobody has reported, so this is quick
+        if not self._absent:
             return False
         if c.majority or c.standby:
             return 2 * len(self._absent) > len(self._awaited)
