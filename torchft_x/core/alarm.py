@@ -48,13 +48,9 @@ class Alarm:
         if cur is None:
             return []
         self._tenure.broken = reason
-        others = [r for r in (self._roll.get(m.replica_id) for m in cur.members) if r is not None and r is not spare]
-        sessions = tuple(r.session for r in others if r.session is not None and self._may_run(r))
+        running = [r for r in map(self._roll.get, sorted(self._tenure.missing)) if r is not None and r is not spare]
+        sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
         return [SendOver(sessions, cur.id, lost, reason)] if sessions else []
-
-    def _may_run(self, record: Record) -> bool:
-        """Whether it may be in a collective of the present quorum, as far as we know."""
-        return record.join is None and not record.lost and self._tenure.holds_current(record)
 
     def tell(self, record: Record, reason: str) -> list[LighthouseEffect]:
         """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
@@ -70,7 +66,7 @@ class Alarm:
         """Turn a member away for good."""
         session, calls = record.session, record.calls
         self._roll.close(record)
-        record.calls = ()
+        self._roll.answer(record)
         effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
         if session is not None:
             effects.append(Refuse(sentence, session=session))

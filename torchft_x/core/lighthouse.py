@@ -39,6 +39,7 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.patience import Patience
 from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
 from torchft_x.core.takeover import Adopt, Takeover
@@ -70,7 +71,7 @@ class Lighthouse:
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
-        self._announced: set[str] = set()  # groups whose supervisor is here
+        self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
         self._noted = ""  # reason for waiting that was noted last
 
     def __repr__(self) -> str:
@@ -108,7 +109,7 @@ class Lighthouse:
                 member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
                 for r in self._roll
             ],
-            "announced": sorted(self._announced),
+            "announced": sorted(self._tenure.presence.announced),
             "fresh": self._takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
@@ -143,7 +144,7 @@ class Lighthouse:
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code)
             case GroupAnnounced(group, present):
-                (self._announced.add if present else self._announced.discard)(group)
+                self._tenure.presence.announce(group, present)
                 return []
             case UnaryJoin(call, member):
                 return self._on_unary_join(call, member, now)
@@ -199,6 +200,7 @@ class Lighthouse:
         tenure = self._tenure
         if tenure.current is None:
             record.lost = ""
+            tenure.recount(record)
             return []
         if tenure.holds_current(record):
             return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
@@ -211,6 +213,7 @@ class Lighthouse:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
             record.lost = ""
+            self._tenure.recount(record)
         return effects
 
     def _on_join(self, join: Join, now: float) -> list[LighthouseEffect]:
@@ -238,7 +241,8 @@ class Lighthouse:
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
                 effects += self._alarm.probe(suspected, now)
         effects += self._after_ask(record)
-        if join.traits is not None or record.replica_id not in self._tenure.inside:
+        known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
+        if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
             effects += self._refuse_misfits()
         return effects
 
@@ -323,19 +327,18 @@ class Lighthouse:
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
-        record.calls = (*record.calls, call)
+        self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
         self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since))
         return self._after_ask(record)
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
-        for record in self._roll:
-            if call in record.calls:
-                record.calls = tuple(c for c in record.calls if c != call)
-                if not record.calls:
-                    record.join = None
-                self._tenure.recount(record)
+        record = self._roll.hang_up(call)
+        if record is not None:
+            if not record.calls:
+                record.join = None
+            self._tenure.recount(record)
         return []
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
@@ -378,11 +381,11 @@ class Lighthouse:
 
     def _maybe_form(self, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if self._takeover.is_open:
+        if self._takeover.is_open and not self._takeover.lasts(now):
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
                 effects += self._adopt(outcome.quorum)
-        if self._tenure.missing or not self._tenure.asking:
+        if self._patience.lasts(now):
             return effects  # the common case, in constant time; `form` would say the same
         decision = self._outcome(now)
         if isinstance(decision, Form):
@@ -390,20 +393,23 @@ class Lighthouse:
             refusals += self._refuse_stranded(decision)
             effects += refusals
             decision = self._outcome(now) if refusals else decision
-        return effects + self._issue(decision, now) if isinstance(decision, Form) else effects
+        if isinstance(decision, Form):
+            return effects + self._issue(decision, now)
+        self._patience.begin(now)
+        return effects
 
     def _outcome(self, now: float) -> Form | Wait:
         if self._takeover.is_open:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        inside = [r for r in self._roll if r.replica_id in self._tenure.inside]
+        inside = [r for r in map(self._roll.get, self._tenure.inside) if r is not None]
         over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in inside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
-                self._roll, over, proven, self._announced, now=now, min_replicas=c.min_replicas,
+                self._roll, over, proven, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, majority=c.majority or c.standby,
                 standby=c.standby,
             )

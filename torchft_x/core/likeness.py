@@ -7,6 +7,7 @@ waited longest, at the same instant the lowest group: who was there first is not
 
 from __future__ import annotations
 
+from itertools import combinations
 from urllib.parse import urlsplit
 
 from torchft_x.core.liveness import Record, Roll
@@ -29,22 +30,29 @@ class Likeness:
     def __init__(self, roll: Roll, tenure: Tenure) -> None:
         self._roll = roll  # every member heard of, with what it declared
         self._tenure = tenure  # the present quorum
+        self._kinds: dict[int, Traits] = {}  # what members declare, each kind once, by its id
+        self._differ = False  # whether two of them can't train together
 
     def declare(self, record: Record, traits: Traits) -> str:
         """Remember what a member declares. Returns why it must be refused, if it has changed its mind; else ''."""
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
             return _sentence(f"{_named(record)} has changed within one life: {clause}; declare once, before training")
-        equal = (r.traits for r in self._roll if r.traits == traits)
-        record.traits = next(equal, traits)  # hundreds of groups say the same: it is kept once
+        record.traits = next((kind for kind in self._kinds.values() if kind == traits), traits)
+        if id(record.traits) not in self._kinds:  # hundreds of groups say the same: it is kept once
+            self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds.values())
+            self._kinds[id(traits)] = traits
         return ""
 
     def misfits(self) -> list[tuple[Record, str]]:
         """Candidates that differ from those that count, each with a sentence."""
+        if not self._differ:
+            return []  # the common case, in constant time
+        self._recount()
         present = [r for r in self._roll if r.traits is not None and not r.lost]
-        if len({id(r.traits) for r in present}) < 2:
-            return []  # the common case
         present = [r for r in present if r.join is not None or (self._inside(r) and r.session is not None)]
+        if self._tenure.missing and not any(self._inside(r) for r in present):
+            return []  # after a restart of the lighthouse: those that count have yet to say what they are
         fitting: dict[int, Record] = {}  # what counts: the first to declare each of these, by the Traits' id
         found: list[tuple[Record, str]] = []
         for record in sorted(present, key=self._precedence):
@@ -54,6 +62,12 @@ class Likeness:
             elif record.join is not None:
                 found.append((record, _refusal(record, *differs)))
         return found
+
+    def _recount(self) -> None:
+        """Forget the kinds that nobody declares any more."""
+        self._kinds = {id(r.traits): r.traits for r in self._roll if r.traits is not None}
+        kinds = list(self._kinds.values())
+        self._differ = any(difference(a, b) for a, b in combinations(kinds, 2))
 
     def _inside(self, record: Record) -> bool:
         return record.replica_id in self._tenure.inside

@@ -70,6 +70,8 @@ class Roll:
         ] = {}  # group id -> (order of its newest life, replica id)
         self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
+        self._lives: dict[str, list[Record]] = {}  # life token -> records of that life, usually one
+        self._callers: dict[int, Record] = {}  # open unary request -> who asked
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
 
@@ -100,7 +102,10 @@ class Roll:
         self.close(record)
         record.hear(now)
         record.unary = False
+        self._forget_life(record)
         record.life = hello.life
+        if hello.life.token:
+            self._lives.setdefault(hello.life.token, []).append(record)
         record.address = hello.address
         record.boot_id = hello.boot_id
         record.library = hello.library
@@ -115,6 +120,24 @@ class Roll:
             self._sessions.pop(record.session, None)
             record.session = None
         record.join = None
+
+    def call(self, record: Record, call: int) -> None:
+        """One more unary request of this member is open."""
+        record.calls = (*record.calls, call)
+        self._callers[call] = record
+
+    def hang_up(self, call: int) -> Record | None:
+        """This unary request is gone. Returns whose it was; None: it was answered before."""
+        record = self._callers.pop(call, None)
+        if record is not None:
+            record.calls = tuple(c for c in record.calls if c != call)
+        return record
+
+    def answer(self, record: Record) -> None:
+        """All unary requests of this member are answered."""
+        for call in record.calls:
+            self._callers.pop(call, None)
+        record.calls = ()
 
     def superseded_by(self, hello: Hello) -> str:
         """The newer life of this group that has been heard, or '' (R2)."""
@@ -153,7 +176,7 @@ class Roll:
         if not token:
             return []
         self._ended.add(token)
-        return [r for r in self if r.life.token == token]
+        return list(self._lives.get(token, ()))
 
     def has_ended(self, life: Life) -> bool:
         return life.token in self._ended
@@ -185,7 +208,14 @@ class Roll:
         """Forget the lost that nobody will ask about again."""
         gone = [r.replica_id for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]
         for replica_id in gone:
-            del self._records[replica_id]
+            self._forget_life(self._records.pop(replica_id))
+
+    def _forget_life(self, record: Record) -> None:
+        same = self._lives.get(record.life.token, [])
+        if record in same:
+            same.remove(record)
+            if not same:
+                del self._lives[record.life.token]
 
 
 def _order(life: Life) -> tuple[int, float]:

@@ -58,16 +58,50 @@ class Takeover:
         self._config = config
         self._started_at = started_at
         self._reports: dict[str, Report] = {}  # replica id -> what it reported
+        self._newest: Quorum | None = None  # of those reported
+        self._awaited: dict[str, Member] = {}  # members of newest
+        self._absent: set[str] = set()  # of these: have not vouched for it
         self.is_open = True  # no quorum issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
-        if self.is_open and hello.quorum is not None:
-            self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        if not self.is_open or hello.quorum is None:
+            return
+        replica_id, newest = hello.replica_id, self._newest
+        before = self._reports.get(replica_id)
+        report = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        self._reports[replica_id] = report
+        went_back = before is not None and report.quorum.id < before.quorum.id
+        if newest is None or report.quorum.id > newest.id or went_back:
+            self._count()
+        elif replica_id in self._awaited:
+            here = _vouches(report, newest, self._awaited[replica_id])
+            (self._absent.discard if here else self._absent.add)(replica_id)
+
+    def _count(self) -> None:
+        """Another quorum is the newest: who has vouched for it?"""
+        newest = self._newest = _newest(self._reports)
+        self._awaited = {m.replica_id: m for m in newest.members}
+        self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), newest, m)}
+
+    def lasts(self, now: float) -> bool:
+        """True: `decide` would say `Wait`, in constant time. False: it has to be asked."""
+        newest, c = self._newest, self._config
+        if newest is None:
+            return isinstance(self.decide(now), Wait)  # nobody has reported, so this is quick
+        if not self._absent:
+            return False
+        if c.majority or c.standby:
+            return False  # who is here counts there, and that is another number
+        return now < self._started_at + (max(c.lease, newest.lease) + c.lease_margin)
 
     def forget(self, replica_id: str) -> None:
         """With several lighthouses: whoever is not here any more may be told something else at another one."""
-        if self._config.majority or self._config.standby:
-            self._reports.pop(replica_id, None)
+        if not (self._config.majority or self._config.standby) or self._reports.pop(replica_id, None) is None:
+            return
+        if self._reports:
+            self._count()
+        else:
+            self._newest, self._awaited, self._absent = None, {}, set()
 
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
@@ -76,7 +110,7 @@ class Takeover:
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
         self.is_open = False
-        self._reports = {}
+        self._reports, self._newest, self._awaited, self._absent = {}, None, {}, set()
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c = self._config
@@ -115,7 +149,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return Start()
-    newest = max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id)
+    newest = _newest(fresh.reports)
     absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
     total = len(newest.members)
     here = total - len(absent)
@@ -135,6 +169,10 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
 def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
     """Without most of the members nobody has gone on elsewhere, whether their leases are over or not."""
     return not member.library or (report is not None and report.quorum.id == newest.id)
+
+
+def _newest(reports: Mapping[str, Report]) -> Quorum:
+    return max((r.quorum for r in reports.values()), key=lambda q: q.id)
 
 
 def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from torchft_x.core.formation import Candidate, Form, Situation
 from torchft_x.core.liveness import Record, Roll
-from torchft_x.core.types import Member, Quorum, State, group_number, group_of
+from torchft_x.core.presence import Presence
+from torchft_x.core.types import Member, Quorum, State
 
 
 class Tenure:
@@ -19,6 +21,10 @@ class Tenure:
         self.asking: set[str] = set()  # candidates: joined and not lost
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
         self.gone: set[str] = set()  # of current: lost
+        self.silent: set[str] = set()  # alive, but have not asked
+        self.presence = Presence()  # of announced groups
+        self.asks = 0  # grows when a member of current asks, and when anybody asks no more
+        self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = first_id  # R1: every quorum takes a new one
@@ -55,21 +61,26 @@ class Tenure:
         return replace(member, state=State(member.state.step, committed_in))
 
     def recount(self, record: Record) -> None:
-        """Keep the two sets that make 'not yet' cheap to see in step with the record."""
-        replica_id = record.replica_id
-        asks = record.join is not None and not record.lost
+        """Keep the sets that make 'not yet' cheap to see in step with the record."""
+        replica_id, lost = record.replica_id, bool(record.lost)
+        join, inside = record.join, replica_id in self.inside
+        asks = join is not None and not lost
+        if (inside and asks) or (replica_id in self.asking and not asks):
+            self.asks += 1
+        if asks and join is not None and join.since < self.first_asked:
+            self.first_asked = join.since
         (self.asking.add if asks else self.asking.discard)(replica_id)
-        awaited = replica_id in self.inside and not asks and not record.lost
-        (self.missing.add if awaited else self.missing.discard)(replica_id)
-        gone = replica_id in self.inside and bool(record.lost)
-        (self.gone.add if gone else self.gone.discard)(replica_id)
+        (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
+        (self.gone.add if inside and lost else self.gone.discard)(replica_id)
+        silent = not lost and join is None and (record.unary or record.session is not None)
+        (self.silent.add if silent else self.silent.discard)(replica_id)
+        self.presence.recount(replica_id, asks or silent)
 
     def situation(
         self,
         roll: Roll,
         over: frozenset[str],
         proven: frozenset[str],
-        announced: set[str],
         *,
         now: float,
         min_replicas: int,
@@ -77,22 +88,17 @@ class Tenure:
         majority: bool,
         standby: bool = False,
     ) -> Situation:
-        """Everything that `formation.form` decides by. `announced`: groups whose supervisor is here."""
-        silent = frozenset(
-            r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)
-        )
-        here = {*self.asking, *silent}
-        groups = {group_of(r) for r in here} | {str(group_number(r)) for r in here}
+        """Everything that `formation.form` decides by."""
         return Situation(
             now=now,
             cur=self.current,
             candidates=candidates(roll),
-            lost=frozenset(r.replica_id for r in roll if r.lost and r.replica_id in self.inside),
+            lost=self.gone,
             over=over,
             proven=proven,
             broken=bool(self.broken),
-            silent_healthy=silent,
-            absent_groups=frozenset(g for g in announced if g not in groups),
+            silent_healthy=self.silent,
+            absent_groups=self.presence.absent,
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             majority=majority,
@@ -117,7 +123,7 @@ class Tenure:
             record = roll.get(member.replica_id)
             if record is not None:
                 record.join = None
-                record.calls = ()
+                roll.answer(record)
                 record.quorum_id = quorum.id
                 record.lease_sent = now
                 self.recount(record)

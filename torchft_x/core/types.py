@@ -7,7 +7,7 @@ Times are seconds as floats; ids are integers that only grow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from torchft_x.core.settle import Settlement, settle
@@ -95,6 +95,7 @@ class Quorum:
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it
     lease: float = 0.0  # seconds; counted by each member from the sending of its own request
+    _settled: Settlement | None = field(default=None, init=False, repr=False, compare=False)  # worked out once
 
     def member(self, replica_id: str) -> Member | None:
         for m in self.members:
@@ -105,8 +106,14 @@ class Quorum:
     @property
     def settled(self) -> Settlement:
         """What its members stand at once prepared results are dealt with (R14)."""
+        if self._settled is None:
+            object.__setattr__(self, "_settled", self._settle())
+        assert self._settled is not None
+        return self._settled
+
+    def _settle(self) -> Settlement:
         if not any(m.prepared for m in self.members):
-            top = max((m.state for m in self.members if not m.torn), default=State())
+            top = max({m.state for m in self.members if not m.torn}, default=State())
             return Settlement(top, tuple(m for m in self.members if not m.torn and m.state == top))
         return settle(self.members, State())
 

@@ -33,7 +33,9 @@ def _of_life(model: Model, state: Global, f: LifeFacts, others: dict[str, LifeFa
     for rank in f.asks:
         yield ("ask", f.name, rank)
     for rank, config_id in f.takes:
-        mesh = next(x for x in map(model.meshes.values.__getitem__, state.meshes) if (x.config_id, x.rank) == (config_id, rank))
+        mesh = next(
+            x for x in map(model.meshes.values.__getitem__, state.meshes) if (x.config_id, x.rank) == (config_id, rank)
+        )
         if mesh.outcome(f.name) is not None:
             yield ("take", f.name, rank, True)
         if mesh.disturbed(f.name):

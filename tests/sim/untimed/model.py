@@ -107,9 +107,7 @@ class Draft:
         model = self.model
         configs = {(c, r) for n in self.lives.values() for r, c in enumerate(model.tables.lives.facts(n).configs)}
         meshes = tuple(sorted(model.meshes.number(x) for k, x in self.meshes.items() if k in configs))
-        channels = tuple(
-            c for _, c in sorted(self.channels.items()) if c.up or c.down or (c.up_open or c.down_open)
-        )
+        channels = tuple(c for _, c in sorted(self.channels.items()) if c.up or c.down or (c.up_open or c.down_open))
         return Global(
             tuple(self.lights),
             tuple(n for _, n in sorted(self.lives.items())),

@@ -81,5 +81,3 @@ def _carries_on(before: Quorum, member: Member) -> bool:
     inside = before.member(member.replica_id) is not None
     carried = any(c.replica_id == member.replica_id for c in before.carriers)
     return not member.torn and inside and (carried or member.state > before.top)
-
-

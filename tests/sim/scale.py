@@ -1,0 +1,89 @@
+"""How the lighthouse copes with many groups: ``python -m tests.sim.scale --groups 10000 --steps 1000``.
+
+Members join, commit, die, come back as a new life, stop, are cut off and leave, and the lighthouse loses its memory
+now and then; rules and books are checked on the way (`scale_checks`). Prints a table of events per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+from tests.sim.scale_faults import Churn
+from tests.sim.scale_world import Options, World
+
+COLUMNS = ("groups", "mode", "steps", "quorums", "events", "seconds", "events_per_s", "us_per_event", "ms_per_quorum")
+
+
+def simulate(options: Options) -> tuple[World, dict[str, Any]]:
+    """Run it; raises `scale_checks.ViolationError`. Also returned: the figures."""
+    world = World(options)
+    churn = Churn(world)
+    churn.start()
+    started = time.perf_counter()
+    world.go()
+    return world, figures(world, time.perf_counter() - started)
+
+
+def figures(world: World, seconds: float) -> dict[str, Any]:
+    o = world.options
+    events = sum(n for name, n in world.count.items() if name in world.seconds or name[0].isupper())
+    quorums = len(world.quorum_seconds)
+    plain = {name: spent for name, spent in world.seconds.items() if name != "Tick"}
+    ticks = world.count["Tick"]
+    return {
+        "groups": o.groups,
+        "mode": "grants" if o.grants else "one-step",
+        "steps": world.steps,
+        "deaths_per_step_and_10000": o.deaths,
+        "quorums": quorums,
+        "events": events,
+        "seconds": round(seconds, 2),
+        "virtual_seconds": round(world.now, 1),
+        "events_per_s": round(events / seconds),
+        "us_per_event": round(1e6 * sum(plain.values()) / max(1, events - ticks - quorums), 2),
+        "ms_per_quorum": round(1e3 * statistics.median(world.quorum_seconds), 3),
+        "ms_per_quorum_worst": round(1e3 * max(world.quorum_seconds), 3),
+        "ms_per_tick": round(1e3 * world.seconds["Tick"] / max(1, ticks), 3),
+        "lighthouse_seconds": round(sum(world.seconds.values()) + sum(world.quorum_seconds), 2),
+        "recounts": world.checks.recounts,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "counts": dict(sorted(world.count.items())),
+        "us_by_event": {n: round(1e6 * s / world.count[n], 2) for n, s in sorted(world.seconds.items())},
+        "seed": o.seed,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    defaults = Options()
+    parser.add_argument("--groups", type=int, default=defaults.groups)
+    parser.add_argument("--steps", type=int, default=defaults.steps)
+    parser.add_argument("--grants", action="store_true", help="members run on inside a grant")
+    parser.add_argument("--churn", type=float, default=defaults.deaths, help="deaths per step and 10,000 groups")
+    parser.add_argument("--troubles", type=float, default=defaults.troubles, help="stops, cuts, ... likewise")
+    parser.add_argument("--restarts", type=int, default=defaults.restarts, help="steps between lighthouse restarts")
+    parser.add_argument("--books", type=int, default=0, help="events between recounts; 0: twenty per group")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", default="", metavar="FILE", help="append the figures as a line")
+    args = parser.parse_args()
+    options = Options(
+        groups=args.groups, steps=args.steps, grants=args.grants, deaths=args.churn, troubles=args.troubles,
+        restarts=args.restarts, books=args.books, seed=args.seed,
+    )  # fmt: skip
+    _, found = simulate(options)
+    if args.json:
+        with open(args.json, "a", encoding="utf-8") as f:
+            f.write(json.dumps(found) + "\n")
+    print("  ".join(f"{c}={found[c]}" for c in COLUMNS))
+    print({k: v for k, v in found.items() if k not in COLUMNS})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Whether the next quorum must surely be waited for, in constant time.
+
+`formation.form` looks at every member; with ten thousand of them it may not be asked at every event. Here is what is
+known without looking: what is counted, and one *witness* that was found when it was last asked, a member for which
+the others wait. While the witness may still commit, and nobody of the present quorum has asked since, they go on
+waiting for it. When in doubt the answer is no, and `form` decides.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.alarm import Alarm
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.tenure import Tenure
+
+
+class Patience:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, config: LighthouseConfig, roll: Roll, tenure: Tenure, alarm: Alarm) -> None:
+        self._config = config
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # who has asked, who is missing
+        self._alarm = alarm  # knows who is over
+        self._witness: Record | None = None  # a member of the present quorum that is waited for
+        self._asks = -1  # the tenure's `asks` when the witness was found
+
+    def __repr__(self) -> str:
+        return f"<Patience witness={self._witness}>"
+
+    def lasts(self, now: float) -> bool:
+        """True: `form` would say `Wait`. False: it has to be asked."""
+        t, c = self._tenure, self._config
+        asking = len(t.asking)
+        if t.missing or asking < c.min_replicas:
+            return True
+        if t.current is not None:
+            witness = self._witness if self._asks == t.asks else None
+            return witness is not None and not self._alarm.is_over(witness, now)
+        if asking <= len(t.silent):
+            return True
+        return bool(t.silent or t.presence.absent) and now < t.first_asked + c.join_timeout
+
+    def begin(self, now: float) -> None:
+        """`form` has said `Wait`: find a member of the present quorum that may still commit in it."""
+        t = self._tenure
+        names = (m.replica_id for m in reversed(t.current.members)) if t.current else ()
+        running = (self._roll.get(name) for name in names if name not in t.asking)
+        self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)
+        self._asks = t.asks
