@@ -33,6 +33,7 @@ TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # how often the supervisor has started this group before
+SUPERVISED_SINCE = "TORCHFT_X_SUPERVISED_SINCE"  # unix seconds: since when this supervisor counts the attempts
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>

@@ -484,6 +484,13 @@ class TestLives:
         assert s.hello("a:1", life=Life(0)) == [Fence(2, "a:2")]
         assert s.feed(Join(2, member("a:1"))) == []
 
+    def test_a_new_supervisor_counts_from_0_and_its_lives_are_newer(self) -> None:
+        """The host of a group at its third attempt is lost; the one in its place begins at attempt 0."""
+        s = Scene()
+        s.hello("a:1", life=Life(2, 100.0, "old"))
+        assert of(Fence, s.hello("a:2", life=Life(0, 500.0, "new"))) == [Fence(1, "a:2")]
+        assert of(Fence, s.hello("a:1", life=Life(2, 100.0, "old"))) == [Fence(3, "a:2")]
+
     def test_a_later_start_is_newer_within_an_attempt(self) -> None:
         s = Scene()
         s.hello("a:1", life=Life(0, 5.0, "zzz"))

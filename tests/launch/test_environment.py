@@ -13,6 +13,7 @@ SETTINGS = TrainerSettings(
     groups=3,
     workers=2,
     attempt=4,
+    since=1784600000.25,
     life="abc",
     lighthouse="http://h:1",
     run_dir="/runs/x",
@@ -30,6 +31,7 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     assert out["NUM_REPLICA_GROUPS"] == "3"
     assert out["TORCHFT_LIGHTHOUSE"] == "http://h:1"
     assert out["TORCHFT_X_ATTEMPT"] == "4"
+    assert out["TORCHFT_X_SUPERVISED_SINCE"] == "1784600000.25"
     assert out["TORCHFT_X_LIFE"] == "abc"
     assert out["TORCHFT_X_RUN_DIR"] == "/runs/x"
     assert out["TORCHFT_X_TOKEN_FILE"] == "/runs/x/token"

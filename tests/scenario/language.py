@@ -36,7 +36,7 @@ from tests.scenario.values import (
     Lose,
     Moment,
     MostDropped,
-    NoRestart,
+    MostLives,
     Pause,
     Scenario,
     Start,
@@ -74,6 +74,7 @@ _WISHES = {
     "all groups at step N": rf"all groups at step {_STEP}",
     "gapless gN": rf"gapless {_GROUP}",
     "no restart of gN": rf"no restart of {_GROUP}",
+    "at most N lives of gN": rf"at most (?P<most>\d+) lives of {_GROUP}",
     "no step dropped": r"no step dropped",
     "at most N steps dropped": r"at most (?P<most>\d+) steps? dropped",
     "longest stall under T": rf"longest stall under {_TIME}",
@@ -282,7 +283,7 @@ class _Parser:
                 self._wrong(f"the run ends at step {self._scenario.steps}, before step {part['step']}")
             wish = AllAt(int(part["step"]))
         elif group:
-            wish = Gapless(group) if sentence.startswith("gapless") else NoRestart(group)
+            wish = Gapless(group) if sentence.startswith("gapless") else MostLives(group, int(part.get("most") or 1))
         elif part.get("time"):
             wish = LongestStall(seconds_of(part["time"]))
         else:

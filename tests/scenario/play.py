@@ -21,7 +21,7 @@ from tests.scenario.values import (
     LongestStall,
     Moment,
     MostDropped,
-    NoRestart,
+    MostLives,
     Scenario,
     Together,
     When,
@@ -133,9 +133,9 @@ def _verdict(expectation: Expectation, record: Record, wanted: Collection[str], 
         steps = [c.step for c in record.commits if c.group == wish.group]
         gaps = [f"{a} to {b}" for a, b in pairwise(steps) if b != a + 1]
         return f"{wish.group} went from step {', from '.join(gaps)}" if gaps else ""
-    if isinstance(wish, NoRestart):
+    if isinstance(wish, MostLives):
         lives = record.lives[wish.group]
-        return f"it was started {lives} times" if lives > 1 else ""
+        return f"it was started {lives} times" if lives > wish.lives else ""
     if isinstance(wish, MostDropped):
         steps = sorted(step for step, _ in record.dropped)
         return f"{len(steps)} were: {', '.join(map(str, steps))}" if len(steps) > wish.steps else ""

@@ -20,7 +20,7 @@ from tests.scenario.values import (
     LongestStall,
     Lose,
     MostDropped,
-    NoRestart,
+    MostLives,
     Pause,
     Start,
     Target,
@@ -74,10 +74,10 @@ def test_every_action() -> None:
 
 def test_every_expectation() -> None:
     text = """steps 20
-        expect all groups at step 20; expect gapless g0; expect no restart of g1
+        expect all groups at step 20; expect gapless g0; expect no restart of g1; expect at most 3 lives of g0
         expect no step dropped; expect at most 1 step dropped; expect longest stall under 700 ms"""
     assert [e.wish for e in parse(text, "s").expectations] == [
-        AllAt(20), Gapless("g0"), NoRestart("g1"), MostDropped(0), MostDropped(1), LongestStall(0.7),
+        AllAt(20), Gapless("g0"), MostLives("g1", 1), MostLives("g0", 3), MostDropped(0), MostDropped(1), LongestStall(0.7),
     ]  # fmt: skip
 
 

@@ -122,8 +122,11 @@ class Gapless:
 
 
 @dataclass(frozen=True)
-class NoRestart:
+class MostLives:
+    """The group was started so often, and not more often."""
+
     group: str
+    lives: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class LongestStall:
     seconds: float
 
 
-Wish = AllAt | Gapless | NoRestart | MostDropped | LongestStall
+Wish = AllAt | Gapless | MostLives | MostDropped | LongestStall
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class WorldConfig:
     """Forward and backward."""
     uneven: float = 1.0
     """The slowest group takes up to so many times as long to compute."""
-    attempts_survive: bool = True
+    attempts_survive: bool = False
     """A supervisor on a new host goes on counting lives where the lost one stopped; otherwise it begins at 0."""
     fetch: Span = (0.02, 0.3)
     """Copying the state."""

@@ -34,6 +34,7 @@ class SupervisorNode:
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
+        self._since = UNIX + world.now  # when it began to count
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplink = Uplink(world, self.process, self)
         self._report: m.LifeEnded | None = None  # the last exit
@@ -52,7 +53,7 @@ class SupervisorNode:
             return
         self.lives += 1
         replica_id = f"{self.group}:{self.lives}"
-        life = Life(self.attempt, UNIX + world.now, f"token-{replica_id}")
+        life = Life(self.attempt, self._since, f"token-{replica_id}")
         self.attempt += 1
         self.node = GroupNode(world, self, replica_id, life)
         world.nodes[replica_id] = self.node

@@ -78,7 +78,9 @@ def test_a_seed_is_a_trace() -> None:
 def test_the_trace_does_not_depend_on_hashes(hash_seed: str) -> None:
     code = "from tests.sim.test_world import digest; print(digest(6))"
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run([sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == digest(6)
 
 

@@ -71,3 +71,7 @@ def test_mistakes_get_a_sentence(environ: dict[str, str], arguments: dict[str, A
 def test_only_rank_0_needs_the_lighthouse() -> None:
     o = options({"TORCHFT_LIGHTHOUSE": "", "MASTER_ADDR": "n", "MASTER_PORT": "1"}, rank=1, world_size=2)
     assert o.lighthouse is None
+
+
+def test_a_life_is_dated_by_its_supervisor() -> None:
+    assert options({"TORCHFT_X_SUPERVISED_SINCE": "1784600000.25"}).supervised_since == 1784600000.25

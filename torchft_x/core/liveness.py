@@ -63,9 +63,7 @@ class Roll:
     def __init__(self, now: float) -> None:
         self._records: dict[str, Record] = {}  # replica id -> record
         self._sessions: dict[int, Record] = {}  # open session -> who speaks on it; replaced sessions are not in here
-        self._newest: dict[
-            str, tuple[tuple[int, float], str]
-        ] = {}  # group id -> (order of its newest life, replica id)
+        self._newest: dict[str, tuple[tuple[float, int], str]] = {}  # group id -> (order of its newest life, its name)
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
@@ -172,6 +170,6 @@ class Roll:
             del self._records[replica_id]
 
 
-def _order(life: Life) -> tuple[int, float]:
-    """Lives are ordered by attempt and start; the random token decides nothing, being heard later does (R2)."""
-    return (life.attempt, life.started)
+def _order(life: Life) -> tuple[float, int]:
+    """Lives are ordered by start and attempt; the random token decides nothing, being heard later does (R2)."""
+    return (life.started, life.attempt)

@@ -27,10 +27,16 @@ class State:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Life:
-    """Orders the lives of one group (R2): a later attempt, else a later start, is the newer life."""
+    """Orders the lives of one group (R2): a later start of the count, within it a later attempt, is the newer life.
+
+    A supervisor counts its lives from 0. One that takes another's place (its host was lost, it was killed) counts from 0
+    as well, so the attempt alone would make its first lives older than the last one of a dead supervisor.
+    """
 
     attempt: int = 0
-    started: float = 0.0  # unix seconds, on the group's own host
+    started: float = (
+        0.0  # when the attempts began to be counted, or the process started where nobody counts; unix seconds
+    )
     token: str = ""  # random, made by whoever starts the process; a supervisor's exit report names it
 
 

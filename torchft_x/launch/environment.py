@@ -21,6 +21,7 @@ class TrainerSettings:
     groups: int
     workers: int
     attempt: int
+    since: float  # unix seconds: since when the attempts are counted
     life: str
     lighthouse: str
     run_dir: str
@@ -39,6 +40,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out[env.LIGHTHOUSE] = settings.lighthouse
     out[env.RUN_DIR] = settings.run_dir
     out[env.ATTEMPT] = str(settings.attempt)
+    out[env.SUPERVISED_SINCE] = repr(settings.since)
     out[env.LIFE] = settings.life
     out[env.ADVERTISE_HOST] = settings.advertise_host
     if settings.token_file is not None:

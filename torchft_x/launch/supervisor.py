@@ -102,6 +102,7 @@ class Supervisor:
         self._wake_write.setblocking(False)
         self._life: Life | None = None  # while one runs
         self._attempt = 0
+        self._since = time.time()  # with which the attempts are told from those of a supervisor before us
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
         self._events = EventLog(None, "supervisor")  # replaced by `run`, which may write
@@ -273,6 +274,7 @@ class Supervisor:
             groups=config.groups,
             workers=config.workers,
             attempt=self._attempt,
+            since=self._since,
             life=token,
             lighthouse=self._found.address.url,
             run_dir=str(config.run_dir or ""),

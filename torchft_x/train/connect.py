@@ -94,7 +94,7 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             bind=Address(any_host(), options.port).target,
             store_address=address.target,
             world_size=options.group_world_size,
-            life=Life(options.attempt, time.time(), options.life),
+            life=Life(options.attempt, options.supervised_since or time.time(), options.life),
             token=options.token,
             connect_timeout=options.connect_timeout,
             quorum_retries=options.quorum_retries,

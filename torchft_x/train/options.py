@@ -50,6 +50,8 @@ class Options:
     """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None: open."""
     attempt: int
     """TORCHFT_X_ATTEMPT: how often the supervisor started this group before."""
+    supervised_since: float | None
+    """TORCHFT_X_SUPERVISED_SINCE: unix seconds since which that supervisor counts; None: there is none."""
     life: str
     """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
     run_dir: str | None
@@ -123,6 +125,7 @@ def resolve(
         restart_count=env.read_int(env.RESTART_COUNT, 0, environ) or 0,
         token=token if token is not None else env.read_token(environ),
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
+        supervised_since=env.read_seconds(env.SUPERVISED_SINCE, None, environ),
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
     )
