@@ -19,7 +19,6 @@ from collections import Counter
 
 _NOBODY = "02:00:00:00:00:00"
 _OURS = re.compile(r"tfx(\d+)-\S+")
-_PORT = re.compile(r"[0-9]+")
 
 
 def missing() -> str:
@@ -65,16 +64,17 @@ class Networks:
             _remove(self._name(host))
         _remove(self._switch)
 
+    @property
+    def names(self) -> set[str]:
+        """Of all our namespaces."""
+        return {self._switch, *map(self._name, self._numbers)}
+
     def address(self, host: str) -> str:
         return f"10.77.0.{self._numbers[host]}"
 
     def command(self, host: str) -> list[str]:
         """Put before a command, it makes that run on this host."""
         return ["ip", "netns", "exec", self._name(host)]
-
-    def processes(self, host: str) -> list[int]:
-        out = subprocess.run(["ip", "netns", "pids", self._name(host)], capture_output=True, text=True, check=True)
-        return [int(pid) for pid in out.stdout.split()]
 
     def add(self, host: str) -> None:
         """A new machine at the switch; the same address again if it had one."""

@@ -61,6 +61,10 @@ class Cluster:
         for group in scenario.wanted(0):
             self._add_machine(group)
 
+    @property
+    def namespaces(self) -> set[str]:
+        return self._networks.names if self._networks else set()
+
     # --- the stage -----------------------------------------------------------------------------------------------------
 
     def now(self) -> float:

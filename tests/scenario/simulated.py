@@ -48,10 +48,11 @@ class Watching(Checker):
 class Simulation:
     """See `tests.scenario.play.Stage`."""
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int, *, keep: int | None = 400) -> None:
+        """`keep`: lines of trace; None: all."""
         self.record = Record()
-        self._scenario = scenario
-        self.world = World(seed, config(scenario))
+        self.scenario = scenario
+        self.world = World(seed, replace(config(scenario), trace=keep))
         self.world.checker = Watching(self.world, self.record)
         self._ends = 0.0  # when the last pause, cut or power failure ends
 
@@ -80,7 +81,7 @@ class Simulation:
 
     def tell(self, what: str) -> str:
         trace = "\n".join(self.world.trace.lines(last=60))
-        return f"{trace}\n{self._scenario.name}, seed {self.world.seed}, at {self.world.now:.3f} s: {what}"
+        return f"{trace}\n{self.scenario.name}, seed {self.world.seed}, at {self.world.now:.3f} s: {what}"
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
@@ -159,9 +160,9 @@ def config(scenario: Scenario) -> WorldConfig:
     )
 
 
-def run(scenario: Scenario, seed: int) -> Simulation:
-    """Play it; raises `Failed`, or the simulator's `Violation`."""
-    stage = Simulation(scenario, seed)
+def finish(stage: Simulation) -> None:
+    """Play it to the end; raises `Failed`, or the simulator's `Violation`."""
+    scenario = stage.scenario
     play(scenario, stage)
     swarm.check_liveness(stage.world)
     for group, supervisor in stage.world.supervisors.items():
@@ -169,4 +170,3 @@ def run(scenario: Scenario, seed: int) -> Simulation:
     findings = judge(scenario, stage.record)
     if findings:
         raise Failed(stage.tell("\n".join(findings)))
-    return stage

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenario.language import read
-from tests.scenario.simulated import run
+from tests.scenario.simulated import Simulation, finish
 
 FILES = sorted(Path(__file__).with_name("files").glob("*.txt"))
 SEEDS = 10
@@ -17,4 +17,4 @@ SEEDS = 10
 def test_in_the_simulator(path: Path) -> None:
     scenario = read(path)
     for seed in range(SEEDS):
-        run(scenario, seed)
+        finish(Simulation(scenario, seed))

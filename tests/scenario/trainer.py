@@ -83,8 +83,9 @@ def main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, on_term)
-    stacks = Path(env.read(env.RUN_DIR, "."), "stacks")
-    stacks.mkdir(parents=True, exist_ok=True)
-    who = f"{env.read(env.REPLICA_GROUP_ID)}-{env.read_int(env.RANK, 0)}-{os.getpid()}"
-    faulthandler.register(signal.SIGUSR1, open(stacks / who, "a"), all_threads=True)
-    main()
+    folder = Path(env.read(env.RUN_DIR, "."), "stacks")
+    folder.mkdir(parents=True, exist_ok=True)
+    who = f"{env.read(env.REPLICA_GROUP_ID)}-{env.read_int(env.RANK, 0)}-{os.getpid()}.txt"
+    with (folder / who).open("a") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+        main()
