@@ -103,7 +103,8 @@ def test_a_cluster_that_fails_leaves_nothing(tmp_path: Path) -> None:
             wait_for(lambda: len(job_processes(stage.run_dir)) >= 4, 30, "the lighthouse and three supervisors")
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fail)
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert job_processes(stages[0].run_dir) == []
     if where:
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
