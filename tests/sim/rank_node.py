@@ -19,11 +19,12 @@ from tests.sim.collective import Contribution, Mesh
 from tests.sim.deadlines import Deadlines
 from tests.sim.guard import Guard
 from tests.sim.healing import Healing
+from tests.sim.reduction import Reduction
 from torchft_x.core import recovery
 from torchft_x.core.messages import PushOver
 from torchft_x.core.recovery import Plan, WorldSizeMode
 from torchft_x.core.step import LocalVote, Phase, Step
-from torchft_x.core.types import Quorum, State
+from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class RankNode:
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
         self.value = fold("init", *seed)  # its parameters
         self.healing = Healing(self)
+        self.reduction = Reduction(self)
         self.guard = Guard(self)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
@@ -53,10 +55,8 @@ class RankNode:
         self.call = 0  # open call to the group server
         self.vote: LocalVote | None = None
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
-        self.result: tuple[Contribution, ...] | None = None  # of the reduction
         self._waits = True  # the training thread waits for quorum and heal before its forward
-        self._ready = self._computed = self._reduced = False
-        self._base = 0  # parameters the gradients were computed from
+        self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
 
     def __repr__(self) -> str:
         return f"<{self.process.name} {self.step!r}>"
@@ -89,7 +89,7 @@ class RankNode:
             missing = ", ".join(world.fabric.missing(self.mesh)) or "nobody"
             self.on_configured(self.mesh, DeadlineError(f"not connected in time; missing: {missing}"))
         elif name == "reduce":
-            self._reduce_failed(DeadlineError("the reduction took too long."))
+            self.reduction.on_failed(DeadlineError("the reduction took too long."))
         else:
             world.transfers.give_up(self)
 
@@ -106,9 +106,10 @@ class RankNode:
         first, self._first = self._first, False
         config = self.world.config
         self._waits = not config.async_quorum or first or terms.state.step == 0
-        self._ready = self._computed = self._reduced = False
-        self.plan = self.vote = self.result = None
+        self.ready = False
+        self.plan = self.vote = None
         self.healing.forget()
+        self.reduction.forget()
         self.wait = "quorum"
         self.deadlines.arm("quorum", config.quorum_timeout)
         self.call = node.ask(self, terms)
@@ -195,11 +196,11 @@ class RankNode:
     def _begin_round(self) -> None:
         """The process group is there, or known to be broken: offer, heal, train."""
         assert self.plan is not None
-        self._ready = True
+        self.ready = True
         self.wait = "fetch" if self._waits and self.plan.heal else ""
         self.healing.begin(self.plan, in_place=self._waits)
         if not self._waits:
-            self._maybe_reduce()
+            self.reduction.begin()
         elif not self.plan.heal:
             self._compute()
 
@@ -208,60 +209,26 @@ class RankNode:
         if self._waits:
             self._compute()
         else:
-            self._maybe_vote()
+            self.maybe_vote()
 
-    # --- compute and reduce --------------------------------------------------------------------------------------
+    # --- reduce --------------------------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         if self._waits:
             self.wait = ""
-        self._base = self.value
-        seconds = self.world.rng.uniform(*self.world.config.compute) * self.world.slowness_of(self.node.group)
-        self.world.after(seconds, self.process, self._on_computed, self.step.state, self.world.next_id())
-
-    def _on_computed(self, state: State, _nth: int) -> None:
-        if self.step.phase in (Phase.ASKING, Phase.RUNNING) and state == self.step.state and not self._computed:
-            self._computed = True
-            self._maybe_reduce()
-
-    def _maybe_reduce(self) -> None:
-        if not (self._ready and self._computed) or self._reduced or self.wait == "reduce":
-            return
-        if self._waits and not self.healing.done:
-            return
-        if self.step.error is not None or self.mesh is None:
-            self._reduced = True
-            self._maybe_vote()
-            return
-        self.wait = "reduce"
-        self.deadlines.arm("reduce", self.world.config.timeout)
-        contributes = self.step.rank is not None
-        gradient = (self.node.replica_id, self.step.top.step, self._base) if contributes else None
-        self.world.fabric.reduce(self, self.mesh, gradient)
-        self.world.reach(self.node, "reduce")
+        self.reduction.compute()
 
     def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
-        if self.wait != "reduce" or mesh is not self.mesh:
-            return
-        self.deadlines.disarm("reduce")
-        self.result, self._reduced, self.wait = result, True, ""
-        self._maybe_vote()
+        self.reduction.on_result(mesh, result)
 
     def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
-        """The connection to another member broke, or it failed."""
+        """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""
         if mesh is not self.mesh:
             return
         if self.wait == "reduce":
-            self._reduce_failed(error)
+            self.reduction.on_failed(error)
         elif self.wait == "configure":
             self.on_configured(mesh, error)
-        # otherwise nothing is in flight: the next collective will notice
-
-    def _reduce_failed(self, error: TorchftXError) -> None:
-        self.deadlines.disarm("reduce")
-        self._reduced, self.wait = True, ""
-        self.guard.fail(error)
-        self._maybe_vote()
 
     # --- trouble -------------------------------------------------------------------------------------------------
 
@@ -279,9 +246,9 @@ class RankNode:
 
     # --- vote and settle -----------------------------------------------------------------------------------------
 
-    def _maybe_vote(self) -> None:
+    def maybe_vote(self) -> None:
         """should_commit: reductions and heal are waited for, what came is loaded, then this rank votes."""
-        if not (self._ready and self._reduced) or self.step.phase is not Phase.RUNNING:
+        if not (self.ready and self.reduction.done) or self.step.phase is not Phase.RUNNING:
             return
         if not self.healing.done:
             self.wait = "fetch"
@@ -315,7 +282,7 @@ class RankNode:
         self.world.after(self.world.config.inside[0], self.process, self._again)
 
     def _optimizer_step(self, vote: LocalVote) -> None:
-        result = self.result or ()
+        result = self.reduction.result or ()
         self.value = fold(self.value, vote.step, result, self.step.size)
         self.world.note(self.process.name, "commits step {} in {}", vote.step + 1,
                         self.world.trace.name(vote.quorum_id))  # fmt: skip

@@ -6,7 +6,7 @@ Each run turns a random subset of the fault kinds on. Few kinds, often repeated,
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
 from tests.sim.config import WorldConfig
@@ -34,6 +34,39 @@ class Report:
     quorums: int
     lineages: int
     seconds: float  # virtual
+
+
+@dataclass
+class Total:
+    """What many runs came to."""
+
+    runs: int = 0
+    events: int = 0
+    commits: int = 0
+    quorums: int = 0
+    lineages: int = 0
+    virtual_seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        r = report
+        self.merge(Total(1, r.events, r.commits, r.quorums, r.lineages, r.seconds, r.faults))
+
+    def merge(self, other: Total) -> None:
+        self.runs += other.runs
+        self.events += other.events
+        self.commits += other.commits
+        self.quorums += other.quorums
+        self.lineages += other.lineages
+        self.virtual_seconds += other.virtual_seconds
+        self.faults.update(other.faults)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"{self.runs} runs, {self.faults.total()} faults, {self.events} events, {self.commits} commits, "
+            f"{self.quorums} quorums, {self.lineages} new lineages, {self.virtual_seconds:.0f} virtual seconds\n{kinds}"
+        )
 
 
 def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:

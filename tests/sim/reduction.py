@@ -1,0 +1,69 @@
+"""The middle of a step: forward and backward, then one reduction that stands for all buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.collective import Contribution, Mesh
+from torchft_x.core.step import Phase
+from torchft_x.errors import TorchftXError
+
+if TYPE_CHECKING:
+    from tests.sim.rank_node import RankNode
+
+
+class Reduction:
+    """Of one rank, over all of its steps."""
+
+    def __init__(self, rank: RankNode) -> None:
+        self.done = False  # of the step in hand: it has a result, or never will
+        self.result: tuple[Contribution, ...] | None = None
+        self._rank = rank
+        self._base = 0  # parameters the gradients were computed from
+        self._computing = 0  # names the forward in hand; 0: none
+        self._computed = False  # local gradients are there
+
+    def forget(self) -> None:
+        """A new step begins; a forward of an older one means nothing."""
+        self.done = self._computed = False
+        self.result, self._computing = None, 0
+
+    def compute(self) -> None:
+        rank, world = self._rank, self._rank.world
+        self._base, self._computing = rank.value, world.next_id()
+        seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(rank.node.group)
+        world.after(seconds, rank.process, self._on_computed, self._computing)
+
+    def _on_computed(self, nth: int) -> None:
+        if nth == self._computing and self._rank.step.phase in (Phase.ASKING, Phase.RUNNING):
+            self._computed = True
+            self.begin()
+
+    def begin(self) -> None:
+        """Reduce, if everything it needs is there. After an error it returns at once, and the step will be dropped."""
+        rank = self._rank
+        if not (rank.ready and self._computed) or self.done or rank.wait == "reduce":
+            return
+        if rank.step.error is not None or rank.mesh is None:
+            self._end()
+            return
+        rank.wait = "reduce"
+        rank.deadlines.arm("reduce", rank.world.config.timeout)
+        contributes = rank.step.rank is not None
+        gradient = (rank.who, rank.step.top.step, self._base) if contributes else None
+        rank.world.fabric.reduce(rank, rank.mesh, gradient)
+        rank.world.reach(rank.node, "reduce")
+
+    def on_result(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
+        if self._rank.wait == "reduce" and mesh is self._rank.mesh:
+            self.result = result
+            self._end()
+
+    def on_failed(self, error: TorchftXError) -> None:
+        self._rank.guard.fail(error)
+        self._end()
+
+    def _end(self) -> None:
+        self._rank.deadlines.disarm("reduce")
+        self.done, self._rank.wait = True, ""
+        self._rank.maybe_vote()

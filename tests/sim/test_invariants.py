@@ -1,0 +1,248 @@
+"""The checker is tested, too: a violation of every invariant, made by hand in a healthy cluster, is caught."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.sim import swarm
+from tests.sim.base import Clock
+from tests.sim.config import WorldConfig
+from tests.sim.invariants import Violation
+from tests.sim.rank_node import RankNode
+from tests.sim.world import World
+from torchft_x.core import recovery
+from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.step import LocalVote
+from torchft_x.core.types import Member, Quorum, State
+
+
+class Hand:
+    """A healthy cluster, and the means to spoil it."""
+
+    def __init__(self, **config: Any) -> None:
+        self.world = World(3, WorldConfig(**{"groups": 2, **config}))
+        self.world.run_for(2.0)
+        self.checker = self.world.checker
+
+    @property
+    def quorum(self) -> Quorum:
+        assert self.checker.newest is not None
+        return self.checker.newest
+
+    def rank(self, group: str = "g1", rank: int = 0) -> RankNode:
+        node = self.world.supervisors[group].node
+        assert node is not None
+        return node.ranks[rank]
+
+    def vote(self) -> LocalVote:
+        return LocalVote(self.quorum.top.step, self.quorum.id, True, True, None)
+
+    def result(self) -> tuple[tuple[str, int, int], ...]:
+        return tuple((m.replica_id, self.quorum.top.step, 5) for m in self.quorum.members)
+
+    def issue(self, **changes: Any) -> None:
+        """The next quorum, of members as they are."""
+        self.checker.on_issue(self.world.lighthouse, replace(self.quorum, **{"id": self.quorum.id + 1, **changes}))
+
+    def as_they_are(self) -> tuple[Member, ...]:
+        return tuple(replace(m, state=self.rank(m.group_id).step.state) for m in self.quorum.members)
+
+    def until_training(self) -> None:
+        """Stop where nobody asks: all are in the middle of a step."""
+        while any(self.rank(group).wait == "quorum" or self.checker._book.joins for group in ("g0", "g1")):
+            self.world.run_for(0.0005)
+
+    def until_asking(self, group: str) -> None:
+        """Stop where that group's join stands at the lighthouse, and another one's does not."""
+        book = self.checker._book
+        while not (len(book.joins) == 1 and book.waiting()[0][0].startswith(group)):
+            self.world.run_for(0.0005)
+
+
+def unequal_parameters(hand: Hand) -> None:
+    hand.rank().value ^= 1
+    hand.world.run_for(1.0)
+
+
+def another_result(hand: Hand) -> None:
+    for group in ("g0", "g1"):
+        rank = hand.rank(group)
+        rank.step.size, rank.value = 2, 1 if group == "g0" else 2
+        hand.checker.on_committed(rank, hand.vote(), hand.result())
+
+
+def a_join_that_lies(hand: Hand) -> None:
+    hand.until_asking("g1")
+    hand.rank().step.state = State(500, 1)
+    hand.world.run_for(1.0)
+
+
+def torn_but_not_said(hand: Hand) -> None:
+    hand.until_asking("g1")
+    hand.rank().step.torn = True
+    hand.world.run_for(1.0)
+
+
+def ranks_decide_differently(hand: Hand) -> None:
+    rank = hand.rank()
+    for commit in (True, False):
+        hand.checker.on_settled(rank, hand.vote(), commit, (rank.step.state, rank.value))
+
+
+def an_id_again(hand: Hand) -> None:
+    hand.issue(id=hand.quorum.id)
+
+
+def a_stranger_takes_over(hand: Hand) -> None:
+    hand.until_training()
+    first = hand.quorum.members[0]
+    hand.issue(members=(replace(first, replica_id="g9:1", state=State()),))
+
+
+def a_commit_after_a_new_lineage(hand: Hand) -> None:
+    hand.until_training()
+    before, node = hand.quorum, hand.rank().node
+    for supervisor in hand.world.supervisors.values():
+        assert supervisor.node is not None
+        supervisor.node.ended = True
+    a_stranger_takes_over(hand)
+    hand.checker.on_decision(node, before, True)
+
+
+def a_commit_after_the_lease(hand: Hand) -> None:
+    node = hand.rank().node
+    node.machine._lease_until = node.process.clock.read(hand.world.now) - 0.1
+    hand.checker.on_decision(node, hand.quorum, True)
+
+
+def a_source_that_is_behind(hand: Hand) -> None:
+    plan = recovery.plan(hand.quorum, "g1:1", 0, init_sync=False)
+    source = replace(hand.quorum.members[0], state=State(1, 1))
+    quorum = replace(hand.quorum, members=(source, hand.quorum.members[1]))
+    hand.checker.on_begin(hand.rank(), quorum, replace(plan, heal=True, sources=(source,)))
+
+
+def healed_to_something_else(hand: Hand) -> None:
+    hand.checker.on_held(hand.rank(), hand.rank().step.state, 12345)
+
+
+def a_drop_that_changes_parameters(hand: Hand) -> None:
+    rank = hand.rank()
+    vote = replace(hand.vote(), step=1000)
+    hand.checker.on_settled(rank, vote, False, (rank.step.state, rank.value ^ 1))
+
+
+def too_few_participants(hand: Hand) -> None:
+    rank = hand.rank()
+    rank.step.size = 1
+    hand.checker.on_committed(rank, hand.vote(), hand.result()[:1])
+
+
+def a_wrong_divisor(hand: Hand) -> None:
+    rank = hand.rank()
+    rank.step.size = 3
+    hand.checker.on_committed(rank, hand.vote(), hand.result())
+
+
+def a_wait_without_a_deadline(hand: Hand) -> None:
+    rank = hand.rank()
+    rank.wait = "quorum"
+    rank.deadlines.until.clear()
+    hand.checker.on_group_tick(rank.node)
+
+
+def a_deadline_without_a_reason(hand: Hand) -> None:
+    hand.checker.on_deadline(hand.rank(), "quorum", "")
+
+
+def a_lighthouse_without_a_reason(hand: Hand) -> None:
+    hand.until_training()
+    hand.checker._book.joins[1000] = "g1:1"  # as if the machine had forgotten it
+    hand.checker.on_lighthouse_tick(hand.world.lighthouse)
+
+
+def one_that_waits_is_passed_over(hand: Hand) -> None:
+    hand.until_asking("g1")
+    hand.issue(members=tuple(m for m in hand.as_they_are() if m.group_id == "g0"))
+
+
+def redone_another_way(hand: Hand) -> None:
+    rank, vote, result = hand.rank(), hand.vote(), hand.result()
+    rank.step.size = 2
+    hand.checker.on_committed(rank, vote, result)
+    hand.issue(members=hand.as_they_are())
+    rank.value ^= 1
+    hand.checker.on_committed(rank, replace(vote, quorum_id=hand.quorum.id), result)
+
+
+def apart_for_ever(hand: Hand) -> None:
+    hand.world.network.block("g1", "lh")
+    hand.world.run_for(2.0)
+    swarm.check_liveness(hand.world)
+
+
+CASES: list[tuple[str, Callable[[Hand], None], dict[str, Any]]] = [
+    ("I1", unequal_parameters, {}),
+    ("I1", another_result, {}),
+    ("I1", a_join_that_lies, {}),
+    ("I1", torn_but_not_said, {}),
+    ("I2", ranks_decide_differently, {}),
+    ("I3", an_id_again, {}),
+    ("I4", a_stranger_takes_over, {}),
+    ("I4", a_commit_after_a_new_lineage, {}),
+    ("I4", a_commit_after_the_lease, {}),
+    ("I5", a_source_that_is_behind, {}),
+    ("I5", healed_to_something_else, {}),
+    ("I6", a_drop_that_changes_parameters, {}),
+    ("I7", too_few_participants, {"min_replica_size": 2}),
+    ("I7", a_wrong_divisor, {}),
+    ("I8", a_wait_without_a_deadline, {}),
+    ("I8", a_deadline_without_a_reason, {}),
+    ("I8", a_lighthouse_without_a_reason, {}),
+    ("A1", redone_another_way, {"final_commits": True}),
+    ("L1", apart_for_ever, {}),
+    ("L2", one_that_waits_is_passed_over, {}),
+]
+
+
+@pytest.mark.parametrize(("invariant", "spoil", "config"), CASES, ids=[f"{i}-{f.__name__}" for i, f, _ in CASES])
+def test_a_violation_is_caught(invariant: str, spoil: Callable[[Hand], None], config: dict[str, Any]) -> None:
+    hand = Hand(**config)
+    with pytest.raises(Violation) as caught:
+        spoil(hand)
+    assert caught.value.invariant == invariant, caught.value.what
+
+
+def test_a_violation_says_how_to_see_it_again() -> None:
+    with pytest.raises(Violation) as caught:
+        an_id_again(Hand())
+    text = str(caught.value)
+    assert "I3 is violated at 2.0" in text
+    assert "python -m tests.sim.run --seed 3 --trace" in text
+    assert "lighthouse   issues q" in text
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text  # it crosses processes in the soak
+
+
+def test_a_clock_that_is_too_slow_for_the_margin_is_found_out() -> None:
+    """The limit of the model: a lease is safe while clocks differ by less than margin / lease. Here it is 10 times more.
+
+    The lighthouse begins a new lineage while the group, on its own clock, is still inside its lease.
+    """
+    house = LighthouseConfig(lease=4.0, lease_margin=0.1, heartbeat_timeout=1.0, boot_id="host")
+    world = World(1, WorldConfig(groups=1, lighthouse=house, compute=(5.0, 5.0)))
+    world.clocks["g0"] = Clock(0.0, 10.0, 0.7)
+    (node,) = world.running()
+    node.process.clock = world.clocks["g0"]
+    world.run_while(lambda: world.checker.newest is None, 2.0)
+    world.run_for(0.1)
+    world.network.block("g0", "lh")
+    world.network.block("lh", "g0")
+    world.add_group("g2")
+    with pytest.raises(Violation) as caught:
+        world.run_for(20.0)
+    assert caught.value.invariant == "I4"

@@ -1,0 +1,45 @@
+"""Random runs until a budget of real seconds is used up: a few here, a minute in the full run, hours with scripts/soak.
+
+A failing seed prints its invariant, the end of its trace, and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from tests.sim import swarm
+from tests.sim.faults import KINDS
+
+
+def spend(seconds: float, first_seed: int) -> swarm.Total:
+    """Run seed after seed; raises the first `Violation`."""
+    total = swarm.Total()
+    end = time.monotonic() + seconds
+    seed = first_seed
+    while time.monotonic() < end:
+        total.add(swarm.run(seed))
+        seed += 1
+    print(f"\n{total}")
+    return total
+
+
+def test_some_seconds_of_swarm() -> None:
+    total = spend(4.0, first_seed=0)
+    assert total.runs > 3
+    assert total.commits > 100
+
+
+@pytest.mark.slow
+def test_a_minute_of_swarm() -> None:
+    total = spend(60.0, first_seed=1_000_000)
+    assert set(total.faults) == set(KINDS)
+
+
+def test_seeds_differ_in_their_clusters_and_faults() -> None:
+    scenarios = [swarm.scenario(seed) for seed in range(200)]
+    assert len({config for config, _ in scenarios}) > 150
+    assert {fault.kind for _, faults in scenarios for fault in faults} == set(KINDS)
+    assert Counter(config.groups for config, _ in scenarios).keys() >= {1, 2, 3, 4, 5}
