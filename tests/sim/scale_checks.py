@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from torchft_x.core.formation import Wait
@@ -69,7 +70,7 @@ class Checks:
         w, q, last = self._world, issue.quorum, self._last
         actors = [w.actors.get(m.replica_id) for m in q.members]
         names = [m.replica_id for m in q.members]
-        self._demand(all(x < y for x, y in zip(names, names[1:], strict=False)), "members out of order", q.number)
+        self._demand(all(x < y for x, y in itertools.pairwise(names)), "members out of order", q.number)
         sessions = []
         for member, a in zip(q.members, actors, strict=True):
             if a is None or not a.asking or a.member is not member or a.misfit:  # R3, R4: its present join, unaltered

@@ -1,0 +1,39 @@
+"""What the outside checker says about the parameters that a real run has dumped."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import check_params
+
+
+def unequal(folder: Path) -> list[str]:
+    """Findings, one sentence each.
+
+    Until the groups vote across (part 4 of the protocol) a step that a lost group has committed alone may be done again
+    with other bits, in another quorum. That is no fault yet; within one quorum the bits must be equal.
+    """
+    dumps = check_params.read_dumps(folder)
+    if not dumps:
+        return ["no parameters were dumped"]
+    digests = defaultdict(set)
+    for d in dumps:
+        digests[d.step, d.rank, d.committed_in].add(d.digest)
+    findings = [finding for finding in check_params.check(dumps) if "the parameters differ" not in finding]
+    return findings + [
+        f"step {step}, rank {rank}, quorum {quorum}: the parameters differ"
+        for (step, rank, quorum), different in sorted(digests.items())
+        if len(different) > 1
+    ]
+
+
+def committed_twice(folder: Path) -> list[int]:
+    """Steps that were committed in two quorums, with different bits."""
+    at = defaultdict(set)
+    for d in check_params.read_dumps(folder):
+        at[d.step, d.rank].add(d.digest)
+    return sorted({step for (step, _), digests in at.items() if len(digests) > 1})

@@ -1,0 +1,306 @@
+"""Real processes as a stage: a lighthouse, supervisors, torchrun, trainers with gloo, real signals, real links.
+
+Every group has a machine of its own (a network namespace) where that is possible, and so has the lighthouse. Otherwise
+all are on this host, and links can't be cut. What the groups do is read from the run's event files.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.scenario.networks import Networks
+from tests.scenario.play import Commit, Record
+from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
+from tests.util import scaled
+from torchft_x import env
+from torchft_x.launch.tree import descendants
+from torchft_x.observe.events import EventTail
+from torchft_x.observe.processes import job_processes
+
+ROOT = Path(__file__).parents[2]
+TRAINER = Path(__file__).with_name("trainer.py")
+STILL = 4.0
+"""Seconds without a step after which everybody's stacks are kept, in case it is not meant to be so."""
+_LOOK = 0.005
+_PORT = 29510
+_FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
+
+
+class Failed(AssertionError):
+    """The story did not go on; says where to look."""
+
+
+class Cluster:
+    """See `tests.scenario.play.Stage`. Made by `cluster`, which leaves nothing behind."""
+
+    def __init__(self, scenario: Scenario, folder: Path, networks: Networks | None) -> None:
+        self.record = Record()
+        self.run_dir = folder / "run"
+        self.dumps = folder / "dumps"
+        self._scenario = scenario
+        self._networks = networks  # None: all on this host
+        self._port = _PORT if networks else _free_port()
+        self._token = secrets.token_hex(8)
+        self._tail = EventTail(self.run_dir)
+        self._services: dict[str, subprocess.Popen[bytes]] = {}  # supervisor by group, and the lighthouse
+        self._started = 0  # services so far: names their logs
+        self._later: list[tuple[float, Callable[[], None]]] = []  # ends of pauses, cuts, power failures
+        self._heals: dict[str, float] = {}  # group -> unix time at which it last began to heal
+        self._progress = 0.0  # unix time of the job's latest step, or of the stacks that were kept since
+        self.run_dir.mkdir(parents=True)
+        self._add_machine(LIGHTHOUSE)
+        for group in scenario.wanted(0):
+            self._add_machine(group)
+
+    @property
+    def namespaces(self) -> set[str]:
+        return self._networks.names if self._networks else set()
+
+    # --- the stage -----------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return time.time()
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + scaled(seconds)
+        while True:
+            self._read()
+            if condition():
+                return
+            for due in [x for x in self._later if x[0] <= time.monotonic()]:
+                self._later.remove(due)
+                due[1]()
+            for name, service in self._services.items():
+                if service.poll() is not None:
+                    raise Failed(self._tell(f"{name} has ended with {service.returncode} before {what}"))
+            if time.monotonic() > deadline:
+                self._keep_stacks()
+                raise Failed(self._tell(f"waited {scaled(seconds):g} s for {what}"))
+            time.sleep(_LOOK)
+
+    def does(self, group: str, what: str) -> Callable[[], bool]:
+        assert what == "heals"
+        since = time.time()
+        return lambda: self._heals.get(group, 0.0) > since
+
+    def busy(self) -> bool:
+        return bool(self._later)
+
+    def act(self, action: Action) -> None:
+        if isinstance(action, Kill):
+            self._kill(action)
+        elif isinstance(action, Start):
+            group = action.target.group
+            self._start_supervisor(group) if group else self.start_lighthouse()
+        elif isinstance(action, Pause):
+            self._pause(action)
+        elif isinstance(action, Cut):
+            self._cut(action)
+        elif isinstance(action, Lose):
+            self._lose(action)
+        elif isinstance(action, Leave):
+            self._services.pop(action.group).send_signal(signal.SIGTERM)
+        else:
+            assert isinstance(action, Join)
+            self._add_machine(action.group)
+            self._start_supervisor(action.group)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        self._later.append((time.monotonic() + scaled(seconds), call))
+
+    # --- services ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.start_lighthouse()
+        for group in self._scenario.wanted(0):
+            self._start_supervisor(group)
+
+    def start_lighthouse(self) -> None:
+        bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
+        command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
+        command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
+        self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
+
+    def _start_supervisor(self, group: str) -> None:
+        s = self._scenario
+        command = ["supervise", "--group", group, "--groups", str(s.groups), "--workers", str(s.ranks)]
+        command += ["--runner", "plain"] if s.ranks == 1 else []  # without torchrun: half as long to start
+        command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--", str(TRAINER)]
+        self._start(group, [*command, "--dump-params", str(self.dumps), "--min-groups", str(s.min_replicas)])
+
+    def _start(self, host: str, arguments: Sequence[str]) -> None:
+        self._started += 1
+        prefix = self._networks.command(host) if self._networks else []
+        with (self.run_dir / f"{self._started:02d}-{host}.log").open("wb") as log:
+            self._services[host] = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "torchft_x", *arguments],
+                cwd=ROOT,
+                env=self._environ(host),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _environ(self, host: str) -> dict[str, str]:
+        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN)}
+        return own | {
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            env.RUN_DIR: str(self.run_dir),
+            env.LIGHTHOUSE: f"http://{self._address(LIGHTHOUSE)}:{self._port}",
+            env.TOKEN: self._token,
+            env.ADVERTISE_HOST: self._address(host),
+            env.TIMEOUT: str(scaled(self._scenario.timeout)),
+            env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
+        }
+
+    def _address(self, host: str) -> str:
+        return self._networks.address(host) if self._networks else "127.0.0.1"
+
+    def _add_machine(self, host: str) -> None:
+        if self._networks:
+            self._networks.add(host)
+
+    def _trainers(self, group: str) -> list[int]:
+        """The group's workers, as soon as they are there."""
+        return [pid for pid in descendants(self._services[group].pid) if _is_trainer(pid)]
+
+    # --- deeds ---------------------------------------------------------------------------------------------------------
+
+    def _kill(self, action: Kill) -> None:
+        target = action.target
+        if target.kind == "trainer":
+            _signal(self._wait_for_trainers(target.group), signal.SIGKILL)
+            return
+        service = self._services.pop(target.group or LIGHTHOUSE)
+        service.kill()
+        service.wait(10)
+
+    def _wait_for_trainers(self, group: str) -> list[int]:
+        self.until(lambda: bool(self._trainers(group)), 30.0, f"{group} has a trainer")
+        return self._trainers(group)
+
+    def _pause(self, action: Pause) -> None:
+        group = action.target.group
+        pids = self._wait_for_trainers(group) if group else [self._services[LIGHTHOUSE].pid]
+        _signal(pids, signal.SIGSTOP)
+        self._after(action.seconds, lambda: _signal(pids, signal.SIGCONT))
+
+    def _cut(self, action: Cut) -> None:
+        networks, a, b = self._networks, action.group, action.other
+        assert networks is not None
+        if b == EVERYBODY:
+            networks.unplug(a)
+            self._after(action.seconds, lambda: networks.plug(a))
+        else:
+            networks.cut(a, b)
+            self._after(action.seconds, lambda: networks.mend(a, b))
+
+    def _lose(self, action: Lose) -> None:
+        assert self._networks is not None
+        service = self._services.pop(action.group)
+        self._networks.remove(action.group)
+        service.wait(10)
+
+        def back() -> None:
+            self._add_machine(action.group)
+            self._start_supervisor(action.group)
+
+        self._after(action.seconds, back)
+
+    # --- what is seen --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        before = self.record.step
+        for e in self._tail.new():
+            group, t = str(e.get("group")), float(e["t"])
+            if e.get("role") == "supervisor" and e["event"] == "start":
+                self.record.lives[group] += 1
+            if e.get("role") != "trainer" or int(e.get("rank", 0)) != 0:
+                continue
+            if e["event"] == "commit":
+                self.record.committed(Commit(t, group, int(e["step"]) + 1, int(e["quorum"]), int(e["participants"])))
+            elif e["event"] == "drop":
+                self.record.dropped.add((int(e["step"]) + 1, int(e.get("quorum", 0))))
+            elif e["event"] == "heal_begin":
+                self._heals[group] = t
+        if self.record.step > before or not self.record.step:
+            self._progress = time.time()
+        elif time.time() - self._progress > scaled(STILL):
+            self._keep_stacks()
+            self._progress = time.time()
+
+    def _keep_stacks(self) -> None:
+        """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
+        pids = [pid for pid in job_processes(self.run_dir) if _is_trainer(pid)]
+        _signal([pid for pid in pids if _handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
+
+    def _tell(self, what: str) -> str:
+        tails = []
+        for log in sorted(self.run_dir.glob("*.log")):
+            tails.append(f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
+        newest = ", ".join(f"{c.group} at step {c.step} (q{c.quorum})" for c in self.record.newest.values())
+        return "\n".join([*tails, f"{self._scenario.name}: {what}; {newest}; everything is in {self.run_dir}"])
+
+
+@contextmanager
+def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Cluster]:
+    """A cluster that runs; nothing of it is left at the end: no process, no namespace."""
+    nets = Networks().__enter__() if networks else None
+    try:
+        stage = Cluster(scenario, folder, nets)
+        try:
+            stage.start()
+            yield stage
+        finally:
+            services = list(stage._services.values())
+            _signal(job_processes(stage.run_dir), signal.SIGKILL)
+            for service in services:
+                service.kill()
+                service.wait(10)
+    finally:
+        if nets is not None:
+            nets.__exit__()
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def _is_trainer(pid: int) -> bool:
+    """Not torchrun, whose arguments name the script, too."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [os.fsencode(TRAINER)]
+    except OSError:
+        return False
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler for this signal: it would die of it otherwise."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,172 @@
+"""The simulator as a stage: virtual time, every invariant checked after every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.scenario.play import Commit, Record, judge, play
+from tests.scenario.values import EVERYBODY, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
+from tests.sim import swarm
+from tests.sim.config import WorldConfig
+from tests.sim.faults import Fault, site_of, strike
+from tests.sim.group_node import GroupNode
+from tests.sim.invariants import Checker
+from tests.sim.rank_node import RankNode
+from tests.sim.world import World
+from torchft_x.core.step import LocalVote
+from torchft_x.core.types import State
+
+STARTUP = (0.3, 3.0)
+"""Seconds a trainer needs to come up: long enough that others get on meanwhile, as in the real world."""
+_POINTS = {"heals": "fetch", "reduces": "reduce"}
+
+
+class Failed(AssertionError):
+    """A story that did not go on, or not as expected, with the trace's tail."""
+
+
+class Watching(Checker):
+    """The invariants, and a record of what groups do, by their rank 0."""
+
+    def __init__(self, world: World, record: Record) -> None:
+        super().__init__(world)
+        self._of = world
+        self._record = record
+
+    def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
+        super().on_settled(rank, vote, commit, before)
+        if rank.rank != 0:
+            return
+        if commit:
+            made = Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, rank.step.size)
+            self._record.committed(made)
+        else:
+            self._record.dropped.add((vote.step + 1, vote.quorum_id))
+
+
+class Simulation:
+    """See `tests.scenario.play.Stage`."""
+
+    def __init__(self, scenario: Scenario, seed: int, *, keep: int | None = 400) -> None:
+        """`keep`: lines of trace; None: all."""
+        self.record = Record()
+        self.scenario = scenario
+        self.world = World(seed, replace(config(scenario), trace=keep))
+        self.world.checker = Watching(self.world, self.record)
+        self._ends = 0.0  # when the last pause, cut or power failure ends
+
+    def now(self) -> float:
+        return self.world.now
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Event by event, so that a deed happens exactly after the event it waits for."""
+        world, end = self.world, self.world.now + seconds
+        while not condition():
+            if not world.heap or world.heap[0][0] > end:
+                raise Failed(self.tell(f"waited {seconds:g} s for {what}"))
+            world.run_until(world.heap[0][0])
+
+    def does(self, group: str, what: str) -> Callable[[], bool]:
+        caught: list[float] = []
+
+        def act(world: World, node: GroupNode, seconds: float) -> None:
+            caught.append(world.now)
+
+        self.world.traps.setdefault((group, _POINTS[what]), []).append((act, 0.0))
+        return lambda: bool(caught)
+
+    def busy(self) -> bool:
+        return self.world.now < self._ends
+
+    def tell(self, what: str) -> str:
+        trace = "\n".join(self.world.trace.lines(last=60))
+        return f"{trace}\n{self.scenario.name}, seed {self.world.seed}, at {self.world.now:.3f} s: {what}"
+
+    # --- deeds ---------------------------------------------------------------------------------------------------------
+
+    def act(self, action: Action) -> None:
+        world = self.world
+        world.note("--- story", "{}", action)
+        if isinstance(action, Kill | Start):
+            self._kill(action) if isinstance(action, Kill) else self._start(action)
+        elif isinstance(action, Pause):
+            self._fault("pause", action.target.group or world.lighthouse.site, action.seconds)
+        elif isinstance(action, Cut):
+            self._cut(action)
+        elif isinstance(action, Lose):
+            self._fault("power", action.group, action.seconds)
+        elif isinstance(action, Leave):
+            self._fault("leave", action.group)
+            world.supervisors[action.group].wants = False
+        else:
+            assert isinstance(action, Join)
+            world.add_group(action.group)
+
+    def _fault(self, kind: str, target: str, seconds: float = 0.0, other: str = "") -> None:
+        self._ends = max(self._ends, self.world.now + seconds)
+        strike(self.world, Fault(self.world.now, kind, target, seconds, other))
+
+    def _kill(self, action: Kill) -> None:
+        world, target = self.world, action.target
+        if target.kind == "trainer":
+            self._fault("crash", target.group)
+        elif target.kind == "lighthouse":
+            world.lighthouse.crash()
+        else:
+            supervisor = world.supervisors[target.group]
+            supervisor.wants = False
+            supervisor.process.die()
+            supervisor.uplink.close()
+            if supervisor.node is not None:
+                supervisor.node.kill(-9)  # its processes die with it
+
+    def _start(self, action: Start) -> None:
+        if action.target.kind == "lighthouse":
+            self.world.lighthouse.start()
+        else:
+            self.world.supervisors[action.target.group].restore_power()
+
+    def _cut(self, action: Cut) -> None:
+        world = self.world
+        ours = [action.group, f"s{action.group}"]
+        if action.other == EVERYBODY:
+            theirs = [world.lighthouse.site, *(g for g in world.supervisors if g != action.group)]
+        else:
+            theirs = [world.lighthouse.site if action.other == "lighthouse" else action.other]
+        for a in ours:
+            for b in theirs:
+                self._fault("part", site_of(world, a), action.seconds, site_of(world, b))
+
+
+def config(scenario: Scenario) -> WorldConfig:
+    """The scenario's settings, and for the rest short times in the proportions of the product's."""
+    usual = WorldConfig()
+    lighthouse = replace(
+        usual.lighthouse,
+        min_replicas=scenario.min_replicas,
+        heartbeat_timeout=scenario.heartbeat_timeout,
+        lease=scenario.lease or usual.lighthouse.lease,
+        join_timeout=2 * STARTUP[1],
+    )
+    return WorldConfig(
+        groups=scenario.groups,
+        ranks=scenario.ranks,
+        min_replica_size=scenario.min_replicas,
+        timeout=scenario.timeout,
+        quorum_timeout=max(usual.quorum_timeout, 2 * lighthouse.lease),
+        startup=STARTUP,
+        lighthouse=lighthouse,
+    )
+
+
+def finish(stage: Simulation) -> None:
+    """Play it to the end; raises `Failed`, or the simulator's `Violation`."""
+    scenario = stage.scenario
+    play(scenario, stage)
+    swarm.check_liveness(stage.world)
+    for group, supervisor in stage.world.supervisors.items():
+        stage.record.lives[group] = supervisor.lives
+    findings = judge(scenario, stage.record)
+    if findings:
+        raise Failed(stage.tell("\n".join(findings)))

@@ -1,0 +1,111 @@
+"""Machines in namespaces: links are cut and mended, and nothing is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenario import networks
+from tests.scenario.language import parse
+from tests.scenario.networks import Networks
+from tests.scenario.real import cluster
+from tests.util import scaled, wait_for
+from torchft_x.observe.processes import job_processes
+
+SERVE = "import socket; s = socket.create_server(('0.0.0.0', 7000)); print(flush=True)\nwhile True: s.accept()[0].send(b'!')"
+CONNECT = "import socket, sys; print(socket.create_connection((sys.argv[1], 7000), float(sys.argv[2])).recv(1))"
+
+
+@pytest.fixture
+def machines() -> Iterator[Networks]:
+    """a, b and c; everybody answers on port 7000."""
+    if why := networks.missing():
+        pytest.skip(why)
+    with Networks() as nets:
+        servers = []
+        for host in "abc":
+            nets.add(host)
+            servers.append(_python(nets, host, SERVE))
+        for server in servers:
+            assert server.stdout is not None
+            server.stdout.readline()
+        yield nets
+    for server in servers:
+        server.wait(10)
+
+
+def _python(nets: Networks, host: str, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*nets.command(host), sys.executable, "-c", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def reaches(nets: Networks, here: str, there: str, seconds: float = 0.5) -> bool:
+    client = _python(nets, here, CONNECT, nets.address(there), str(scaled(seconds)))
+    client.communicate(timeout=30)
+    return client.returncode == 0
+
+
+def test_a_link_between_two_is_cut_both_ways_and_mended(machines: Networks) -> None:
+    assert reaches(machines, "a", "b")
+    machines.cut("a", "b")
+    machines.cut("a", "b")
+    assert [reaches(machines, *pair) for pair in ("ab", "ba", "ac", "cb")] == [False, False, True, True]
+    machines.mend("a", "b")
+    assert not reaches(machines, "a", "b")  # it was cut twice
+    machines.mend("a", "b")
+    assert reaches(machines, "a", "b")
+    assert reaches(machines, "b", "a")
+
+
+def test_a_machine_is_unplugged_and_plugged_in_again(machines: Networks) -> None:
+    machines.unplug("a")
+    assert [reaches(machines, *pair) for pair in ("ab", "ba", "bc")] == [False, False, True]
+    machines.plug("a")
+    assert reaches(machines, "b", "a", seconds=5.0)
+
+
+def test_a_machine_loses_its_power_and_comes_back_at_the_same_address(machines: Networks) -> None:
+    before = machines.address("a")
+    machines.remove("a")
+    assert not reaches(machines, "b", "a")
+    machines.add("a")
+    assert machines.address("a") == before
+    assert reaches(machines, "a", "b", seconds=5.0)
+
+
+def test_what_a_dead_run_has_left_is_swept_away() -> None:
+    if why := networks.missing():
+        pytest.skip(why)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    name = f"tfx{ended.pid}-left"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    sleeper = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "100"])
+    wait_for(lambda: Path(f"/proc/{sleeper.pid}/comm").read_text() == "sleep\n", what="the sleeper in its namespace")
+    networks.sweep()
+    assert name not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert sleeper.wait(10) != 0
+
+
+def test_a_cluster_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    scenario = parse("at step 3 kill g1\nexpect all groups at step 40", "s")
+    where = not networks.missing()
+    stages = []
+
+    def fail() -> None:
+        with cluster(scenario, tmp_path, networks=where) as stage:
+            stages.append(stage)
+            wait_for(lambda: len(job_processes(stage.run_dir)) >= 4, 30, "the lighthouse and three supervisors")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert job_processes(stages[0].run_dir) == []
+    if where:
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        assert stages[0].namespaces.isdisjoint(listed.split())

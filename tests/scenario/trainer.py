@@ -1,0 +1,91 @@
+"""What real groups of a scenario run: a tiny model trained for ever, its parameters dumped after every commit.
+
+SIGTERM makes it leave at the next boundary; SIGUSR1 makes it write the stacks of all threads to RUN_DIR/stacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from train_ddp import Dumper  # noqa: E402
+
+from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
+
+leaving = False
+committed_in = 0
+
+
+def on_term(number: int, frame: object) -> None:
+    global leaving
+    leaving = True
+
+
+def on_event(event: dict) -> None:
+    global committed_in
+    if event["event"] == "commit":
+        committed_in = event["quorum"]
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--dump-params", required=True)
+    p.add_argument("--min-groups", type=int, default=1)
+    p.add_argument("--pace", type=float, default=0.03, help="seconds a step takes, on average")
+    p.add_argument("--ballast", type=int, default=16, help="megabytes of state that a heal must copy besides")
+    args = p.parse_args()
+    group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int(env.RANK, 0)
+    torch.set_num_threads(1)
+    torch.manual_seed(sum(group.encode()))  # different on purpose: the first quorum must make them equal
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    state = {"ballast": torch.zeros(args.ballast << 18), "healed": False}
+
+    def load(new: dict) -> None:
+        model.load_state_dict(new["model"])
+        sgd.load_state_dict(new["optim"])
+        state["healed"] = True
+
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=env.read_seconds(env.TIMEOUT, 60.0)),
+        load_state_dict=load,
+        state_dict=lambda: {"model": model.state_dict(), "optim": sgd.state_dict(), "ballast": state["ballast"]},
+        min_replica_size=args.min_groups,
+        replica_id=group,
+    )
+    observe.subscribe(on_event)
+    ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, sgd)
+    dumper = Dumper(args.dump_params, model, group, rank, env.read_int(env.ATTEMPT, 0))
+    rng = random.Random(group)
+    while not leaving:
+        optimizer.zero_grad()
+        time.sleep(rng.uniform(0.5, 1.5) * args.pace)  # so that some group always waits for another, in the reduction
+        step, participant = manager.current_step(), manager.participating_rank() or 0
+        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + participant))
+        ddp(x).square().mean().backward()
+        optimizer.step()
+        if optimizer.committed:
+            dumper.write(manager.current_step(), t=time.time(), committed_in=committed_in, healed=state["healed"])
+            state["healed"] = False
+    manager.shutdown()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, on_term)
+    folder = Path(env.read(env.RUN_DIR, "."), "stacks")
+    folder.mkdir(parents=True, exist_ok=True)
+    who = f"{env.read(env.REPLICA_GROUP_ID)}-{env.read_int(env.RANK, 0)}-{os.getpid()}.txt"
+    with (folder / who).open("a") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+        main()
