@@ -54,6 +54,8 @@ class Simulation:
         self.scenario = scenario
         self.world = World(seed, replace(config(scenario), trace=keep))
         self.world.checker = Watching(self.world, self.record)
+        for house in self.world.lighthouses:  # they have started already, under the eyes of the one before
+            self.world.checker.on_lighthouse(house)
         self._ends = 0.0  # when the last pause, cut or power failure ends
 
     def now(self) -> float:
@@ -117,7 +119,8 @@ class Simulation:
             supervisor = world.supervisors[target.group]
             supervisor.wants = False
             supervisor.process.die()
-            supervisor.uplink.close()
+            for uplink in supervisor.uplinks:
+                uplink.close()
             if supervisor.node is not None:
                 supervisor.node.kill(-9)  # its processes die with it
 
