@@ -124,6 +124,7 @@ class QuorumChecks:
         if before is None or before.id in self._troubled or len(before.carriers) < len(before.members):
             return
         here = [x for x in quorum.members if before.member(x.replica_id) is not None and x.library]
+        here = [x for x in here if not x.commit_failures]  # a step of its own was dropped
         if len({x.state for x in here}) > 1:
             where = ", ".join(f"{x.replica_id} at {x.state}" for x in here)
             self._violated("R7", f"{self._name(before)} ended without trouble, but its members stopped at unequal "
