@@ -226,6 +226,12 @@ class TestGroup:
         assert answer.base == State(1, 7)
         assert s.group.waiting == ""
 
+    def test_a_grant_answers_who_has_healed_to_the_first_weights(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1, reason=JoinReason.HEALED))
+        assert of(AnswerQuorum, s.grant(11, join.number))
+
     def test_inside_the_grant_a_step_costs_no_message(self) -> None:
         s = Stage().granted(11)
         for step in range(1, 5):

@@ -180,7 +180,7 @@ def redone_another_way(hand: Hand) -> None:
 def stopped_at_unequal_steps(hand: Hand) -> None:
     hand.checker._troubled.clear()
     first, second = hand.as_they_are()
-    ahead = replace(second, state=State(second.state.step + 1, second.state.committed_in))
+    ahead = replace(second, state=State(first.state.step + 1, first.state.committed_in))
     hand.checker._check_meeting(replace(hand.quorum, members=(first, ahead)))
 
 
