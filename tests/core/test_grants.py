@@ -19,6 +19,7 @@ from torchft_x.core.messages import (
     Progress,
     QuorumArrived,
     SendJoin,
+    SendOver,
     SendProgress,
     SessionDown,
     SessionUp,
@@ -91,6 +92,25 @@ class TestLighthouse:
             ["a:1", "b:1", "c:1"]
         ]
         assert s.granted(s.boundary("a:1", 3)) == [13]
+
+    def test_who_has_healed_to_the_first_weights_takes_the_grant(self) -> None:
+        """With init_sync all but one heal in the first quorum, and the lighthouse can't tell: all are at step 0."""
+        s = Lights()
+        s.start("a:1", "b:1")
+        assert s.granted(s.boundary("a:1", 1)) == [11]
+        cur = s.lighthouse.current
+        assert cur is not None
+        healed = Join(s.sessions["b:1"], member("b:1", State(1, cur.id)), JoinReason.HEALED, (), None, 1, 0.1)
+        assert s.granted(s.feed(healed)) == [11]
+
+    def test_who_drops_a_step_inside_a_grant_releases_the_others(self) -> None:
+        """A veto of its own: nothing is broken, so it says no more than that it is at a boundary."""
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        s.boundary("b:1", 1)
+        effects = s.boundary("b:1", 5, commit_failures=1)
+        assert [e.quorum_id for e in of(SendOver, effects)] == [first.id]
 
     def test_a_peers_client_keeps_it_at_one_step(self) -> None:
         s = Lights(join_timeout=0.0)
@@ -205,6 +225,12 @@ class TestGroup:
         (answer,) = of(AnswerQuorum, s.grant(11, join.number))
         assert answer.base == State(1, 7)
         assert s.group.waiting == ""
+
+    def test_a_grant_answers_who_has_healed_to_the_first_weights(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1, reason=JoinReason.HEALED))
+        assert of(AnswerQuorum, s.grant(11, join.number))
 
     def test_inside_the_grant_a_step_costs_no_message(self) -> None:
         s = Stage().granted(11)

@@ -44,7 +44,6 @@ class GroupNode:
         )
         self.left = False  # the leave was sent
         self._started = False  # the ranks have begun
-        self._asking_since = 0.0  # virtual time since which a join is unanswered at the present lighthouse; 0: none is
         clock = world.clock_of(self.site)
         self.processes = [Process(f"{replica_id}/{r}", self.site, clock) for r in range(world.config.ranks)]
         config = GroupConfig(
@@ -88,19 +87,8 @@ class GroupNode:
     def _tick(self) -> None:
         self.feed(m.Tick())
         self.world.checker.on_group_tick(self)
-        self._look_elsewhere()
+        self.uplink.look_elsewhere(waits=self.machine._join is not None)
         self.world.after(TICK, self.process, self._tick)
-
-    def _look_elsewhere(self) -> None:
-        """Who waits long at one lighthouse goes on to the next: the others may be there."""
-        world = self.world
-        if self.machine._join is None or not self.uplink.standing or not world.config.standby:
-            self._asking_since = 0.0
-        elif self._asking_since == 0.0:
-            self._asking_since = world.now + world.rng.uniform(0.0, world.config.tired)
-        elif world.now - self._asking_since > world.config.tired:
-            self._asking_since = 0.0
-            self.uplink.go_on("others may be at the next lighthouse")
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 

@@ -213,6 +213,7 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
     world.fabric.glitches.clear()
     world.transfers.spoiled.clear()
     world.broken_loads.clear()
+    world.vetoes.clear()
     check_liveness(world)
     check_newcomer(world)
     checker = world.checker

@@ -177,6 +177,31 @@ def redone_another_way(hand: Hand) -> None:
     hand.checker.on_committed(rank, replace(vote, quorum_id=hand.quorum.id), result, 2)
 
 
+def stopped_at_unequal_steps(hand: Hand) -> None:
+    hand.checker._troubled.clear()
+    first, second = hand.as_they_are()
+    ahead = replace(second, state=State(first.state.step + 1, first.state.committed_in))
+    hand.checker._check_meeting(replace(hand.quorum, members=(first, ahead)))
+
+
+def a_commit_that_is_counted_over(hand: Hand) -> None:
+    machine = hand.world.lighthouse.machine
+    assert machine is not None
+    record = machine._roll.get("g1:1")
+    assert record is not None
+    record.lease_sent = -1000.0
+    hand.checker.on_decision(hand.rank().node, machine.current, True)
+
+
+def a_grant_without_end(hand: Hand) -> None:
+    machine = hand.world.lighthouse.machine
+    assert machine is not None
+    machine._tenure.granted_through = 10**6
+    for node in hand.world.running():
+        node.machine._hold.granted_through = 10**6
+    swarm.check_newcomer(hand.world)
+
+
 def apart_for_ever(hand: Hand) -> None:
     hand.world.network.block("g1", "lh")
     hand.world.run_for(2.0)
@@ -202,7 +227,10 @@ CASES: list[tuple[str, Callable[[Hand], None], dict[str, Any]]] = [
     ("I8", a_deadline_without_a_reason, {}),
     ("I8", a_lighthouse_without_a_reason, {}),
     ("A1", redone_another_way, {"commit_vote": True}),
+    ("R7", stopped_at_unequal_steps, {"runs_on": True}),
+    ("R13", a_commit_that_is_counted_over, {"runs_on": True}),
     ("L1", apart_for_ever, {}),
+    ("L2", a_grant_without_end, {"runs_on": True}),
     ("L2", one_that_waits_is_passed_over, {}),
 ]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.config import WorldConfig
 from tests.sim.faults import Fault, strike
 from tests.sim.swarm import check_newcomer
 from tests.sim.test_world import all_is_well, cluster, members, node, said, step_of
@@ -29,6 +30,17 @@ def test_inside_a_grant_no_quorum_is_needed(ranks: int, vote: bool) -> None:
     assert min(step_of(world, f"g{i}") for i in range(3)) > 70
     assert world.checker.quorums <= 4
     assert not said(world, "drops")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_faults_nothing_ends_by_a_time_out(seed: int) -> None:
+    for vote, ranks in ((False, 1), (True, 2)):
+        config = WorldConfig(groups=2 + seed % 2, ranks=ranks, commit_vote=vote, runs_on=True, trace=None)
+        world = World(seed, config)
+        world.run_for(4.0)
+        assert not said(world, "drops")
+        assert not said(world, "in time")
+        assert not said(world, "too long")
 
 
 def test_a_newcomer_waits_for_a_grant_at_most() -> None:

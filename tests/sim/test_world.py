@@ -134,6 +134,19 @@ def test_crash_and_restart_as_a_new_life() -> None:
     assert said(world, "g1:2/0       healed")
 
 
+@pytest.mark.parametrize("vote", [False, True])
+@pytest.mark.parametrize("runs_on", [False, True])
+def test_a_veto_of_one_group_keeps_nobody_waiting(vote: bool, runs_on: bool) -> None:
+    world = cluster(groups=3, commit_vote=vote, runs_on=runs_on)
+    hit(world, "veto", "g1")
+    before = step_of(world, "g0")
+    world.run_for(1.5)
+    assert said(world, "the user objects")
+    assert step_of(world, "g0") > before + 8
+    assert not said(world, "too long")
+    assert all_is_well(world)
+
+
 def test_crash_of_a_peer() -> None:
     world = cluster(groups=1, peers=2, init_sync=False, startup=(0.1, 0.1))
     hit(world, "crash", "u1")

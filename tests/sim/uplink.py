@@ -48,6 +48,7 @@ class Uplink:
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
         self._owner = owner
+        self._tired_at: float | None = None  # when it tries the next lighthouse; None: it does not wait
         self._only = only  # speaks to this lighthouse and no other
         self._at = only or 0  # number of the lighthouse it speaks to or tries
         self._pause = FIRST_PAUSE  # before the next connect
@@ -73,12 +74,18 @@ class Uplink:
             self.stream = None
         self.standing = False
 
-    def go_on(self, reason: str) -> None:
-        """End the session and try the next lighthouse."""
-        if self.stream is not None and self.standing:
-            self._at = (self._at + 1) % len(self.world.lighthouses)
-            self.stream.finish(self.process, reason)
-            self._end(reason)
+    def look_elsewhere(self, *, waits: bool) -> None:
+        """Called now and then. Who waits long at one lighthouse goes on to the next: the others may be there."""
+        world = self.world
+        if not waits or self.stream is None or not self.standing or len(world.lighthouses) < 2:
+            self._tired_at = None
+        elif self._tired_at is None:
+            self._tired_at = world.now + world.config.tired * world.rng.uniform(1.0, 2.0)
+        elif world.now > self._tired_at:
+            self._tired_at = None
+            self._at = (self._at + 1) % len(world.lighthouses)
+            self.stream.finish(self.process, "others may be at the next lighthouse")
+            self._end("others may be at the next lighthouse")
 
     @property
     def _lighthouse(self) -> LighthouseNode:

@@ -20,7 +20,7 @@ from tests.sim.collective import Contribution
 from torchft_x.core import crossvote
 from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.step import LocalVote, Outcome, Phase
-from torchft_x.errors import TorchftXError
+from torchft_x.errors import StepError, TorchftXError
 
 if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
@@ -88,6 +88,9 @@ class Voting:
             rank.wait = "fetch"
             return
         rank.healing.load()
+        if rank.node.group in rank.world.vetoes:
+            rank.world.vetoes.discard(rank.node.group)
+            rank.step.objection = rank.step.objection or StepError("the user objects")
         self._vote = rank.step.vote()
         self._wait()
         rank.call = rank.node.vote(rank, self._vote)

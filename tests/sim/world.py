@@ -63,6 +63,7 @@ class World:
         self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
+        self.vetoes: set[str] = set()  # groups whose next vote is no
         self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
         for house in self.lighthouses:
             house.start()

@@ -41,7 +41,9 @@ class Grants:
         tenure = self._tenure
         here = tenure.holds_current(record) and join.member.state.committed_in == tenure.quorum_id
         member = join.member
-        plain = join.reason is JoinReason.BOUNDARY and not (member.torn or member.shrink_only or member.commit_failures)
+        plain = join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (
+            member.torn or member.shrink_only or member.commit_failures
+        )
         if not (here and plain and join.number) or tenure.broken or record.lost:
             return []
         step = join.member.state.step

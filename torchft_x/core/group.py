@@ -334,7 +334,9 @@ class Group:
     def _run_on(self, now: float) -> list[GroupEffect]:
         """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
         join = self._join
-        if join is None or join.reason is not JoinReason.BOUNDARY or not self._config.runs_on or not self._asks:
+        if join is None or not self._config.runs_on or not self._asks:
+            return []
+        if join.reason not in (JoinReason.BOUNDARY, JoinReason.HEALED):
             return []
         in_hand = self._state.committed_in == self._hold.quorum_id and self._everybody_carries
         if join.member.torn or join.member.shrink_only or join.member.commit_failures or not in_hand:

@@ -264,8 +264,10 @@ class Lighthouse:
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
         """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
         effects: list[LighthouseEffect] = []
-        wrong = record.join is not None and record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
-        if wrong and self._tenure.holds_current(record) and not self._tenure.broken:
+        if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
+            return effects
+        wrong = record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
+        if wrong or self._tenure.stops_short(record.join.member):
             effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
         return effects
 

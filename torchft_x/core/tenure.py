@@ -52,6 +52,11 @@ class Tenure:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
 
+    def stops_short(self, member: Member) -> bool:
+        """Whether it asks inside a grant, so that the others may run on and wait for it in a collective."""
+        cur = self.current
+        return cur is not None and self.granted_through > cur.top.step + 1 and member.state.step < self.granted_through
+
     def with_committed_in(self, member: Member) -> Member:
         """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
         cur = self.current

@@ -96,6 +96,13 @@ def glitch(world: World, fault: Fault) -> bool:
 
 
 @kind
+def veto(world: World, fault: Fault) -> bool:
+    """The group's next vote is no for a reason of its own (the user's, or not a number): nothing is broken."""
+    world.vetoes.add(fault.target)
+    return node_of(world, fault.target) is not None
+
+
+@kind
 def late(world: World, fault: Fault) -> bool:
     """A group's results come 0.2 s late."""
     world.fabric.late[fault.target] = 0.2

@@ -1,0 +1,193 @@
+"""What must hold of quorums: who may follow whom, and who may not be passed over (I1, I3, I4, I8, L2, R7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.book import Book
+from torchft_x.core import messages as m
+from torchft_x.core.types import JoinReason, Member, Quorum, State
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.world import World
+
+TAIL = 60  # lines of trace that a violation shows
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+    def __init__(self, seed: int, invariant: str, what: str, time: float, lines: list[str]) -> None:
+        super().__init__(seed, invariant, what, time, lines)
+        self.seed, self.invariant, self.what, self.time, self.lines = seed, invariant, what, time, lines
+
+    @property
+    def headline(self) -> str:
+        return (
+            f"{self.invariant} is violated at {self.time:.4f} s, seed {self.seed}: {self.what}\n"
+            f"Replay it: python -m tests.sim.run --seed {self.seed} --trace"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines[-TAIL:], self.headline])
+
+
+class QuorumChecks:
+    """What every lighthouse issues, and who waits there."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.quorums = 0
+        self.newest: Quorum | None = None  # of all lighthouses' lives
+        self.lineage = 0  # number of the present one
+        self._lineages: dict[int, int] = {}  # quorum id -> its lineage
+        self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
+        self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
+        self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
+
+    def _violated(self, invariant: str, what: str) -> None:
+        self._world.violated(invariant, what)
+
+    def _name(self, quorum: Quorum) -> str:
+        return self._world.trace.name(quorum.id)
+
+    # --- quorums: I1, I3, I4, L2 ---------------------------------------------------------------------------------
+
+    def on_issue(self, node: LighthouseNode, quorum: Quorum) -> None:
+        """Every quorum of every lighthouse, in the order of issue."""
+        self.quorums += 1
+        self._check_ids(quorum)
+        self._check_claims(quorum)
+        self._check_succession(quorum)
+        self._check_nobody_is_passed_over(node, quorum)
+        self._check_meeting(quorum)
+        self.newest = quorum
+        self._lineages[quorum.id] = self.lineage
+
+    def _check_ids(self, quorum: Quorum) -> None:
+        """I3: each id is above every id before, over all lives of the lighthouse."""
+        if self.newest is not None and quorum.id <= self.newest.id:
+            self._violated("I3", f"quorum id {quorum.id} follows {self.newest.id}")
+
+    def _check_claims(self, quorum: Quorum) -> None:
+        """I1, at its root: what the quorum says of a member is what its ranks hold at this instant (R3, R4)."""
+        for member in quorum.members:
+            node = self._world.nodes.get(member.replica_id)
+            if node is None or node.ended or any(r.process.dead for r in node.ranks):
+                continue
+            states = {r.step.state for r in node.ranks}
+            if member.state != min(states) and not self._runs_on_alone(node, member, min(states)):
+                self._violated("I1", f"{self._name(quorum)} has {member.replica_id} at {member.state}, but its ranks "
+                               f"stand at {', '.join(map(str, sorted(states)))}")  # fmt: skip
+            if (len(states) > 1 or any(r.step.torn for r in node.ranks)) and not member.torn:
+                self._violated("I1", f"{self._name(quorum)} has {member.replica_id} whole, but it is torn")
+
+    def _runs_on_alone(self, node: GroupNode, member: Member, now_at: State) -> bool:
+        """R16: it asked, lost its session before the lighthouse did, and has committed on in the quorum it held.
+
+        What the lighthouse says of it is old then. Nobody is harmed: all members of that quorum run on, or nothing is
+        committed in it; and whoever receives the new one can heal to the old state from nobody.
+        """
+        held = node.machine.quorum
+        on = held is not None and member.state.committed_in == held.id == now_at.committed_in
+        return self._world.config.runs_on and on and now_at.step > member.state.step
+
+    def _check_succession(self, quorum: Quorum) -> None:
+        """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.
+
+        In truth: it has ended or left, or its own clock is past its own lease, or it does not hold that quorum. From
+        here on a commit in that quorum is a violation, too (`on_decision`), which also covers what was in flight.
+        """
+        before = self.newest
+        if before is None:
+            return
+        carriers = {c.replica_id for c in before.carriers}
+        inside = {c.replica_id for c in before.members}
+        for member in quorum.members:
+            name = member.replica_id
+            if name in inside and not member.torn and (name in carriers or member.state > before.top):
+                return
+        asked = {c.replica_id for c in quorum.members}
+        for name in sorted(inside - asked):
+            node = self._world.nodes.get(name)
+            if node is not None and self._may_commit(node, before):
+                self._violated("I4", f"{self._name(quorum)} begins a new lineage after {self._name(before)}, in which "
+                               f"{name} may still commit")  # fmt: skip
+        self.lineage += 1
+        self._closed.add(before.id)
+
+    def _check_meeting(self, quorum: Quorum) -> None:
+        """R7: where nothing was lost and nothing failed, all members stop at the same step, the last one granted."""
+        before = self.newest
+        if before is None or before.id in self._troubled or len(before.carriers) < len(before.members):
+            return
+        here = [x for x in quorum.members if before.member(x.replica_id) is not None and x.library]
+        here = [x for x in here if not x.commit_failures]  # a step of its own was dropped
+        if len({x.state for x in here}) > 1:
+            where = ", ".join(f"{x.replica_id} at {x.state}" for x in here)
+            self._violated("R7", f"{self._name(before)} ended without trouble, but its members stopped at unequal "
+                           f"steps: {where}")  # fmt: skip
+
+    def _may_commit(self, node: GroupNode, quorum: Quorum) -> bool:
+        machine = node.machine
+        if node.ended or node.left or node.process.dead or machine._join is not None or machine.quorum is None:
+            return False
+        now = node.process.clock.read(self._world.now)
+        return machine.quorum.id == quorum.id and now <= machine.lease_until
+
+    def _check_nobody_is_passed_over(self, node: LighthouseNode, quorum: Quorum) -> None:
+        """L2: whoever lives, has asked on its present session and was heard within the heartbeat timeout, is in."""
+        limit = self._world.config.lighthouse.heartbeat_timeout
+        now = node.clock.read(self._world.now)
+        members = {member.replica_id for member in quorum.members}
+        book = self._books[node.site]
+        for name, heard in book.waiting():
+            if name in members:
+                book.answered(name)
+                continue
+            life = self._world.nodes.get(name) or self._world.peers.get(name.rsplit(":", 1)[0])
+            if life is not None and not life.process.dead and now - heard <= limit:
+                self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
+                               f"{self._name(quorum)}")  # fmt: skip
+
+    # --- the lighthouse's book: I8, L2 ---------------------------------------------------------------------------
+
+    def on_lighthouse(self, node: LighthouseNode) -> None:
+        """A new life of the lighthouse: whoever waits must ask again."""
+        self._books[node.site] = Book()
+        if self.newest is not None:
+            self._troubled.add(self.newest.id)
+
+    def on_lighthouse_event(self, node: LighthouseNode, event: m.LighthouseEvent) -> None:
+        if self.newest is not None and (isinstance(event, (m.Hello, m.Leave, m.Closed, m.LifeEnded)) or (
+                isinstance(event, m.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
+            self._troubled.add(self.newest.id)
+        self._books[node.site].enter(event, node.clock.read(self._world.now))
+
+    def on_over(self, quorum_id: int) -> None:
+        """The lighthouse tells members that this quorum is over."""
+        self._troubled.add(quorum_id)
+
+    def on_extended(self, node: LighthouseNode, session: int) -> None:
+        """A grant has answered this session's join, if it had one."""
+        self._books[node.site].joins.pop(session, None)
+
+    def on_turned_away(self, node: LighthouseNode, session: int) -> None:
+        """The lighthouse ends this session."""
+        self._books[node.site].drop(session)
+
+    def on_call_refused(self, node: LighthouseNode, name: str) -> None:
+        self._books[node.site].answered(name)
+
+    def on_lighthouse_tick(self, node: LighthouseNode) -> None:
+        """I8: while somebody waits for a quorum the lighthouse has a reason that a person can read."""
+        book = self._books[node.site]
+        if node.machine is not None and book.joins and not is_sentence(node.machine.undecided):
+            names = ", ".join(name for name, _ in book.waiting())
+            self._violated("I8", f"{names} wait at the lighthouse, whose reason is {node.machine.undecided!r}")
+
+
+def is_sentence(text: str) -> bool:
+    return len(text.split()) >= 3
