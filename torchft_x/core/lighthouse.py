@@ -353,7 +353,9 @@ class Lighthouse:
 
     def _maybe_form(self, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if self._takeover.is_open and not self._takeover.lasts(now):
+        if self._takeover.is_open:
+            if self._takeover.lasts(now):
+                return effects
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
                 effects += self._adopt(outcome.quorum)
