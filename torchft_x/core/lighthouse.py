@@ -376,9 +376,10 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        inside = [r for r in map(self._roll.get, self._tenure.inside) if r is not None]
-        over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
-        proven = frozenset(r.replica_id for r in inside if r.proof)
+        away = self._tenure.inside - self._tenure.asking  # whoever asks will not commit in the present quorum
+        outside = [r for r in map(self._roll.get, away) if r is not None]
+        over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
+        proven = frozenset(r.replica_id for r in outside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
