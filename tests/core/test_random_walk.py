@@ -117,6 +117,8 @@ class Walk:
         inside = [roll.get(m) for m in tenure.inside]
         assert all(r is not None for r in inside)
         assert tenure.missing == {r.replica_id for r in inside if r and not r.lost and r.join is None}
+        silent = {r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)}
+        assert tenure.silent == silent
         if tenure.asking:
             assert isinstance(lighthouse._outcome(lighthouse._now), Wait)  # nothing that could be formed is left
 

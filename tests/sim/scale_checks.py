@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchft_x.core.formation import Wait
 from torchft_x.core.messages import Extend, Issue, Note, Refuse
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, group_of
 
 if TYPE_CHECKING:
     from tests.sim.scale_actor import Actor
@@ -123,6 +123,11 @@ class Checks:
         self._demand(tenure.missing == missing, "books: missing", tenure.missing ^ missing)
         gone = {r.replica_id for r in inside if r.lost}
         self._demand(tenure.gone == gone, "books: gone", tenure.gone ^ gone)
+        silent = {r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)}
+        self._demand(tenure.silent == silent, "books: silent", tenure.silent ^ silent)
+        here = {group_of(name) for name in asking | silent}
+        absent = {group for group in tenure.presence.announced if group not in here}
+        self._demand(tenure.presence.absent == absent, "books: absent", tenure.presence.absent ^ absent)
         self._demand(len(roll) <= 2 * self._world.options.groups + 10, "records are kept for ever", len(roll))
         if tenure.asking and not self._world.away:
             formable = lighthouse._outcome(self._world.now)

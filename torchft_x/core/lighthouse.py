@@ -383,7 +383,9 @@ class Lighthouse:
 
     def _maybe_form(self, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if self._takeover.is_open and not self._takeover.lasts(now):
+        if self._takeover.is_open:
+            if self._takeover.lasts(now):
+                return effects
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
                 effects += self._adopt(outcome.quorum)
@@ -405,9 +407,10 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        inside = [r for r in map(self._roll.get, self._tenure.inside) if r is not None]
-        over = frozenset(r.replica_id for r in inside if self._alarm.is_over(r, now))
-        proven = frozenset(r.replica_id for r in inside if r.proof)
+        away = self._tenure.inside - self._tenure.asking  # whoever asks will not commit in the present quorum
+        outside = [r for r in map(self._roll.get, away) if r is not None]
+        over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
+        proven = frozenset(r.replica_id for r in outside if r.proof)
         c = self._config
         return form(
             self._tenure.situation(
