@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,10 +18,11 @@ from pathlib import Path
 
 from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
+from tests.scenario.processes import free_port, handles, runs
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
-from tests.util import scaled
+from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.launch.tree import descendants
+from torchft_x.launch import tree
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
 
@@ -48,11 +48,11 @@ class Cluster:
         self.dumps = folder / "dumps"
         self._scenario = scenario
         self._networks = networks  # None: all on this host
-        self._port = _PORT if networks else _free_port()
+        self._port = _PORT if networks else free_port()
         self._token = secrets.token_hex(8)
         self._tail = EventTail(self.run_dir)
         self._services: dict[str, subprocess.Popen[bytes]] = {}  # supervisor by group, and the lighthouse
-        self._started = 0  # services so far: names their logs
+        self._all: list[subprocess.Popen[bytes]] = []  # services so far, those that have ended, too
         self._later: list[tuple[float, Callable[[], None]]] = []  # ends of pauses, cuts, power failures
         self._heals: dict[str, float] = {}  # group -> unix time at which it last began to heal
         self._progress = 0.0  # unix time of the job's latest step, or of the stacks that were kept since
@@ -124,6 +124,15 @@ class Cluster:
         for group in self._scenario.wanted(0):
             self._start_supervisor(group)
 
+    def close(self) -> None:
+        """Nothing of it runs any more when this returns."""
+
+        def ended() -> bool:
+            tree.send(job_processes(self.run_dir), signal.SIGKILL)
+            return all(s.poll() is not None for s in self._all) and not job_processes(self.run_dir)
+
+        wait_for(ended, 20.0, f"the end of {job_processes(self.run_dir)}")
+
     def start_lighthouse(self) -> None:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
@@ -138,10 +147,9 @@ class Cluster:
         self._start(group, [*command, "--dump-params", str(self.dumps), "--min-groups", str(s.min_replicas)])
 
     def _start(self, host: str, arguments: Sequence[str]) -> None:
-        self._started += 1
         prefix = self._networks.command(host) if self._networks else []
-        with (self.run_dir / f"{self._started:02d}-{host}.log").open("wb") as log:
-            self._services[host] = subprocess.Popen(
+        with (self.run_dir / f"{len(self._all):02d}-{host}.log").open("wb") as log:
+            service = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "torchft_x", *arguments],
                 cwd=ROOT,
                 env=self._environ(host),
@@ -150,6 +158,8 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._services[host] = service
+        self._all.append(service)
 
     def _environ(self, host: str) -> dict[str, str]:
         own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN)}
@@ -174,14 +184,14 @@ class Cluster:
 
     def _trainers(self, group: str) -> list[int]:
         """The group's workers, as soon as they are there."""
-        return [pid for pid in descendants(self._services[group].pid) if _is_trainer(pid)]
+        return [pid for pid in tree.descendants(self._services[group].pid) if runs(pid, TRAINER)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
     def _kill(self, action: Kill) -> None:
         target = action.target
         if target.kind == "trainer":
-            _signal(self._wait_for_trainers(target.group), signal.SIGKILL)
+            tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
         service = self._services.pop(target.group or LIGHTHOUSE)
         service.kill()
@@ -194,8 +204,8 @@ class Cluster:
     def _pause(self, action: Pause) -> None:
         group = action.target.group
         pids = self._wait_for_trainers(group) if group else [self._services[LIGHTHOUSE].pid]
-        _signal(pids, signal.SIGSTOP)
-        self._after(action.seconds, lambda: _signal(pids, signal.SIGCONT))
+        tree.send(pids, signal.SIGSTOP)
+        self._after(action.seconds, lambda: tree.send(pids, signal.SIGCONT))
 
     def _cut(self, action: Cut) -> None:
         networks, a, b = self._networks, action.group, action.other
@@ -243,8 +253,8 @@ class Cluster:
 
     def _keep_stacks(self) -> None:
         """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
-        pids = [pid for pid in job_processes(self.run_dir) if _is_trainer(pid)]
-        _signal([pid for pid in pids if _handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
+        pids = [pid for pid in job_processes(self.run_dir) if runs(pid, TRAINER)]
+        tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
         tails = []
@@ -264,43 +274,7 @@ def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Clu
             stage.start()
             yield stage
         finally:
-            services = list(stage._services.values())
-            _signal(job_processes(stage.run_dir), signal.SIGKILL)
-            for service in services:
-                service.kill()
-                service.wait(10)
+            stage.close()
     finally:
         if nets is not None:
             nets.__exit__()
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-
-
-def _is_trainer(pid: int) -> bool:
-    """Not torchrun, whose arguments name the script, too."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [os.fsencode(TRAINER)]
-    except OSError:
-        return False
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler for this signal: it would die of it otherwise."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (number - 1) & 1)
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
