@@ -16,9 +16,33 @@ class Actor:
     """One life of one group."""
 
     __slots__ = (
-        "active", "address", "alive", "asked_at", "asking", "attempt", "boot", "extended_at", "granted", "group", "held", "inbox",
-        "leaving", "lease_until", "linked", "member", "misfit", "name", "powered", "reason", "run", "sent_at", "session", "state",
-        "stopped", "told_traits", "wants",
+        "active",
+        "address",
+        "alive",
+        "asked_at",
+        "asking",
+        "attempt",
+        "boot",
+        "extended_at",
+        "granted",
+        "group",
+        "held",
+        "inbox",
+        "lease_until",
+        "leaving",
+        "linked",
+        "member",
+        "misfit",
+        "name",
+        "powered",
+        "reason",
+        "run",
+        "sent_at",
+        "session",
+        "state",
+        "stopped",
+        "told_traits",
+        "wants",
     )  # fmt: skip
 
     def __init__(self, group: int, attempt: int, *, misfit: bool = False) -> None:
@@ -98,7 +122,18 @@ class Actor:
 class Run:
     """The steps that the members of one quorum take together."""
 
-    __slots__ = ("actors", "blocked", "broken", "due", "ends", "hangs_since", "lease_until", "partial", "quorum", "state")
+    __slots__ = (
+        "actors",
+        "blocked",
+        "broken",
+        "due",
+        "ends",
+        "hangs_since",
+        "lease_until",
+        "partial",
+        "quorum",
+        "state",
+    )
 
     def __init__(self, quorum: Quorum, actors: list[Actor]) -> None:
         self.quorum = quorum

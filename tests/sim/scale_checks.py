@@ -69,7 +69,7 @@ class Checks:
         w, q, last = self._world, issue.quorum, self._last
         actors = [w.actors.get(m.replica_id) for m in q.members]
         names = [m.replica_id for m in q.members]
-        self._demand(all(x < y for x, y in zip(names, names[1:], strict=False)), "members out of order", q.number)
+        self._demand(names == sorted(set(names)), "members out of order", q.number)
         sessions = []
         for member, a in zip(q.members, actors, strict=True):
             if a is None or not a.asking or a.member is not member or a.misfit:  # R3, R4: its present join, unaltered
@@ -96,9 +96,7 @@ class Checks:
             self._demand(gone, "L2: a living member was not waited for", a)
         carriers = {m.replica_id for m in last.carriers}
         inside = set(before)
-        heirs = any(
-            m.replica_id in inside and (m.replica_id in carriers or m.state >= last.top) for m in q.members
-        )
+        heirs = any(m.replica_id in inside and (m.replica_id in carriers or m.state >= last.top) for m in q.members)
         if heirs:
             self._demand(q.top >= last.top, "progress was lost within a lineage", last.top, q.top)
         else:
