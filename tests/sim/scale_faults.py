@@ -117,6 +117,9 @@ class Churn:
             w.members.ask(a, suspects)
 
     def misfit(self) -> None:
+        run = self._world.run
+        if run is None or sum(a.alive for a in run.actors[:8]) < 4:
+            return  # were all others gone, it would be the one that counts
         self._strangers += 1
         self._world.count["misfits"] += 1
         self._world.members.newcomer(self._world.options.groups + self._strangers, 0, misfit=True)
