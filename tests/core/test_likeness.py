@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +123,24 @@ class TestRunningQuorum:
         assert [session for session, _ in refusals(effects)] == [s.sessions["1:x"]]
         assert issued(effects) == [["0:x"]]
 
+    def test_after_a_restart_a_newcomer_that_fits_is_not_refused_for_one_that_does_not(self) -> None:
+        """Found by tests/sim/scale: who trains has not declared again yet, so the newcomers don't count either."""
+        before = pair()
+        s = Scene(now=1.0, restarted=True)
+        s.quorums = before.quorums
+        s.hello("2:x")
+        assert refusals(s.join("2:x", traits=B)) == []
+        s.hello("3:x")
+        assert refusals(s.join("3:x", traits=A)) == []  # before anybody has reported
+        s.hello("0:x")
+        s.hello("1:x")
+        assert s.lighthouse.current is not None
+        s.hello("4:x")
+        assert refusals(s.join("4:x", traits=A)) == []  # before anybody of the quorum has declared
+        effects = s.join("0:x", s.committed(), traits=A)
+        assert [session for session, _ in refusals(effects)] == [s.sessions["2:x"]]
+        assert issued(s.join("1:x", s.committed(), traits=A)) == [["0:x", "1:x", "3:x", "4:x"]]
+
     def test_one_that_changes_what_it_declared_is_refused_and_the_others_go_on(self) -> None:
         s = pair()
         state = s.committed()
@@ -146,6 +166,26 @@ def test_what_was_not_declared_is_not_compared() -> None:
     (issue,) = of(Issue, s.unary("peer", 7))
     assert len(issue.quorum.members) == 4
     assert not hasattr(issue.quorum.members[0], "traits")  # they would travel with every step
+
+
+def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
+    """A release that differs in words only; and a misfit is forgotten when its record is."""
+    s = Scene()
+    fits = Traits((replace(A.items[0], words="one tensor"),))
+    s.hello("0:x")
+    s.join("0:x", traits=A)
+    s.hello("1:x")
+    assert refusals(s.join("1:x", traits=fits)) == []
+    likeness = s.lighthouse._likeness
+    assert not likeness._differ
+    s.hello("2:x")
+    assert len(refusals(s.join("2:x", traits=B))) == 1
+    assert likeness._differ
+    s.wait(0.1, alive=("0:x", "1:x"))
+    s.hello("3:x")
+    assert refusals(s.join("3:x", traits=A)) == []
+    assert not likeness._differ
+    assert len(likeness._kinds) == 2
 
 
 def test_an_address_that_is_none_gives_no_host() -> None:

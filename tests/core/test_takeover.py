@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.core.scene import member, quorum
 from torchft_x.core.formation import Wait
-from torchft_x.core.takeover import Adopt, Fresh, Report, Start, start
+from torchft_x.core.lighthouse_config import LighthouseConfig
+from torchft_x.core.messages import Hello
+from torchft_x.core.takeover import Adopt, Fresh, Report, Start, Takeover, start
 
 OLD = quorum(member("a"), member("b"), id=10)
 NEW = quorum(member("b"), member("c"), id=11)
@@ -103,3 +108,19 @@ def test_with_a_standby_about_most_of_the_members_are_enough_after_a_restart() -
     reports = {"a": report(P3), "b": report(P3)}
     assert isinstance(start(fresh(reports=reports)), Wait)
     assert start(fresh(reports=reports, majority=True)) == Adopt(P3)
+
+
+QUORUMS = [None, OLD, NEW, P3, quorum(member("a"), member("theirs", library=""), id=13, lease=30.0)]
+hellos = st.tuples(st.sampled_from("abcd"), st.integers(0, len(QUORUMS) - 1), st.booleans())
+
+
+@given(st.lists(hellos, max_size=12), st.booleans(), st.sampled_from([0.0, 20.0, 31.0, 121.0]))
+def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], majority: bool, later: float) -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, majority=majority, restarted=True), 100.0)
+    for replica_id, index, valid in said:
+        takeover.hear(Hello(1, replica_id, quorum=QUORUMS[index], lease_left=float(valid)))
+        decision = takeover.decide(100.0 + later)
+        if takeover.lasts(100.0 + later):
+            assert isinstance(decision, Wait)
+        elif isinstance(decision, Wait):  # then it is asked, at every event: only where that is cheap or rare
+            assert majority or "before the start" in decision.reason

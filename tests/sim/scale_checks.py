@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from torchft_x.core.formation import Wait
+from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.messages import Extend, Issue, Note, Refuse
 from torchft_x.core.types import Quorum, group_of
 
@@ -24,6 +24,7 @@ class Checks:
         self._every = world.options.books or 20 * world.options.groups
         self._left = self._every  # events until the next recount
         self._last: Quorum | None = None  # newest quorum, over all lives of the lighthouse
+        self._issuer: Lighthouse | None = None  # of that one
         self._new_lineage = False  # announced by a note since
         self.recounts = 0
 
@@ -70,7 +71,7 @@ class Checks:
         w, q, last = self._world, issue.quorum, self._last
         actors = [w.actors.get(m.replica_id) for m in q.members]
         names = [m.replica_id for m in q.members]
-        self._demand(all(x < y for x, y in itertools.pairwise(names)), "members out of order", q.number)
+        self._demand(names == sorted(set(names)), "members out of order", q.number)
         sessions = []
         for member, a in zip(q.members, actors, strict=True):
             if a is None or not a.asking or a.member is not member or a.misfit:  # R3, R4: its present join, unaltered
@@ -85,7 +86,7 @@ class Checks:
                 self._demand(False, "L2: left out of the next quorum though alive and asking", a)
         if last is not None:
             self._follows(last, q, here)
-        self._last, self._new_lineage = q, False
+        self._last, self._issuer, self._new_lineage = q, w.lighthouse, False
 
     def _follows(self, last: Quorum, q: Quorum, here: set[str]) -> None:
         w = self._world
@@ -103,7 +104,8 @@ class Checks:
         else:
             running = [a for a in outside if a.alive and a.held is last and a.lease_until > w.now]
             self._demand(not running, "I4: a new lineage while members of the last quorum may commit", running)
-            self._demand(self._new_lineage, "R9b: a new lineage without a word")
+            knew = self._issuer is w.lighthouse  # one without memory can't know that there was another
+            self._demand(self._new_lineage or not knew, "R9b: a new lineage without a word")
         self._demand(q.config_id in (q.id, last.config_id), "the config id comes from nowhere", q.config_id)
         if before != [m.replica_id for m in q.members]:
             self._demand(q.config_id == q.id, "members changed and process groups were not rebuilt", q.number)

@@ -59,7 +59,7 @@ class Churn:
             return
         a.powered = kind >= 0.2
         others = a.run.actors if a.active and a.run is not None else []
-        w.end(a)
+        w.members.end(a)
         if a.powered and rng.random() < 0.5:
             w.after(rng.uniform(0.01, 0.1), w.feed, LifeEnded(a.token, -9))
         if a.powered and others and rng.random() < 0.3:  # a peer sees its collective fail first
@@ -70,7 +70,7 @@ class Churn:
         if a.alive:  # it still looks for a boundary to leave at
             w.after(1.0, self._return, a)
         elif w.latest[a.group] is a:
-            w.newcomer(a.group, a.attempt + 1)
+            w.members.newcomer(a.group, a.attempt + 1)
 
     # --- troubles ------------------------------------------------------------------------------------------------
 
@@ -84,8 +84,8 @@ class Churn:
         w, a = self._world, self._victim()
         if a is not None:
             w.count["stops"] += 1
-            w.stop(a)
-            w.after(seconds, w.resume, a)
+            w.members.stop(a)
+            w.after(seconds, w.members.resume, a)
 
     def cut(self) -> None:
         """What is sent in the moment before the lighthouse notices is lost."""
@@ -95,8 +95,8 @@ class Churn:
         w.count["cuts"] += 1
         a.linked = False
         noticed = rng.choice([0.0, rng.uniform(0.0, 0.3)])
-        w.after(noticed, w.disconnect, a, a.session)
-        w.after(noticed + rng.choice([rng.uniform(0.05, 1.0), rng.uniform(5.0, 9.0)]), w.connect, a)
+        w.after(noticed, w.members.disconnect, a, a.session)
+        w.after(noticed + rng.choice([rng.uniform(0.05, 1.0), rng.uniform(5.0, 9.0)]), w.members.connect, a)
 
     def suspect(self) -> None:
         a, other = self._victim(), self._victim()
@@ -114,9 +114,12 @@ class Churn:
         a.run = None
         a.wants = JoinReason.FAILED
         if a.session is not None:
-            w.ask(a, suspects)
+            w.members.ask(a, suspects)
 
     def misfit(self) -> None:
+        run = self._world.run
+        if run is None or sum(a.alive for a in run.actors[:8]) < 4:
+            return  # were all others gone, it would be the one that counts
         self._strangers += 1
         self._world.count["misfits"] += 1
-        self._world.newcomer(self._world.options.groups + self._strangers, 0, misfit=True)
+        self._world.members.newcomer(self._world.options.groups + self._strangers, 0, misfit=True)

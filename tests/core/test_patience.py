@@ -1,0 +1,88 @@
+"""That a quorum must be waited for is known without looking at everybody, and only when it is so.
+
+`test_random_walk` and tests/sim/scale check after every event that nothing could be formed that was not.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.scene import Scene, issued
+from torchft_x.core import lighthouse
+
+
+class Asked(Exception):
+    pass
+
+
+def never(situation: object) -> None:
+    raise Asked
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on `form` must not be asked."""
+    monkeypatch.setattr(lighthouse, "form", never)
+
+
+def test_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(min_replicas=3)
+    forbid(monkeypatch)
+    for name in "ab":
+        s.hello(name)
+        s.join(name)
+
+
+def test_first_quorum_while_others_are_alive_or_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(join_timeout=2.0)
+    s.announce("c")
+    for name in "ab":
+        s.hello(name)
+    with monkeypatch.context() as m:
+        forbid(m)
+        s.join("a")
+        s.now = 1.9
+        s.join("b")  # c is announced
+        s.heard("a")
+    s.now = 2.0
+    assert issued(s.heard("a")) == [["a", "b"]]
+
+
+def test_newcomers_while_all_members_are_gone_but_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(lease=30.0, lease_margin=1.0, boot_id="another host")
+    s.start("a", "b")
+    s.kill("a")
+    s.kill("b")
+    s.hello("c")
+    s.join("c")
+    with monkeypatch.context() as m:
+        forbid(m)
+        s.hello("d")
+        s.join("d")
+        s.heard("c")
+        s.exited("a")  # b is the one that is waited for
+        s.now = 30.9
+        s.heard("c")
+    s.now = 31.0
+    assert issued(s.heard("c")) == [["c", "d"]]
+
+
+def test_the_last_one_that_is_waited_for_ends() -> None:
+    s = Scene(boot_id="another host")
+    s.start("a", "b")
+    s.kill("a")
+    s.kill("b")
+    s.hello("c")
+    s.join("c")
+    s.exited("b")
+    assert issued(s.exited("a")) == [["c"]]
+
+
+def test_a_member_that_asks_after_all_ends_the_wait() -> None:
+    s = Scene(boot_id="another host")
+    s.start("a", "b")
+    s.kill("a")
+    s.kill("b")
+    s.hello("c")
+    s.join("c")
+    s.hello("a")
+    assert issued(s.join("a")) == [["a", "c"]]
