@@ -108,7 +108,7 @@ class Cluster:
         elif isinstance(action, Lose):
             self._lose(action)
         elif isinstance(action, Leave):
-            self._services.pop(action.group).send_signal(signal.SIGTERM)
+            self._take(action.group).send_signal(signal.SIGTERM)
         else:
             assert isinstance(action, Join)
             self._add_machine(action.group)
@@ -183,7 +183,7 @@ class Cluster:
             self._networks.add(host)
 
     def _trainers(self, group: str) -> list[int]:
-        """The group's workers, as soon as they are there."""
+        """The group's workers, as far as they are there."""
         return [pid for pid in tree.descendants(self._services[group].pid) if runs(pid, TRAINER)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
@@ -193,11 +193,19 @@ class Cluster:
         if target.kind == "trainer":
             tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
-        service = self._services.pop(target.group or LIGHTHOUSE)
+        service = self._take(target.group or LIGHTHOUSE)
         service.kill()
         service.wait(10)
 
+    def _take(self, host: str) -> subprocess.Popen[bytes]:
+        """The supervisor or lighthouse, which is not missed from now on. Its machine may have to come back first."""
+        self.until(lambda: host in self._services, 30.0, f"the machine of {host} is back")
+        return self._services.pop(host)
+
     def _wait_for_trainers(self, group: str) -> list[int]:
+        """None if its machine is off."""
+        if group not in self._services:
+            return []
         self.until(lambda: bool(self._trainers(group)), 30.0, f"{group} has a trainer")
         return self._trainers(group)
 
@@ -219,7 +227,7 @@ class Cluster:
 
     def _lose(self, action: Lose) -> None:
         assert self._networks is not None
-        service = self._services.pop(action.group)
+        service = self._take(action.group)
         self._networks.remove(action.group)
         service.wait(10)
 

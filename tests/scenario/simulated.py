@@ -97,8 +97,10 @@ class Simulation:
         elif isinstance(action, Cut):
             self._cut(action)
         elif isinstance(action, Lose):
+            self._machine_up(action.group)
             self._fault("power", action.group, action.seconds)
         elif isinstance(action, Leave):
+            self._machine_up(action.group)
             self._fault("leave", action.group)
             world.supervisors[action.group].wants = False
         else:
@@ -109,6 +111,9 @@ class Simulation:
         self._ends = max(self._ends, self.world.now + seconds)
         strike(self.world, Fault(self.world.now, kind, target, seconds, other))
 
+    def _machine_up(self, group: str) -> None:
+        self.until(lambda: not self.world.supervisors[group].process.dead, 30.0, f"the machine of {group} is back")
+
     def _kill(self, action: Kill) -> None:
         world, target = self.world, action.target
         if target.kind == "trainer":
@@ -116,6 +121,7 @@ class Simulation:
         elif target.kind == "lighthouse":
             world.lighthouse.crash()
         else:
+            self._machine_up(target.group)
             supervisor = world.supervisors[target.group]
             supervisor.wants = False
             supervisor.process.die()
