@@ -209,9 +209,10 @@ def test_a_wrong_token_is_one_sentence(launch, outside: str) -> None:
 
 
 def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    job = launch(SLEEPER, "--lighthouse", address)
-    assert job.wait() == 1
+    with socket.socket() as taken:  # bound, so that nobody else gets the port; it does not listen
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        job = launch(SLEEPER, "--lighthouse", address)
+        assert job.wait() == 1
     assert f"{address}: Connection refused" in job.text()
     assert "Traceback" not in job.text()

@@ -102,7 +102,7 @@ def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) ->
         address = peer("manager_server", "p0:x", lh.address())
         wait_for(lambda: lh.status()["members"][-1]["replica_id"] == "p0:x", what="its heartbeat")
         ask = Asking(ours, state=State(0, 0), timeout=20.0)
-        theirs = peer("manager_client", address, 1)  # ahead of us, so that it needs no state of ours
+        theirs = peer("manager_client", address, 0)  # where we are: neither needs the other's state
         quorum = ask.result().quorum
         assert [x.replica_id for x in quorum.members] == ["o0:x", "p0:x"]
         assert theirs["quorum_id"] == quorum.config_id
