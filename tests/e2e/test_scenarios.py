@@ -25,7 +25,6 @@ REAL = (
     "lighthouse_back",
     "link_flap",
     "supervisor_killed",
-    "two_at_once",
 )
 """All files run in the simulator; these also here, where a second is a second."""
 

@@ -79,6 +79,7 @@ _WISHES = {
     "at most N steps dropped": r"at most (?P<most>\d+) steps? dropped",
     "longest stall under T": rf"longest stall under {_TIME}",
 }
+_REMARKS = {"only simulated": "it needs a lease of 3 s", "fails today": "issue 12"}
 _NUMBERS = ("groups", "ranks", "min_replicas", "steps")
 _TIMES = ("heartbeat_timeout", "timeout", "lease")
 
@@ -110,8 +111,9 @@ class _Parser:
     def parse(self, text: str) -> Scenario:
         for self._line, line in enumerate(text.splitlines(), 1):
             words = " ".join(line.partition("#")[0].split())
-            if words.startswith("only simulated"):
-                self._only_simulated(words)
+            name, _, reason = words.partition(":")
+            if name in _REMARKS:
+                self._remark(name, reason.strip())
             elif words:
                 for sentence in (part.strip() for part in words.split(";")):
                     self._sentence(sentence)
@@ -130,11 +132,10 @@ class _Parser:
     def _wrong(self, what: str) -> NoReturn:
         raise ScenarioError(f"{self._scenario.name}, line {self._line}: {what}.")
 
-    def _only_simulated(self, words: str) -> None:
-        reason = words.partition(":")[2].strip()
+    def _remark(self, name: str, reason: str) -> None:
         if not reason:
-            self._wrong("say why real processes can't do this, as in: only simulated: it needs a lease of 3 s")
-        self._scenario = replace(self._scenario, only_simulated=reason)
+            self._wrong(f"say why, as in: {name}: {_REMARKS[name]}")
+        self._scenario = replace(self._scenario, **{name.replace(" ", "_"): reason})
 
     def _sentence(self, sentence: str) -> None:
         if not sentence:

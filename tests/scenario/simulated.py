@@ -14,6 +14,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.invariants import Checker
 from tests.sim.rank_node import RankNode
 from tests.sim.world import World
+from torchft_x.core.lighthouse import LighthouseConfig
 from torchft_x.core.step import LocalVote
 from torchft_x.core.types import State
 
@@ -149,23 +150,28 @@ class Simulation:
 
 
 def config(scenario: Scenario) -> WorldConfig:
-    """The scenario's settings, and for the rest short times in the proportions of the product's."""
-    usual = WorldConfig()
+    """The scenario's settings, and for the rest the product's own times: virtual ones cost nothing."""
+    product = LighthouseConfig()
     lighthouse = replace(
-        usual.lighthouse,
+        product,
         min_replicas=scenario.min_replicas,
         heartbeat_timeout=scenario.heartbeat_timeout,
-        lease=scenario.lease or usual.lighthouse.lease,
+        lease=scenario.lease or product.lease,
         join_timeout=2 * STARTUP[1],
+        boot_id="host",
     )
     return WorldConfig(
         groups=scenario.groups,
         ranks=scenario.ranks,
         min_replica_size=scenario.min_replicas,
-        timeout=scenario.timeout,
-        quorum_timeout=max(usual.quorum_timeout, 2 * lighthouse.lease),
-        startup=STARTUP,
         lighthouse=lighthouse,
+        timeout=scenario.timeout,
+        quorum_timeout=60.0,  # train.options
+        retry_quorum=False,  # a script ends by the DeadlineError
+        connect_limit=10.0,  # comm.gloo
+        keepalive=15.0,  # rpc.wire
+        welcome_timeout=5.0,  # rpc.uplink
+        startup=STARTUP,
     )
 
 

@@ -123,7 +123,7 @@ def test_who_should_be_there() -> None:
         ("expect all groups at step 41", "line 1: the run ends at step 40, before step 41."),
         ("expect gapless g5", "line 1: there is never a group g5."),
         ("expect gapless g0\nat step 3 kill g1", "line 2: what is expected comes after all that happens."),
-        ("only simulated" + END, "line 1: say why real processes can't do this, as in:"),
+        ("only simulated" + END, "line 1: say why, as in: only simulated: it needs a lease of 3 s."),
         ("lease 3 s" + END, "line 3: real processes don't know a lease; add: only simulated: REASON."),
         ("at step 3 kill g0\nwhen g1 reduces kill g1" + END, "line 4: real processes don't know 'when gN reduces'; add"),
     ],
