@@ -62,15 +62,17 @@ class Form:
 
 def form(s: Situation) -> Form | Wait:
     """Form a quorum of the candidates, or say what is missing."""
-    chosen = sorted(_cut_to_shrink(s), key=lambda c: c.member.replica_id)
+    chosen = _cut_to_shrink(s)
+    asked = {c.member.replica_id for c in chosen}
+    if s.cur is not None:
+        awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
+        if awaited:
+            return Wait(f"Waiting for members of q{s.cur.number} to ask: {listed(awaited)}.")
+    chosen.sort(key=lambda c: c.member.replica_id)
     members = tuple(c.member for c in chosen)
     if s.cur is None:
         wait = _first_quorum(s, chosen)
         return wait or Form(members, rebuild=True)
-    asked = {m.replica_id for m in members}
-    awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
-    if awaited:
-        return Wait(f"Waiting for members of q{s.cur.number} to ask: {listed(awaited)}.")
     too_few = _too_few(s, members)
     if too_few:
         return too_few
