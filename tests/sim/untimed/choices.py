@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.untimed.model import Action, Channel, Global, Model
+from tests.sim.untimed.model import Action, Global, Model
 from tests.sim.untimed.tables import LifeFacts
 
 
@@ -24,6 +24,28 @@ def steps(model: Model, state: Global) -> list[Action]:
         found += (("silent", name, place) for name in light.silent)
         found += (("report", name, place) for name in sorted(state.reports))
     return found
+
+
+def in_order(model: Model, state: Global) -> list[Action]:
+    """One step whose order with all others does not matter, if there is one: then the others may wait for it.
+
+    Without faults to come, a group that is frozen (R4; of one rank, so that all of it waits) does nothing but take the
+    next message of its stream, or connect. Nobody else can do these for it, undo them, or see the difference: others
+    only put messages behind, and what the group sends goes behind what is under way. So every schedule in which it
+    comes later has an equal one in which it comes now (a persistent set of one). The checks at the issue of a quorum
+    do look at who is frozen; here they see those that will be free again as free, which is the stricter view.
+    """
+    if state.faults or model.rules.ranks > 1:
+        return []
+    for f in model.facts(state):
+        if not f.waits:
+            continue
+        if f.session is None:
+            if len(state.lights) == 1:
+                return [("connect", f.name, 0)]
+        elif any(c.session == f.session and c.down for c in state.channels):
+            return [("down", f.session)]
+    return []
 
 
 def _of_life(model: Model, state: Global, f: LifeFacts, others: dict[str, LifeFacts]) -> Iterator[Action]:
@@ -194,7 +216,3 @@ def is_well(model: Model, state: Global) -> bool:
 def is_cut_off(model: Model, state: Global) -> bool:
     """Somebody has come to the end of the model's world, so that nothing can be said about liveness."""
     return any(f.parked for f in model.facts(state))
-
-
-def channel_of(state: Global, session: int) -> Channel:
-    return next(c for c in state.channels if c.session == session)
