@@ -148,6 +148,10 @@ class Draft:
         event = m.Closed(session) if number == self.model.closed else message
         self.light(channel.place, (session, number), event)
 
+    def _do_ping(self, session: int) -> None:
+        """A sign of life; only looked at while it makes a difference."""
+        self.light(self.channels[session].place, ("ping", session), m.Heard(session))
+
     def _do_down(self, session: int) -> None:
         channel = self.channels[session]
         self.channels[session] = channel._replace(down=channel.down[1:])
@@ -185,6 +189,10 @@ class Draft:
 
     def _do_silent(self, name: str, place: int) -> None:
         self.light(place, ("silent", (name,)))
+
+    def _do_move(self, session: int) -> None:
+        """A group that got nothing tries another lighthouse."""
+        self.cut(session, keep_up=True, keep_down=False)
 
     def _do_pass_time(self, aged: tuple[str, ...]) -> None:
         self._do_lease(aged)
@@ -270,6 +278,8 @@ class Draft:
         for what, *args in out:
             if what == "push":
                 self._push(*args)
+            elif what == "hang_up":
+                self._hang_up(*args)
             elif what == "issue":
                 self._issued(*args)
             else:
@@ -279,6 +289,10 @@ class Draft:
         c = self.channels.get(session)
         if c is not None and c.down_open:
             self.channels[session] = c._replace(down=(*c.down, self.model.tables.messages.number(message)))
+
+    def _hang_up(self, session: int) -> None:
+        if session in self.channels:
+            self.cut(session, keep_up=True, keep_down=True)
 
     def _issued(self, quorum: Any, fresh: bool) -> None:
         truth = self.model.truths.values[self.truth]

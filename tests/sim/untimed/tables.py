@@ -121,15 +121,19 @@ class LightFacts:
 
     silent: tuple[str, ...]  # those it may find to be silent: no session, not lost
     blamable: tuple[str, ...]  # with a session, not lost
+    doubted: tuple[int, ...]  # sessions of those it takes for lost
     renews: frozenset[str]  # whose lease it renews when they ask
+    asked: bool  # somebody waits for a quorum
 
 
 def light_facts(light: Light) -> LightFacts:
     tenure = light.machine._tenure
     records = list(light.machine._roll)
     return LightFacts(
+        asked=bool(tenure.asking),
         silent=tuple(sorted(r.replica_id for r in records if r.session is None and not r.lost)),
         blamable=tuple(sorted(r.replica_id for r in records if r.session is not None and not r.lost)),
+        doubted=tuple(sorted(r.session for r in records if r.session is not None and r.lost)),
         renews=frozenset(
             r.replica_id
             for r in records
