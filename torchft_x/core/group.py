@@ -318,12 +318,10 @@ class Group:
         return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
-        if not self._hold.extend(grant):
-            return []
-        effects = self._run_on(now)
+        effects = self._run_on(now) if self._hold.extend(grant) else []
         if effects or self._join is None or grant.number != self._number:
             return effects
-        # To the lighthouse the join is answered. The ranks that wait can't use the grant (it came after the lease).
+        # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
         self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
         self._sent_at = None
         self._owed.clear()
@@ -371,6 +369,8 @@ class Group:
             return []
         if new_session or self._sent_at is None:
             self._sent_at = now
+        if self._join.reason is JoinReason.BOUNDARY and self._hold.quorum is not None and not self._hold.usable(now):
+            self._join = replace(self._join, reason=JoinReason.REJOINED)  # since it was made
         told, self._told = self._told, self._join.traits
         self._number = self._hold.number(now) if self._config.runs_on else 0
         traits = None if told is self._told else self._join.traits

@@ -95,10 +95,11 @@ def patience(model: Model, state: Global) -> list[Action]:
     """What happens when nothing else does: who was held back goes on, then deadlines pass, in the end those of leases."""
     facts = model.facts(state)
     collectives = [(f.name, rank, x.outcome(f.name) is not None) for f in facts for rank, x in _meshes(model, state, f)]
-    if any(model.tables.lights.facts(number).asked for number in state.lights):
-        on: list[Action] = [("take", name, rank, True) for name, rank, well in collectives if well]
-        if on:
-            return on
+    asked = {place for place, number in enumerate(state.lights) if model.tables.lights.facts(number).asked}
+    needed = {c.name for c in state.channels if c.place in asked}
+    on: list[Action] = [("take", name, rank, True) for name, rank, well in collectives if well and name in needed]
+    if on:
+        return on
     late: list[Action] = [("take", name, rank, False) for name, rank, well in collectives if not well]
     late += (("unhealed", f.name, h[0], False) for f in facts for h in f.heals)
     if late:
@@ -106,7 +107,7 @@ def patience(model: Model, state: Global) -> list[Action]:
     renewing = _renewing(model, state, facts)
     late.append(("pass_time", tuple(f.name for f in facts if f.name not in renewing)))
     if len(state.lights) > 1:
-        late += (("move", f.session) for f in facts if f.session is not None)
+        late += (("move", f.session) for f in facts if f.waits and f.session is not None)
     return late
 
 

@@ -294,7 +294,7 @@ class Draft:
         if session in self.channels:
             self.cut(session, keep_up=True, keep_down=True)
 
-    def _issued(self, quorum: Any, fresh: bool) -> None:
+    def _issued(self, quorum: Any, fresh: bool, follows: int) -> None:
         truth = self.model.truths.values[self.truth]
         before = truth.newest
         able: list[str] = []
@@ -306,7 +306,7 @@ class Draft:
             member = quorum.member(name)
             if member is not None and f.joined and not member.torn and set(f.states) != {member.state}:
                 claims.append(("I1", f"the quorum has {name} at {member.state}, but it stands at {f.state}"))
-        truth, wrong = truth.issued(quorum, fresh, able, claims)
+        truth, wrong = truth.issued(quorum, fresh, follows, able, claims)
         self.truth = self.model.truths.number(truth)
         self.wrong += wrong
 

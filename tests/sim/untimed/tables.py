@@ -14,6 +14,7 @@ from tests.sim.untimed.freeze import clone, key
 from tests.sim.untimed.life import Life
 from tests.sim.untimed.light import Light
 from tests.sim.untimed.values import Interner, Value
+from torchft_x.core.liveness import Record
 from torchft_x.core.types import State
 
 Result = tuple[int, tuple[Any, ...]]
@@ -133,13 +134,18 @@ def light_facts(light: Light) -> LightFacts:
         asked=bool(tenure.asking),
         silent=tuple(sorted(r.replica_id for r in records if r.session is None and not r.lost)),
         blamable=tuple(sorted(r.replica_id for r in records if r.session is not None and not r.lost)),
-        doubted=tuple(sorted(r.session for r in records if r.session is not None and r.lost)),
+        doubted=tuple(sorted(r.session for r in records if r.session is not None and _would_hear(r))),
         renews=frozenset(
             r.replica_id
             for r in records
             if r.session is not None and not r.lost and not tenure.broken and tenure.holds_current(r)
         ),
     )
+
+
+def _would_hear(record: Record) -> bool:
+    """Whether a sign of life changes anything."""
+    return bool(record.lost) and bool(record.join or record.proof or not record.told or not record.quorum_id)
 
 
 class Tables:

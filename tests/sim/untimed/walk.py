@@ -48,14 +48,19 @@ def walk(model: Model, seed: int, watch: Collection[str] = ()) -> tuple[list[Act
         action = _choose(model, state, rng, eager)
         path.append(action)
         before, (state, wrong) = state, model.after(state, action)
-        if state == before and not wrong and action[0] == "pass_time" and not choices.steps(model, state):
-            break  # not even time helps
+        if state == before and not wrong and _nothing_left(model, state):
+            break
         wrong = [w for w in wrong if not watch or w[0] in watch]
         if wrong:
             return path, wrong[0], False
     if watch and "L1" not in watch:
         return path, None, False
     return path, ("L1", f"all is not well after {len(path)} actions, and nothing happens any more"), False
+
+
+def _nothing_left(model: Model, state: Global) -> bool:
+    """Only time can help, if anything."""
+    return not choices.steps(model, state) and [a[0] for a in choices.patience(model, state)] == ["pass_time"]
 
 
 def _choose(model: Model, state: Global, rng: random.Random, eager: float) -> Action:
@@ -93,6 +98,8 @@ def _ends(model: Model, path: list[Action], invariant: str) -> Wrong | None:
     state = model.initial()
     for nth, action in enumerate(path):
         options = choices.steps(model, state)
+        if invariant == "L1" and nth == len(path) - 1 and not _nothing_left(model, state):
+            return None
         if action not in options and action not in choices.faults(model, state):
             if options or action not in choices.patience(model, state):
                 return None

@@ -46,17 +46,17 @@ class Teller(Draft):
         super()._hang_up(session)
         self.lines.append(f"   closes session {session}")
 
-    def _issued(self, quorum: Quorum, fresh: bool) -> None:
+    def _issued(self, quorum: Quorum, fresh: bool, follows: int) -> None:
         self.names.setdefault(quorum.id, f"q{len(self.names) + 1}")
-        super()._issued(quorum, fresh)
+        super()._issued(quorum, fresh, follows)
         self.lines.append(f"   issues {self.say(quorum)}{' (a new lineage)' if fresh else ''}")
 
     def _out_up(self, name: str, message: Any) -> None:
         super()._out_up(name, message)
         self.lines.append(f"   {name} sends {self.say(message)}")
 
-    def _out_commit(self, name: str, rank: int, state: State, *args: Any) -> None:
-        super()._out_commit(name, rank, state, *args)
+    def _out_commit(self, name: str, rank: int, in_hand: int, state: State, *args: Any) -> None:
+        super()._out_commit(name, rank, in_hand, state, *args)
         self.lines.append(f"   {name}/{rank} COMMITS {self.say(state)}: {told(args[1])}")
 
     def _out_held(self, name: str, rank: int, state: State, value: Any) -> None:
