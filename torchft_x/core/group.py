@@ -60,6 +60,7 @@ class Group:
         self._hold = Hold(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
+        self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
         self._state = State()  # newest the group server knows: last asked with, or committed since
         self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
@@ -166,8 +167,10 @@ class Group:
             self._declared[ask.rank] = ask.traits
             self._traits = None
         owed = self._owed.pop(ask.rank, None)
-        if owed is not None and owed.state == ask.state and self._join is None and self._hold.usable(now):
-            return [self._answer((ask.call,))]
+        # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
+        worth = self._commit is not None or self._hold.usable(now)
+        if owed is not None and owed.state == ask.state and self._join is None and worth:
+            return [self._answer((ask.call,), commit=self._commit)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
             return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
@@ -225,6 +228,7 @@ class Group:
         self._hold.receive(quorum, self._sent_at)
         self._cleared = None
         effects, commit = self._pledge.open(quorum)
+        self._commit = commit
         if commit is not None:
             self._state = commit.state
         return effects + self._answer_asks(commit=commit)
