@@ -25,7 +25,7 @@ def steps(model: Model, state: Global) -> list[Action]:
         light = model.tables.lights.facts(number)
         found += (("silent", name, place) for name in light.silent)
         found += (("ping", c.session) for c in state.channels if c.place == place and c.session in light.doubted and c.up_open and not c.up)
-        found += (("report", name, place) for name in sorted(state.reports))
+        found += (("report", name, place) for name, where in sorted(state.reports) if where == place)
     return found
 
 

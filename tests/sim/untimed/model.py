@@ -36,7 +36,7 @@ class Global(NamedTuple):
     lives: tuple[tuple[str, int], ...]  # in the order of their names
     channels: tuple[Channel, ...]  # in the order of their sessions
     meshes: tuple[int, ...]
-    reports: frozenset[str]  # lives whose exit a supervisor will report
+    reports: frozenset[tuple[str, int]]  # lives whose exit a supervisor will report, and to which lighthouse
     attempts: tuple[int, ...]  # the latest life of each group
     started: int  # lives of lighthouses
     truth: int
@@ -184,7 +184,7 @@ class Draft:
         self.life(name, ("connect", session))
 
     def _do_report(self, name: str, place: int) -> None:
-        self.reports -= {name}
+        self.reports -= {(name, place)}
         self.light(place, ("ended", name), m.LifeEnded(f"token-{name}", 1))
 
     def _do_silent(self, name: str, place: int) -> None:
@@ -209,7 +209,7 @@ class Draft:
 
     def _do_crash_reported(self, name: str, keep: bool) -> None:
         self._do_crash(name, keep)
-        self.reports |= {name}
+        self.reports |= {(name, place) for place in range(len(self.lights))}
 
     def _do_twin(self, group: str) -> None:
         """The next life of a group begins."""
