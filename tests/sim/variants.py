@@ -18,7 +18,7 @@ from torchft_x.core.ballot import Ballot
 from torchft_x.core.group import Group
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.liveness import Record, Roll
-from torchft_x.core.messages import GrantArrived, SendJoin
+from torchft_x.core.messages import GrantArrived, HangUp, SendJoin
 from torchft_x.core.settle import Settlement, settle
 from torchft_x.core.step import Step
 from torchft_x.core.takeover import Adopt, Start
@@ -60,6 +60,7 @@ def _patched(*patches: tuple[Any, str, Any]) -> Patch:
 # --- what is put in the place of a rule ------------------------------------------------------------------------------
 
 _begin_tenure, _close, _decide, _fence = Tenure.__init__, Roll.close, Ballot._decide, Lighthouse._fence
+_on_hello = Lighthouse._on_hello
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 
 
@@ -159,6 +160,15 @@ def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
     return effects + (_send_join(self, now) if unsent and not any(isinstance(e, SendJoin) for e in effects) else [])
 
 
+def _both_streams(self: Lighthouse, hello: Any, now: float) -> list[Any]:
+    return [e for e in _on_hello(self, hello, now) if not isinstance(e, HangUp)]
+
+
+def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
+    self._commit = None
+    return _on_ask(self, ask, now)
+
+
 def _unfrozen(self: Group) -> str:
     return self._end
 
@@ -218,7 +228,7 @@ _ALL = [
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
-        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("crash", "twin", "suspect", "cut")),
+        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("twin",)),
         patch=_patched((formation, "_heirs", _healed_heirs)),
     ),
     Variant(
@@ -268,6 +278,18 @@ _ALL = [
         harm="the second is taken as fresh after the first was answered: a quorum says where a member stood before",
         finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=2, grants=False, kinds=("suspect", "call")),
         patch=_patched((Group, "_on_ask", _a_second_join)),
+    ),
+    Variant(
+        name="late hello", left_out="a stream that was replaced stays open",
+        harm="stuck: a late hello of a broken stream takes the place of the living one, on which nobody listens then",
+        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("cut",)),
+        patch=_patched((Lighthouse, "_on_hello", _both_streams)),
+    ),
+    Variant(
+        name="broken call", left_out="a rank whose call broke is not told what the others committed by the quorum",
+        harm="ranks of one group diverge, and its gradients spoil those of all groups",
+        finds=frozenset({"I1"}), rules=replace(_VOTE, ranks=2, faults=2, kinds=("error", "call")),
+        patch=_patched((Group, "_on_ask", _owed_without_commit)),
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
