@@ -788,6 +788,28 @@ class TestTakeover:
         s.join("a:1", State(1, 7))
         assert issued(s.join("b:1", State(1, 7))) == [["a:1", "b:1", "new:1"]]
 
+    def test_who_has_received_the_last_quorum_is_told_that_others_have_not(self) -> None:
+        """The lighthouse died while sending quorum 8: a stands in its first reduction, b and c wait for a quorum."""
+        names = ("a:1", "b:1", "c:1", "d:1")
+        before = quorum(*(member(n) for n in names[:3]), id=7, number=40)
+        sent = quorum(*(member(n) for n in names), id=8, number=41)
+        s = Scene(restarted=True)
+        s.hello("a:1", quorum=sent, lease_left=90.0)
+        s.hello("b:1", quorum=before, lease_left=90.0)
+        assert s.lighthouse.current is None
+        s.hello("c:1", quorum=before, lease_left=90.0)
+        assert notes(s.join("c:1", State(1, 7))) == ["joined"]
+        effects = s.hello("d:1")
+        assert "adopted" in notes(effects)
+        ends = [(e.quorum_id, e.sessions) for e in of(SendOver, effects)]
+        assert (8, (1,)) in ends
+        assert len([q for q, _ in ends if q == 8]) == 1
+        s.join("b:1", State(1, 7))
+        s.join("d:1")
+        (issue,) = of(Issue, s.join("a:1", State(1, 7), reason=JoinReason.FAILED))
+        assert [m.replica_id for m in issue.quorum.members] == [*names]
+        assert issue.quorum.config_id == issue.quorum.id  # its process group is rebuilt
+
     def test_the_lease_of_an_adopted_quorum_counts_from_the_start(self) -> None:
         s = Scene(lease=20.0)
         s.hello("a:1", boot_id="elsewhere", quorum=quorum(member("a:1"), lease=30.0), lease_left=25.0)

@@ -60,7 +60,7 @@ def test_R8a_all_members_report_in_person() -> None:
 def test_R8a_the_first_caller_is_not_enough() -> None:
     decision = start(fresh(reports={"a": report(OLD)}))
     assert isinstance(decision, Wait)
-    assert "takes over quorum 10: waiting until b report it with a valid lease" in decision.reason
+    assert "takes over quorum 10: waiting until b report with a valid lease" in decision.reason
 
 
 def test_R8a_an_ended_lease_vouches_for_nothing() -> None:
@@ -72,6 +72,14 @@ def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
     assert isinstance(decision, Wait)
     assert "quorum 11: waiting until c" in decision.reason
     assert start(fresh(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
+
+
+def test_R8a_who_has_not_received_it_vouches_too() -> None:
+    """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
+    assert start(fresh(reports={"b": report(OLD), "c": report(NEW)})) == Adopt(NEW)
+    assert start(fresh(reports={"b": report(NEW), "c": Report(None, lease_valid=False)})) == Adopt(NEW)
+    assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
+    assert start(fresh(reports={"b": Report(None, lease_valid=False)})) == Start()
 
 
 def test_R8a_a_peers_client_need_not_report() -> None:

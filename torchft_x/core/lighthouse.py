@@ -434,9 +434,13 @@ class Lighthouse:
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:
-            if record.replica_id in self._tenure.inside and record.lost:
+            inside = record.replica_id in self._tenure.inside
+            if inside and record.lost:
                 text = f"{record.replica_id} is lost: {record.lost}."
                 effects += self._alarm.end_quorum((record.replica_id,), text, spare=record)
+            elif inside and record.session is not None and record.quorum_id != quorum.id and not self._tenure.broken:
+                text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
+                effects += self._alarm.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
         return effects

@@ -2,6 +2,9 @@
 
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
+
+That all of its members are here and know nothing newer is enough. Some of them may not have received it: the lighthouse
+may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over.
 """
 
 from __future__ import annotations
@@ -19,9 +22,14 @@ from torchft_x.core.types import Member, Quorum
 class Report:
     """What a member said in its hello about the quorum it is in."""
 
-    quorum: Quorum
+    quorum: Quorum | None  # None: it has never received one
     lease_valid: bool
     granted_through: int = 0
+
+    @property
+    def id(self) -> int:
+        """0: it has never received one."""
+        return self.quorum.id if self.quorum is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +72,24 @@ class Takeover:
         self.is_open = True  # no quorum issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
-        if not self.is_open or hello.quorum is None:
+        if not self.is_open:
             return
         replica_id, newest = hello.replica_id, self._newest
         before = self._reports.get(replica_id)
         report = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
         self._reports[replica_id] = report
-        went_back = before is not None and report.quorum.id < before.quorum.id
-        if newest is None or report.quorum.id > newest.id or went_back:
+        went_back = before is not None and before.id > report.id
+        if report.id > (newest.id if newest is not None else 0) or went_back:
             self._count()
         elif replica_id in self._awaited:
-            here = _vouches(report, newest, self._awaited[replica_id])
+            here = _vouches(report, self._awaited[replica_id])
             (self._absent.discard if here else self._absent.add)(replica_id)
 
     def _count(self) -> None:
         """Another quorum is the newest: who has vouched for it?"""
         newest = self._newest = _newest(self._reports)
-        self._awaited = {m.replica_id: m for m in newest.members}
-        self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), newest, m)}
+        self._awaited = {m.replica_id: m for m in newest.members} if newest is not None else {}
+        self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), m)}
 
     def lasts(self, now: float) -> bool:
         """True: `decide` would say `Wait`, in constant time. False: it has to be asked."""
@@ -98,14 +106,11 @@ class Takeover:
         """With several lighthouses: whoever is not here any more may be told something else at another one."""
         if not (self._config.majority or self._config.standby) or self._reports.pop(replica_id, None) is None:
             return
-        if self._reports:
-            self._count()
-        else:
-            self._newest, self._awaited, self._absent = None, {}, set()
+        self._count()
 
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
-        return max((r.granted_through for r in self._reports.values() if r.quorum.id == quorum.id), default=0)
+        return max((r.granted_through for r in self._reports.values() if r.id == quorum.id), default=0)
 
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
@@ -114,7 +119,7 @@ class Takeover:
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c = self._config
-        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values())])
+        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values() if r.quorum is not None)])
         return start(
             Fresh(
                 now=now,
@@ -134,7 +139,8 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     """R8. The first caller is not enough, and neither are all but the dead: the newest quorum may be unknown to them."""
     lease_end = fresh.started_at + fresh.old_lease
     lease_over = fresh.now >= lease_end
-    if not fresh.reports:
+    newest = _newest(fresh.reports)
+    if newest is None:
         if fresh.standby:
             return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
         if fresh.restarted and fresh.majority:
@@ -149,8 +155,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return Start()
-    newest = _newest(fresh.reports)
-    absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), newest, m)]
+    absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), m)]
     total = len(newest.members)
     here = total - len(absent)
     enough = not absent or lease_over
@@ -161,22 +166,26 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         return Adopt(newest)
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
-        "report it with a valid lease, or until every lease from before the start is over.",
+        "report with a valid lease, or until every lease from before the start is over.",
         lease_end,
     )
 
 
 def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
     """Without most of the members nobody has gone on elsewhere, whether their leases are over or not."""
-    return not member.library or (report is not None and report.quorum.id == newest.id)
+    return not member.library or (report is not None and report.id == newest.id)
 
 
-def _newest(reports: Mapping[str, Report]) -> Quorum:
-    return max((r.quorum for r in reports.values()), key=lambda q: q.id)
+def _newest(reports: Mapping[str, Report]) -> Quorum | None:
+    return max((r.quorum for r in reports.values() if r.quorum is not None), key=lambda q: q.id, default=None)
 
 
-def _vouches(report: Report | None, newest: Quorum, member: Member) -> bool:
-    """Whether this member says that `newest` is its latest. A peer's client can't say and holds no lease."""
+def _vouches(report: Report | None, member: Member) -> bool:
+    """Whether this member of the newest quorum says that it knows nothing newer, and that nobody had to go on without it.
+
+    A lease that has ended may have ended for the lighthouse before, too. Who never had a quorum has no lease, and nothing
+    to go on with. A peer's client can't say, and holds no lease.
+    """
     if not member.library:
         return True
-    return report is not None and report.quorum.id == newest.id and report.lease_valid
+    return report is not None and (report.quorum is None or report.lease_valid)
