@@ -344,6 +344,24 @@ class TestGroup:
         (again,) = of(AnswerQuorum, s.ask(1, 1))
         assert again.base == State(1, 7)
 
+    def test_a_join_that_is_sent_again_says_that_the_quorum_is_over(self) -> None:
+        """A lighthouse that has just started does not know, and would answer by a grant."""
+        s = Stage()
+        s.commit(0)
+        s.ask(step=1)
+        s.feed(OverArrived(7, (), "why"))
+        s.feed(SessionDown("cut"))
+        (join,) = of(SendJoin, s.feed(SessionUp()))
+        assert join.reason is JoinReason.REJOINED
+
+    def test_a_grant_in_a_quorum_that_is_over_is_answered_by_another_join(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        s.feed(OverArrived(7, (), "why"))
+        (again,) = of(SendJoin, s.grant(11, join.number))
+        assert again.reason is JoinReason.REJOINED
+
     def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
         s = Stage()
         s.commit(0)

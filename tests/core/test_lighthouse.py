@@ -13,6 +13,7 @@ from torchft_x.core.messages import (
     Closed,
     Fence,
     GroupAnnounced,
+    HangUp,
     Healed,
     Hello,
     Issue,
@@ -368,6 +369,15 @@ class TestSessions:
         s.hello("b:1")
         assert issued(s.join("b:1")) == []
         assert issued(s.join("a:1")) == [["a:1", "b:1"]]
+
+    def test_R3_the_replaced_stream_is_closed(self) -> None:
+        """L1: the older one's hello may be the one that came late. Its group would wait on a stream nobody listens to."""
+        s = Scene()
+        s.hello("a:1")
+        assert of(HangUp, s.hello("a:1")) == [HangUp(1)]
+        assert of(HangUp, s.hello("b:1")) == []
+        s.close("a:1")
+        assert of(HangUp, s.hello("a:1")) == []
 
     def test_R3_a_broken_session_takes_its_join_along(self) -> None:
         s = Scene(min_replicas=2)

@@ -226,6 +226,25 @@ def test_another_carrier_denies_redo() -> None:
     assert join.carried == (7, 8)
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_I2_a_rank_whose_call_broke_commits_what_the_others_have_committed(over: bool) -> None:
+    s = Stage(2)
+    s.vote(0)
+    s.vote(1)
+    s.cross(0)
+    s.cross(1, ok=False)
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    s.feed(CallGone(s.calls))
+    held = join.prepared
+    assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7))).commit == held
+    if over:
+        s.feed(OverArrived(8, ("h:1",), "it died"))
+    s.calls += 1
+    (answer,) = of(AnswerQuorum, s.feed(Ask(s.calls, 1, T, reason=JoinReason.FAILED)))
+    assert answer.commit == held
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_healer_takes_part_without_a_say(broken: bool) -> None:
     """The others need its row, unless its collectives are broken anyway."""

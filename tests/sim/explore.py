@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tests.sim.untimed.model import Model
 from tests.sim.untimed.search import Report, Search
 from tests.sim.untimed.values import KINDS, Rules
+from tests.sim.untimed.walk import walks
 from tests.sim.untimed.words import story
 
 
@@ -23,12 +25,15 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="of faults")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--most", type=int, default=1, help="stop after so many violations")
+    parser.add_argument("--walks", type=int, metavar="SEED", help="random schedules instead, from this seed on")
     parser.add_argument("--quiet", action="store_true")
     o = parser.parse_args()
     rules = Rules(
         groups=o.groups, ranks=o.ranks, steps=o.steps, faults=o.faults, lights=o.lights, vote=o.vote,
         grants=not o.no_grants, init_sync=o.init_sync, kinds=tuple(k for k in o.kinds.split(",") if k),
     )  # fmt: skip
+    if o.walks is not None:
+        return _walk(rules, o.walks, 60.0 * o.minutes)
     search = Search(rules)
 
     def progress(report: Report) -> None:
@@ -43,6 +48,15 @@ def main() -> int:
         print(story(search.model, finding.actions))
         print(finding)
     return 1 if report.findings else 0
+
+
+def _walk(rules: Rules, seed: int, seconds: float) -> int:
+    model = Model(rules)
+    total = walks(model, seconds=seconds, first=seed)
+    if total.finding is not None:
+        print(story(model, total.finding.actions))
+    print(total)
+    return 0 if total.finding is None else 1
 
 
 if __name__ == "__main__":

@@ -127,6 +127,8 @@ class LighthouseNode:
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.world.checker.on_turned_away(self, effect.session)
                 self._send((effect.session,), m.FencedArrived(effect.by), last=True)
+            elif isinstance(effect, m.HangUp):
+                self._end(effect.session)
             elif isinstance(effect, m.Refuse):
                 self._refuse(effect)
             elif isinstance(effect, m.Probe):
@@ -165,10 +167,16 @@ class LighthouseNode:
                 continue
             stream.down.send(message)
             if last:
-                stream.ending = True
-                stream.down.end("the lighthouse has ended it")
-                assert self.process is not None
-                self.world.after(_CLOSING, self.process, self._forget, stream)
+                self._end(session)
+
+    def _end(self, session: int) -> None:
+        stream = self.sessions.get(session)
+        if stream is None or stream.ending:
+            return
+        stream.ending = True
+        stream.down.end("the lighthouse has ended it")
+        assert self.process is not None
+        self.world.after(_CLOSING, self.process, self._forget, stream)
 
     def _names(self, sessions: Iterable[int]) -> str:
         return ", ".join(self.members.get(s, "?") for s in sessions)

@@ -18,10 +18,10 @@ from torchft_x.core.ballot import Ballot
 from torchft_x.core.group import Group
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.liveness import Record, Roll
-from torchft_x.core.messages import GrantArrived, SendJoin
+from torchft_x.core.messages import GrantArrived, HangUp, SendJoin
 from torchft_x.core.settle import Settlement, settle
 from torchft_x.core.step import Step
-from torchft_x.core.takeover import Adopt, Start
+from torchft_x.core.takeover import Adopt, Start, Takeover
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
@@ -38,6 +38,7 @@ class Variant:
     finds: frozenset[str]  # invariants, any of them
     patch: Patch
     rules: Rules
+    walks: bool = False  # by random schedules: the shortest is too deep to be met breadth first
     note: str = ""  # how it is modelled, if not by a patch of core
 
     def applied(self) -> AbstractContextManager[Any]:
@@ -60,6 +61,7 @@ def _patched(*patches: tuple[Any, str, Any]) -> Patch:
 # --- what is put in the place of a rule ------------------------------------------------------------------------------
 
 _begin_tenure, _close, _decide, _fence = Tenure.__init__, Roll.close, Ballot._decide, Lighthouse._fence
+_on_hello = Lighthouse._on_hello
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 
 
@@ -119,9 +121,8 @@ def _healed_heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
 
 
 def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
-    if not fresh.reports:
-        return Start()
-    return Adopt(max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id))
+    newest = takeover._newest(fresh.reports)
+    return Adopt(newest) if newest is not None else Start()
 
 
 def _superseded_is_dead(self: Lighthouse, older: Record | None, by: str) -> list[Any]:
@@ -157,6 +158,15 @@ def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
     effects = _on_ask(self, ask, now)
     unsent = before is not None and self._join not in (None, before)
     return effects + (_send_join(self, now) if unsent and not any(isinstance(e, SendJoin) for e in effects) else [])
+
+
+def _both_streams(self: Lighthouse, hello: Any, now: float) -> list[Any]:
+    return [e for e in _on_hello(self, hello, now) if not isinstance(e, HangUp)]
+
+
+def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
+    self._commit = None
+    return _on_ask(self, ask, now)
 
 
 def _unfrozen(self: Group) -> str:
@@ -218,14 +228,14 @@ _ALL = [
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
-        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("crash", "twin", "suspect", "cut")),
+        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("twin",)),
         patch=_patched((formation, "_heirs", _healed_heirs)),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
-        patch=_patched((takeover, "start", _first_come)),
+        patch=_patched((takeover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
@@ -268,6 +278,18 @@ _ALL = [
         harm="the second is taken as fresh after the first was answered: a quorum says where a member stood before",
         finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=2, grants=False, kinds=("suspect", "call")),
         patch=_patched((Group, "_on_ask", _a_second_join)),
+    ),
+    Variant(
+        name="late hello", left_out="a stream that was replaced stays open",
+        harm="stuck: a late hello of a broken stream takes the place of the living one, on which nobody listens then",
+        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("cut",)),
+        patch=_patched((Lighthouse, "_on_hello", _both_streams)),
+    ),
+    Variant(
+        name="broken call", left_out="a rank whose call broke is not told what the others committed by the quorum",
+        harm="ranks of one group diverge, and its gradients spoil those of all groups",
+        finds=frozenset({"I1"}), rules=replace(_VOTE, ranks=2, faults=2, kinds=("error", "call")), walks=True,
+        patch=_patched((Group, "_on_ask", _owed_without_commit)),
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}

@@ -60,7 +60,7 @@ class Group:
         self._hold = Hold(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
-        self._late: Prepared | None = None  # committed late with the quorum in hand; who is owed it hears of it, too
+        self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
         self._state = State()  # newest the group server knows: last asked with, or committed since
         self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
@@ -167,8 +167,10 @@ class Group:
             self._declared[ask.rank] = ask.traits
             self._traits = None
         owed = self._owed.pop(ask.rank, None)
-        if owed is not None and owed.state == ask.state and self._join is None and self._hold.usable(now):
-            return [self._answer((ask.call,), commit=self._late)]
+        # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
+        worth = self._commit is not None or self._hold.usable(now)
+        if owed is not None and owed.state == ask.state and self._join is None and worth:
+            return [self._answer((ask.call,), commit=self._commit)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
             return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
@@ -226,7 +228,7 @@ class Group:
         self._hold.receive(quorum, self._sent_at)
         self._cleared = None
         effects, commit = self._pledge.open(quorum)
-        self._late = commit
+        self._commit = commit
         if commit is not None:
             self._state = commit.state
         return effects + self._answer_asks(commit=commit)
@@ -320,12 +322,10 @@ class Group:
         return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
-        if not self._hold.extend(grant):
-            return []
-        effects = self._run_on(now)
+        effects = self._run_on(now) if self._hold.extend(grant) else []
         if effects or self._join is None or grant.number != self._number:
             return effects
-        # To the lighthouse the join is answered. The ranks that wait can't use the grant (it came after the lease).
+        # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
         self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
         self._sent_at = None
         self._owed.clear()
@@ -375,6 +375,8 @@ class Group:
             return []
         if new_session or self._sent_at is None:
             self._sent_at = now
+        if self._join.reason is JoinReason.BOUNDARY and self._hold.quorum is not None and not self._hold.usable(now):
+            self._join = replace(self._join, reason=JoinReason.REJOINED)  # since it was made
         told, self._told = self._told, self._join.traits
         self._number = self._hold.number(now) if self._config.runs_on else 0
         traits = None if told is self._told else self._join.traits

@@ -20,6 +20,7 @@ from torchft_x.core.messages import (
     Closed,
     Fence,
     GroupAnnounced,
+    HangUp,
     Healed,
     Heard,
     Heartbeat,
@@ -165,6 +166,10 @@ class Lighthouse:
         if newer:
             return [Fence(hello.session, newer)]
         effects = self._fence(self._roll.supersede(hello), hello.replica_id)
+        known = self._roll.get(hello.replica_id)
+        if known is not None and known.session is not None:
+            # Which of the two streams is the living one only the member knows: hellos may come late (R3).
+            effects.append(HangUp(known.session))
         record = self._roll.open(hello, now)
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)

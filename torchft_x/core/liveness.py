@@ -111,6 +111,7 @@ class Roll:
         record.library = hello.library
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
+        record.told = False  # what was said on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
 

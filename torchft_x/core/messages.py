@@ -208,6 +208,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close this stream without a word: it was replaced by another one of the same member. Whoever is there reconnects."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Answer with a sentence, then close. Exactly one of session and call is set."""
 
@@ -234,7 +241,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | Extend | SendOver | Fence | Refuse | Probe | Note
+LighthouseEffect = Issue | Extend | SendOver | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 

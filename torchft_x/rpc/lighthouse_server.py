@@ -153,6 +153,9 @@ class LighthouseShell:
             self._send(effect.sessions, pb.Down(over=codec.over_to_proto(effect)).SerializeToString())
         elif isinstance(effect, m.Fence):
             self._send([effect.session], pb.Down(fenced=pb.Fenced(by=effect.by)).SerializeToString(), last=True)
+        elif isinstance(effect, m.HangUp):
+            if effect.session in self._sessions:
+                self._sessions[effect.session].finish()
         elif isinstance(effect, m.Refuse):
             self._refuse(effect)
         elif isinstance(effect, m.Probe):

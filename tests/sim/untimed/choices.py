@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.untimed.model import Action, Channel, Global, Model
+from tests.sim.untimed.mesh import Mesh
+from tests.sim.untimed.model import Action, Global, Model
 from tests.sim.untimed.tables import LifeFacts
 
 
@@ -17,26 +18,60 @@ def steps(model: Model, state: Global) -> list[Action]:
         if c.down:
             found.append(("down", c.session))
     facts = model.facts(state)
+    slow, others = held_back(facts), {f.name: f for f in facts}
     for f in facts:
-        found += _of_life(model, state, f, {g.name: g for g in facts})
+        found += _of_life(model, state, f, others, slow and f.state.step >= model.rules.steps)
     for place, number in enumerate(state.lights):
         light = model.tables.lights.facts(number)
         found += (("silent", name, place) for name in light.silent)
-        found += (("report", name, place) for name in sorted(state.reports))
+        found += (
+            ("ping", c.session)
+            for c in state.channels
+            if c.place == place and c.session in light.doubted and c.up_open and not c.up
+        )
+        found += (("report", name, place) for name, where in sorted(state.reports) if where == place)
     return found
 
 
-def _of_life(model: Model, state: Global, f: LifeFacts, others: dict[str, LifeFacts]) -> Iterator[Action]:
+def in_order(model: Model, state: Global) -> list[Action]:
+    """One step whose order with all others does not matter, if there is one: then the others may wait for it.
+
+    Without faults to come, a group that is frozen (R4; of one rank, so that all of it waits) does nothing but take the
+    next message of its stream, or connect. Nobody else can do these for it, undo them, or see the difference: others
+    only put messages behind, and what the group sends goes behind what is under way. So every schedule in which it
+    comes later has an equal one in which it comes now (a persistent set of one). The checks at the issue of a quorum
+    do look at who is frozen; here they see those that will be free again as free, which is the stricter view.
+    """
+    if state.faults or model.rules.ranks > 1:
+        return []
+    for f in model.facts(state):
+        if not f.waits:
+            continue
+        if f.session is None:
+            if len(state.lights) == 1:
+                return [("connect", f.name, 0)]
+        elif any(c.session == f.session and c.down for c in state.channels):
+            return [("down", f.session)]
+    return []
+
+
+def held_back(facts: list[LifeFacts]) -> bool:
+    """Whether groups that have reached the target go on only when nothing else happens.
+
+    They wait for the others, so that the model has an end: all that is asked for beyond the target is that they come
+    together again. A group goes on alone if somebody asks for a quorum and it must reach its next boundary first.
+    """
+    return len({f.quorum_id for f in facts}) > 1
+
+
+def _of_life(model: Model, state: Global, f: LifeFacts, others: dict[str, LifeFacts], slow: bool) -> Iterator[Action]:
     if f.session is None:
         for place in range(len(state.lights)):
             yield ("connect", f.name, place)
     for rank in f.asks:
         yield ("ask", f.name, rank)
-    for rank, config_id in f.takes:
-        mesh = next(
-            x for x in map(model.meshes.values.__getitem__, state.meshes) if (x.config_id, x.rank) == (config_id, rank)
-        )
-        if mesh.outcome(f.name) is not None:
+    for rank, mesh in _meshes(model, state, f):
+        if mesh.outcome(f.name) is not None and not slow:
             yield ("take", f.name, rank, True)
         if mesh.disturbed(f.name):
             yield ("take", f.name, rank, False)
@@ -50,13 +85,31 @@ def _of_life(model: Model, state: Global, f: LifeFacts, others: dict[str, LifeFa
                 yield ("unhealed", f.name, rank, True)
 
 
+def _meshes(model: Model, state: Global, f: LifeFacts) -> Iterator[tuple[int, Mesh]]:
+    """Of the ranks that are in a collective."""
+    if f.takes:
+        found = {(x.config_id, x.rank): x for x in map(model.meshes.values.__getitem__, state.meshes)}
+        for rank, config_id in f.takes:
+            yield rank, found[config_id, rank]
+
+
 def patience(model: Model, state: Global) -> list[Action]:
-    """What happens when nothing else does: deadlines pass, in the end those of leases."""
+    """What happens when nothing else does: who was held back goes on, then deadlines pass, in the end those of leases."""
     facts = model.facts(state)
-    late: list[Action] = [("take", f.name, rank, False) for f in facts for rank, _ in f.takes]
+    collectives = [(f.name, rank, x.outcome(f.name) is not None) for f in facts for rank, x in _meshes(model, state, f)]
+    asked = {place for place, number in enumerate(state.lights) if model.tables.lights.facts(number).asked}
+    needed = {c.name for c in state.channels if c.place in asked}
+    on: list[Action] = [("take", name, rank, True) for name, rank, well in collectives if well and name in needed]
+    if on:
+        return on
+    late: list[Action] = [("take", name, rank, False) for name, rank, well in collectives if not well]
     late += (("unhealed", f.name, h[0], False) for f in facts for h in f.heals)
+    if late:
+        return late
     renewing = _renewing(model, state, facts)
     late.append(("pass_time", tuple(f.name for f in facts if f.name not in renewing)))
+    if len(state.lights) > 1:
+        late += (("move", f.session) for f in facts if f.waits and f.session is not None)
     return late
 
 
@@ -193,10 +246,6 @@ def is_well(model: Model, state: Global) -> bool:
     return together and first.step >= model.rules.steps
 
 
-def is_cut_off(model: Model, state: Global) -> bool:
-    """Somebody has come to the end of the model's world, so that nothing can be said about liveness."""
+def is_alone(model: Model, state: Global) -> bool:
+    """Somebody has gone on and on though another waits."""
     return any(f.parked for f in model.facts(state))
-
-
-def channel_of(state: Global, session: int) -> Channel:
-    return next(c for c in state.channels if c.session == session)

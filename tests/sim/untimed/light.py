@@ -11,7 +11,7 @@ from torchft_x.core import messages as m
 from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
 
 Out = tuple[Any, ...]
-"""("push", session, message), ("issue", quorum, new lineage), ("wrong", invariant, text)."""
+"""("push", session, message), ("hang_up", session), ("issue", quorum, new lineage, id of the one before), ("wrong", invariant, text)."""
 
 
 class Light:
@@ -29,6 +29,7 @@ class Light:
     def handle(self, event: Any) -> list[Out]:
         """Events are those of core, or ("age", renewed), or ("silent", replica ids)."""
         tenure = self.machine._tenure
+        follows = tenure.quorum_id
         granted, asking = (tenure.quorum_id, tenure.granted_through), sorted(tenure.asking)
         effects = self._pass_time(*event) if isinstance(event, tuple) else self.machine.handle(event, 0.0)
         out: list[Out] = []
@@ -37,9 +38,9 @@ class Light:
         more = granted[0] == tenure.quorum_id and tenure.granted_through > granted[1]
         if more and asking and any(isinstance(e, m.Extend) for e in effects):
             out.append(("wrong", "L2", f"more is granted while {', '.join(asking)} wait for the next quorum"))
-        fresh = any(isinstance(e, m.Note) and e.event == "new_lineage" for e in effects)
+        fresh = not follows or any(isinstance(e, m.Note) and e.event == "new_lineage" for e in effects)
         for effect in effects:
-            out += _sent(effect, fresh)
+            out += _sent(effect, fresh, follows)
         return out
 
     def _pass_time(self, what: str, names: Collection[str]) -> list[Any]:
@@ -59,16 +60,18 @@ def _ends(effect: Any, session: int) -> bool:
     return isinstance(effect, (m.Fence, m.Refuse)) and effect.session == session
 
 
-def _sent(effect: Any, fresh: bool) -> list[Out]:
+def _sent(effect: Any, fresh: bool, follows: int) -> list[Out]:
     match effect:
         case m.Issue(quorum, sessions):
-            return [("issue", quorum, fresh), *(("push", s, m.QuorumArrived(quorum)) for s in sessions)]
+            return [("issue", quorum, fresh, follows), *(("push", s, m.QuorumArrived(quorum)) for s in sessions)]
         case m.Extend(session, quorum_id, granted, lease, number):
             return [("push", session, m.GrantArrived(quorum_id, granted, lease, number))]
         case m.SendOver(sessions, quorum_id, lost, _):
             return [("push", s, m.OverArrived(quorum_id, lost, "over")) for s in sessions]
         case m.Fence(session, by):
             return [("push", session, m.FencedArrived(by))]
+        case m.HangUp(session):
+            return [("hang_up", session)]
         case m.Refuse(sentence, session) if session is not None:
             return [("push", session, m.RefusedArrived(sentence))]
     return []

@@ -5,7 +5,7 @@ A global state is a tuple of numbers and small values; the actors behind the num
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from tests.sim.untimed.life import Life
@@ -33,10 +33,10 @@ class Channel(NamedTuple):
 
 class Global(NamedTuple):
     lights: tuple[int, ...]
-    lives: tuple[int, ...]  # in the order of their names
+    lives: tuple[tuple[str, int], ...]  # in the order of their names
     channels: tuple[Channel, ...]  # in the order of their sessions
     meshes: tuple[int, ...]
-    reports: frozenset[str]  # lives whose exit a supervisor will report
+    reports: frozenset[tuple[str, int]]  # lives whose exit a supervisor will report, and to which lighthouse
     attempts: tuple[int, ...]  # the latest life of each group
     started: int  # lives of lighthouses
     truth: int
@@ -55,7 +55,7 @@ class Model:
         self.closed = self.tables.messages.number("closed")
 
     def initial(self) -> Global:
-        lives = tuple(self.new_life(g, 1) for g in self.names)
+        lives = tuple((f"{g}:1", self.new_life(g, 1)) for g in self.names)
         lights = tuple(self.new_light(i, i) for i in range(self.rules.lights))
         truth = self.truths.number(Truth())
         return Global(
@@ -71,7 +71,7 @@ class Model:
         return self.tables.lights.add(Light(self.rules, place, nth))
 
     def facts(self, state: Global) -> list[LifeFacts]:
-        return [self.tables.lives.facts(n) for n in state.lives]
+        return [self.tables.lives.facts(n) for _, n in state.lives]
 
     def after(self, state: Global, action: Action) -> tuple[Global, list[Wrong]]:
         draft = Draft(self, state)
@@ -86,39 +86,48 @@ class Model:
 
 
 class Draft:
-    """A global state in the making."""
+    """A global state in the making. What is never looked at is taken over as it is."""
 
     def __init__(self, model: Model, state: Global) -> None:
         self.model = model
         self.wrong: list[Wrong] = []
         self.lights = list(state.lights)
-        facts = model.tables.lives
-        self.lives = {facts.facts(n).name: n for n in state.lives}
-        self.channels = {c.session: c for c in state.channels}
-        self.meshes = {(x.config_id, x.rank): x for x in (model.meshes.values[n] for n in state.meshes)}
-        self.reports = set(state.reports)
-        self.attempts = list(state.attempts)
+        self.reports = state.reports
+        self.attempts = state.attempts
         self.started = state.started
-        self.truth = model.truths.values[state.truth]
+        self.truth = state.truth
         self.faults = state.faults
         self._old = state
 
+    @cached_property
+    def lives(self) -> dict[str, int]:
+        return dict(self._old.lives)
+
+    @cached_property
+    def channels(self) -> dict[int, Channel]:
+        return {c.session: c for c in self._old.channels}
+
+    @cached_property
+    def meshes(self) -> dict[tuple[int, int], Mesh]:
+        found = map(self.model.meshes.values.__getitem__, self._old.meshes)
+        return {(x.config_id, x.rank): x for x in found}
+
     def done(self) -> Global:
-        model = self.model
-        configs = {(c, r) for n in self.lives.values() for r, c in enumerate(model.tables.lives.facts(n).configs)}
-        meshes = tuple(sorted(model.meshes.number(x) for k, x in self.meshes.items() if k in configs))
-        channels = tuple(c for _, c in sorted(self.channels.items()) if c.up or c.down or (c.up_open or c.down_open))
+        made, old, model = self.__dict__, self._old, self.model
+        lives, channels, meshes = old.lives, old.channels, old.meshes
+        if "lives" in made:
+            lives = tuple(sorted(self.lives.items()))
+        if "channels" in made:
+            found = (self.channels[session] for session in sorted(self.channels))
+            channels = tuple(c for c in found if c.up or c.down or c.up_open or c.down_open)
+        if "meshes" in made:
+            facts = model.tables.lives.facts
+            configs = {(c, r) for n in self.lives.values() for r, c in enumerate(facts(n).configs)}
+            meshes = tuple(sorted(model.meshes.number(x) for k, x in self.meshes.items() if k in configs))
         return Global(
-            tuple(self.lights),
-            tuple(n for _, n in sorted(self.lives.items())),
-            channels,
-            meshes,
-            frozenset(self.reports),
-            tuple(self.attempts),
-            self.started,
-            model.truths.number(self.truth),
+            tuple(self.lights), lives, channels, meshes, self.reports, self.attempts, self.started, self.truth,
             self.faults,
-        )
+        )  # fmt: skip
 
     def facts(self, name: str) -> LifeFacts:
         return self.model.tables.lives.facts(self.lives[name])
@@ -138,6 +147,10 @@ class Draft:
         message = self.model.tables.messages.values[number]
         event = m.Closed(session) if number == self.model.closed else message
         self.light(channel.place, (session, number), event)
+
+    def _do_ping(self, session: int) -> None:
+        """A sign of life; only looked at while it makes a difference."""
+        self.light(self.channels[session].place, ("ping", session), m.Heard(session))
 
     def _do_down(self, session: int) -> None:
         channel = self.channels[session]
@@ -171,11 +184,15 @@ class Draft:
         self.life(name, ("connect", session))
 
     def _do_report(self, name: str, place: int) -> None:
-        self.reports.discard(name)
+        self.reports -= {(name, place)}
         self.light(place, ("ended", name), m.LifeEnded(f"token-{name}", 1))
 
     def _do_silent(self, name: str, place: int) -> None:
         self.light(place, ("silent", (name,)))
+
+    def _do_move(self, session: int) -> None:
+        """A group that got nothing tries another lighthouse."""
+        self.cut(session, keep_up=True, keep_down=False)
 
     def _do_pass_time(self, aged: tuple[str, ...]) -> None:
         self._do_lease(aged)
@@ -192,12 +209,12 @@ class Draft:
 
     def _do_crash_reported(self, name: str, keep: bool) -> None:
         self._do_crash(name, keep)
-        self.reports.add(name)
+        self.reports |= {(name, place) for place in range(len(self.lights))}
 
     def _do_twin(self, group: str) -> None:
         """The next life of a group begins."""
         i = self.model.names.index(group)
-        self.attempts[i] += 1
+        self.attempts = tuple(n + (j == i) for j, n in enumerate(self.attempts))
         self.lives[f"{group}:{self.attempts[i]}"] = self.model.new_life(group, self.attempts[i])
 
     def _do_cut(self, session: int, keep_up: bool, keep_down: bool) -> None:
@@ -261,6 +278,8 @@ class Draft:
         for what, *args in out:
             if what == "push":
                 self._push(*args)
+            elif what == "hang_up":
+                self._hang_up(*args)
             elif what == "issue":
                 self._issued(*args)
             else:
@@ -271,8 +290,13 @@ class Draft:
         if c is not None and c.down_open:
             self.channels[session] = c._replace(down=(*c.down, self.model.tables.messages.number(message)))
 
-    def _issued(self, quorum: Any, fresh: bool) -> None:
-        before = self.truth.newest
+    def _hang_up(self, session: int) -> None:
+        if session in self.channels:
+            self.cut(session, keep_up=True, keep_down=True)
+
+    def _issued(self, quorum: Any, fresh: bool, follows: int) -> None:
+        truth = self.model.truths.values[self.truth]
+        before = truth.newest
         able: list[str] = []
         claims: list[Wrong] = []
         for name in self.lives:
@@ -282,7 +306,8 @@ class Draft:
             member = quorum.member(name)
             if member is not None and f.joined and not member.torn and set(f.states) != {member.state}:
                 claims.append(("I1", f"the quorum has {name} at {member.state}, but it stands at {f.state}"))
-        self.truth, wrong = self.truth.issued(quorum, fresh, able, claims)
+        truth, wrong = truth.issued(quorum, fresh, follows, able, claims)
+        self.truth = self.model.truths.number(truth)
         self.wrong += wrong
 
     def life(self, name: str, event: Any, meaning: Any = None) -> None:
@@ -314,11 +339,12 @@ class Draft:
             self.meshes[key] = self.meshes[key].leave(name)
 
     def _out_commit(self, name: str, *args: Any) -> None:
-        self.truth, wrong = self.truth.committed(self.model.rules, name, *args)
+        truth, wrong = self.model.truths.values[self.truth].committed(self.model.rules, name, *args)
+        self.truth = self.model.truths.number(truth)
         self.wrong += wrong
 
     def _out_held(self, name: str, *args: Any) -> None:
-        self.wrong += self.truth.held(name, *args)
+        self.wrong += self.model.truths.values[self.truth].held(name, *args)
 
     def _out_end(self, name: str, why: str) -> None:
         self.end(name, keep_up=True)

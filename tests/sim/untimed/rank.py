@@ -174,7 +174,7 @@ class Rank:
     def _commit(self, result: tuple[Contribution, ...], size: int, out: list[tuple[Any, ...]]) -> None:
         state, before = self.step.state, self.value
         self.value = after(before, state.step - 1, result)
-        out.append(("commit", self.rank, state, before, self.value, result, size))
+        out.append(("commit", self.rank, self.step.quorum_id, state, before, self.value, result, size))
 
 
 register(Rank, rules=lambda _: None)

@@ -14,6 +14,7 @@ from tests.sim.untimed.freeze import clone, key
 from tests.sim.untimed.life import Life
 from tests.sim.untimed.light import Light
 from tests.sim.untimed.values import Interner, Value
+from torchft_x.core.liveness import Record
 from torchft_x.core.types import State
 
 Result = tuple[int, tuple[Any, ...]]
@@ -121,21 +122,30 @@ class LightFacts:
 
     silent: tuple[str, ...]  # those it may find to be silent: no session, not lost
     blamable: tuple[str, ...]  # with a session, not lost
+    doubted: tuple[int, ...]  # sessions of those it takes for lost
     renews: frozenset[str]  # whose lease it renews when they ask
+    asked: bool  # somebody waits for a quorum
 
 
 def light_facts(light: Light) -> LightFacts:
     tenure = light.machine._tenure
     records = list(light.machine._roll)
     return LightFacts(
+        asked=bool(tenure.asking),
         silent=tuple(sorted(r.replica_id for r in records if r.session is None and not r.lost)),
         blamable=tuple(sorted(r.replica_id for r in records if r.session is not None and not r.lost)),
+        doubted=tuple(sorted(r.session for r in records if r.session is not None and _would_hear(r))),
         renews=frozenset(
             r.replica_id
             for r in records
             if r.session is not None and not r.lost and not tenure.broken and tenure.holds_current(r)
         ),
     )
+
+
+def _would_hear(record: Record) -> bool:
+    """Whether a sign of life changes anything."""
+    return bool(record.lost) and bool(record.join or record.proof or not record.told or not record.quorum_id)
 
 
 class Tables:

@@ -23,14 +23,13 @@ class Truth:
     final: frozenset[tuple[int, int, int, Value]] = frozenset()  # rank, lineage, step: with which parameters
 
     def issued(
-        self, quorum: Quorum, fresh: bool, able: Collection[str], claims: Collection[Wrong]
+        self, quorum: Quorum, fresh: bool, follows: int, able: Collection[str], claims: Collection[Wrong]
     ) -> tuple[Truth, list[Wrong]]:
         """A quorum is formed. `fresh`: the lighthouse says that a new lineage begins with it.
 
-        `able`: members of the newest quorum that may still commit in it.
+        `follows`: the newest quorum that this lighthouse knows; `able`: members of the newest one that may commit in it.
         """
-        wrong = list(claims)
-        before, closed = self.newest, self.closed
+        wrong, before, closed = list(claims), self.newest, self.closed
         if before is not None:
             if quorum.id <= before.id:
                 wrong.append(("I3", f"quorum id {quorum.id} follows {before.id}"))
@@ -39,13 +38,17 @@ class Truth:
                 outside = sorted(set(able) - {m.replica_id for m in quorum.members})
                 if outside:
                     wrong.append(("I4", f"nobody carries on what {', '.join(outside)} may still commit in"))
+                elif follows == before.id and not fresh:
+                    wrong.append(("I4", "a new lineage begins, and nobody says so"))
+                fresh = fresh or (follows != before.id and not outside)  # it was over before it was ever heard of
         starts = (*self.starts, quorum.id) if fresh else self.starts
         return replace(self, newest=quorum, starts=starts, closed=closed), wrong
 
     def committed(
-        self, rules: Rules, who: str, rank: int, state: State, before: Value, value: Value,
+        self, rules: Rules, who: str, rank: int, in_hand: int, state: State, before: Value, value: Value,
         result: tuple[Contribution, ...], size: int,
     ) -> tuple[Truth, list[Wrong]]:  # fmt: skip
+        """`in_hand`: the quorum in which it does so; a prepared result may be of an earlier one."""
         wrong: list[Wrong] = []
         step = state.step - 1
         if len(result) < rules.min_replica_size or not result:
@@ -57,9 +60,9 @@ class Truth:
             wrong.append(("I1", f"{who} commits {state} from gradients of unequal states: {parts}"))
         for other in sorted(v for r, s, v in self.values if (r, s) == (rank, state) and v != value):
             wrong.append(("I1", f"{who} commits {state} as {told(value)}, another has it as {told(other)}"))
-        if state.committed_in in self.closed:
+        if in_hand in self.closed:
             wrong.append(("I4", f"{who} commits {state}, but a new lineage has begun since"))
-        lineage = sum(first <= state.committed_in for first in self.starts)
+        lineage = sum(first <= in_hand for first in self.starts)
         if rules.final_commits:
             for other in sorted(v for r, g, s, v in self.final if (r, g, s) == (rank, lineage, state.step)):
                 if other != value:

@@ -44,8 +44,8 @@ class Rules:
 
     @property
     def cap(self) -> int:
-        """Nobody starts a step from here on: the end of the model's world."""
-        return self.steps + 1
+        """Nobody starts a step from here on. Who gets here alone has passed somebody over, see `choices.held_back`."""
+        return self.steps + (1 + self.faults) * ((self.grant_steps if self.grants else 1) + 2)
 
     @property
     def final_commits(self) -> bool:

@@ -42,17 +42,21 @@ class Teller(Draft):
             who = c.name if c is not None and c.down_open else f"session {session} (gone)"
             self.lines.append(f"   to {who}: {self.say(message)}")
 
-    def _issued(self, quorum: Quorum, fresh: bool) -> None:
+    def _hang_up(self, session: int) -> None:
+        super()._hang_up(session)
+        self.lines.append(f"   closes session {session}")
+
+    def _issued(self, quorum: Quorum, fresh: bool, follows: int) -> None:
         self.names.setdefault(quorum.id, f"q{len(self.names) + 1}")
-        super()._issued(quorum, fresh)
+        super()._issued(quorum, fresh, follows)
         self.lines.append(f"   issues {self.say(quorum)}{' (a new lineage)' if fresh else ''}")
 
     def _out_up(self, name: str, message: Any) -> None:
         super()._out_up(name, message)
         self.lines.append(f"   {name} sends {self.say(message)}")
 
-    def _out_commit(self, name: str, rank: int, state: State, *args: Any) -> None:
-        super()._out_commit(name, rank, state, *args)
+    def _out_commit(self, name: str, rank: int, in_hand: int, state: State, *args: Any) -> None:
+        super()._out_commit(name, rank, in_hand, state, *args)
         self.lines.append(f"   {name}/{rank} COMMITS {self.say(state)}: {told(args[1])}")
 
     def _out_held(self, name: str, rank: int, state: State, value: Any) -> None:
@@ -165,6 +169,8 @@ _TITLES = {
     "cut": "session {0} breaks; what is under way arrives: up {1}, down {2}",
     "lighthouse": "lighthouse {0} dies and starts again without a memory; what it sent arrives: {1}",
     "twin": "another life of group {0} begins",
+    "ping": "a ping on session {0}",
+    "move": "session {0}: its group tries another lighthouse",
     "leave": "{0} leaves",
     "error": "{0}/{1}: its collective fails",
     "call": "{0}/{1}: its call for a quorum breaks",

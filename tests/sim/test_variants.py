@@ -1,0 +1,36 @@
+"""Every rule that was once left out: without it the explorer finds the harm, with it it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.hunt import hunt
+from tests.sim.untimed.search import Search
+from tests.sim.variants import VARIANTS, Variant
+from torchft_x.core import formation
+
+SLOW = {"vote off", "step alone", "R14 adopt", "R9a healed", "R13", "R3", "late grant"}  # more than about 2 s
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(v, id=v.name, marks=[pytest.mark.slow] * (v.name in SLOW)) for v in VARIANTS.values()]
+)
+@pytest.mark.timeout(600)
+def test_a_variant_is_found(variant: Variant) -> None:
+    catch, tale = hunt(variant)
+    assert catch.found in variant.finds, tale
+    assert catch.seconds < 60
+
+
+@pytest.mark.parametrize("name", ["R1", "R4", "R7", "R8", "R2/R9b", "expired"])
+def test_with_the_rule_there_is_nothing_to_be_found(name: str) -> None:
+    report = Search(VARIANTS[name].rules).explore(seconds=60)
+    assert report.complete
+    assert not report.findings
+
+
+def test_a_patch_is_taken_back() -> None:
+    before = formation._heirs
+    with VARIANTS["R9a any"].applied():
+        assert formation._heirs is not before
+    assert formation._heirs is before
