@@ -15,33 +15,36 @@ from torchft_x.core.types import Quorum
 
 
 class Chain:
-    """The open quorums, from old to new. Nearly always there is none."""
+    """The open quorums, from old to new. Nearly always there is none, or one for the time of a step."""
 
     def __init__(self) -> None:
-        self.open: tuple[Quorum, ...] = ()
+        self._open: tuple[tuple[Quorum, frozenset[str]], ...] = ()  # with the replica ids of its members
 
     def __repr__(self) -> str:
         return f"<Chain {[q.number for q in self.open]}>"
 
+    @property
+    def open(self) -> tuple[Quorum, ...]:
+        return tuple(q for q, _ in self._open)
+
     def begin(self, older: Iterable[Quorum] = ()) -> None:
         """`older`: what a lighthouse without memory knows of those before the one it takes over."""
-        self.open = tuple(older)
+        self._open = tuple((q, frozenset(m.replica_id for m in q.members)) for q in older)
 
-    def leave(self, quorum: Quorum) -> None:
-        """Another quorum is issued after this one."""
-        self.open = (*self.open, quorum)
+    def leave(self, quorum: Quorum, inside: frozenset[str]) -> None:
+        """Another quorum is issued after this one, which had these members."""
+        self._open = (*self._open, (quorum, inside))
 
     def received(self, replica_id: str, quorum_id: int) -> None:
         """This member has received this quorum: no older one of its own will be the newest that all members know."""
-        if self.open:
-            self.open = tuple(q for q in self.open if q.id >= quorum_id or q.member(replica_id) is None)
+        if self._open:
+            self._open = tuple(x for x in self._open if x[0].id >= quorum_id or replica_id not in x[1])
 
     def close(self, is_over: Callable[[str], bool]) -> None:
         """Where all members are over nobody can name the quorum any more with a valid lease."""
-        if self.open:
-            self.open = tuple(q for q in self.open if not all(is_over(m.replica_id) for m in q.members))
+        if self._open:
+            self._open = tuple(x for x in self._open if not all(map(is_over, x[1])))
 
-    @property
-    def members(self) -> frozenset[str]:
-        """Replica ids of all members of open quorums."""
-        return frozenset(m.replica_id for q in self.open for m in q.members) if self.open else frozenset()
+    def ran(self, inside: frozenset[str]) -> frozenset[str]:
+        """Replica ids of these, the members of the present quorum, and of the members of all open ones."""
+        return inside.union(*(members for _, members in self._open)) if self._open else inside

@@ -382,10 +382,11 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
-        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
+        ran = self._tenure.ran
+        for record in self._roll.away(ran):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
+        self._roll.prune(ran)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -416,8 +417,7 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        ran = self._tenure.inside | self._tenure.chain.members
-        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)

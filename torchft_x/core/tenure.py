@@ -50,6 +50,11 @@ class Tenure:
         return self.current.id if self.current else 0
 
     @property
+    def ran(self) -> frozenset[str]:
+        """Who may be running in the present quorum, or in one before that is still open."""
+        return self.chain.ran(self.inside)
+
+    @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
@@ -127,7 +132,7 @@ class Tenure:
         quorum = replace(quorum, granted_through=quorum.top.step + 1)
         self.next_id += 1
         if cur is not None:
-            self.chain.leave(cur)
+            self.chain.leave(cur, self.inside)
         self._begin(quorum)
         for member in quorum.members:
             record = roll.get(member.replica_id)
