@@ -30,6 +30,9 @@ from torchft_x.core.types import JoinReason, Quorum, State
 class Lights(Scene):
     """A lighthouse whose members take grants. A step takes 0.1 s, a grant is worth 1 s."""
 
+    def hello(self, replica_id: str, **fields: Any) -> list[Any]:
+        return super().hello(replica_id, **{"runs_on": True, **fields})
+
     def boundary(self, replica_id: str, step: int, **fields: Any) -> list[Any]:
         cur = self.lighthouse.current
         assert cur is not None
@@ -120,12 +123,55 @@ class TestLighthouse:
         s.start("a:1")
         assert issued(s.join("a:1", s.committed())) == [["a:1"]]
 
+    def test_a_member_that_takes_no_grants_keeps_all_at_one_step(self) -> None:
+        """It would wait at the next boundary for those that wait for it in a collective."""
+        s = Lights()
+        s.hello("a:1")
+        s.hello("b:1", runs_on=False)
+        s.join("a:1")
+        s.join("b:1")
+        assert s.granted(s.boundary("a:1", 1)) == []
+        assert issued(s.join("b:1", s.committed())) == [["a:1", "b:1"]]
+
+    def test_R16_whoever_stands_before_what_turns_out_to_be_granted_is_let_on(self) -> None:
+        """It came back first and asks; the other had begun a step in between and waits for it in a collective."""
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        s.close("a:1")
+        s.close("b:1")
+        back = {"quorum": first, "lease_left": 50.0, "state": State(30, first.id)}
+        s.hello("a:1", granted_through=5, **back)
+        s.hello("c:1")
+        s.join("c:1")
+        assert s.granted(s.boundary("a:1", 30)) == []
+        assert s.granted(s.hello("b:1", granted_through=31, **back)) == [31]
+        assert issued(s.boundary("a:1", 31)) == []
+        assert issued(s.boundary("b:1", 31)) == [["a:1", "b:1", "c:1"]]
+
+    def test_the_same_with_a_fresh_lighthouse(self) -> None:
+        old = quorum(member("a:1"), member("b:1"), id=5, granted_through=1)
+        s = Lights()
+        back = {"quorum": old, "lease_left": 50.0, "state": State(30, 5)}
+        s.hello("a:1", granted_through=5, **back)
+        here = member("a:1", State(30, 5))
+        assert s.granted(s.feed(Join(s.sessions["a:1"], here, number=1, step_seconds=0.1))) == []
+        assert s.granted(s.hello("b:1", granted_through=31, **back)) == [31]
+
     def test_R16_what_was_run_without_a_session_counts_as_granted(self) -> None:
         s = Lights()
         first = s.start("a:1", "b:1")
         s.close("a:1")
         s.feed(
-            Hello(77, "a:1", state=State(30, first.id), quorum=first, granted_through=1, lease_left=50.0, library=OURS)
+            Hello(
+                77,
+                "a:1",
+                state=State(30, first.id),
+                quorum=first,
+                granted_through=1,
+                lease_left=50.0,
+                library=OURS,
+                runs_on=True,
+            )
         )
         assert s.granted(s.boundary("b:1", 29)) == [39]
 

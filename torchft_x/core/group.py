@@ -111,10 +111,11 @@ class Group:
             address=self._config.address,
             state=self._state,
             quorum=self._hold.quorum,
-            granted_through=self._hold.granted_through,
+            granted_through=max(self._hold.granted_through, self._cleared.step + 1 if self._cleared else 0),
             lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
             boot_id=self._config.boot_id,
             library=self._config.library,
+            runs_on=self._config.runs_on,
         )
 
     # --- events --------------------------------------------------------------------------------------------------

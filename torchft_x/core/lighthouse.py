@@ -163,7 +163,7 @@ class Lighthouse:
             self._tenure.raise_ids(hello.quorum.id)
         self._takeover.hear(hello)
         self._grants.on_hello(hello)
-        return effects + self._catch_up(record)
+        return effects + self._catch_up(record) + self._grants.release(self._roll, now)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -213,7 +213,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now))
+        self._ask(record, Candidate(member, join.reason, now), join.number)
         for suspect in join.suspects:
             suspected = self._roll.get(suspect)
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
@@ -229,12 +229,12 @@ class Lighthouse:
             return []
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate) -> None:
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         record.lost = ""
         record.proof = ""
         record.told = False
-        record.join = candidate
+        record.join, record.number = candidate, number
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
@@ -392,7 +392,7 @@ class Lighthouse:
                 effects += self._alarm.end_quorum((record.replica_id,), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects
+        return effects + self._grants.release(self._roll, self._now)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []

@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError, Message
 
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
-from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import traits_codec, wire
@@ -29,6 +28,8 @@ MAX_DATA = 64 << 10
 """Characters of a member's `data`, JSON written by users of the peer's client."""
 MAX_RANKS = 16384
 """Group world size, and with it handles of a member."""
+MAX_CARRIED = 256
+"""Quorums a member says it was a carrier of; `core.pledge` keeps no more."""
 
 M = TypeVar("M", bound=Message)
 
@@ -44,20 +45,23 @@ def parse(kind: type[M], data: bytes, what: str) -> M:
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _text(value: str, what: str, limit: int = MAX_TEXT) -> str:
+def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
+    """A text that is not too long."""
     if len(value) > limit:
         raise RefusedError(f"A message was refused: {what} has {len(value)} characters, at most {limit} are allowed.")
     return value
 
 
-def _texts(values: Iterable[str], what: str, limit: int) -> tuple[str, ...]:
-    texts = tuple(_text(v, what) for v in values)
+def check_texts(values: Iterable[str], what: str, limit: int) -> tuple[str, ...]:
+    """Not too many texts, none too long."""
+    texts = tuple(check_text(v, what) for v in values)
     if len(texts) > limit:
         raise RefusedError(f"A message was refused: {what} has {len(texts)} entries, at most {limit} are allowed.")
     return texts
 
 
-def _whole(value: int, what: str, limit: int = 2**62) -> int:
+def check_whole(value: int, what: str, limit: int = 2**62) -> int:
+    """A number that counts or names something."""
     if not 0 <= value <= limit:
         raise RefusedError(f"A message was refused: {what} is {value}, it must lie between 0 and {limit}.")
     return value
@@ -70,11 +74,14 @@ def check_seconds(value: float, what: str) -> float:
     return value
 
 
-def _reason(value: str) -> JoinReason:
+def check_reason(value: str) -> JoinReason:
+    """Why a member asks; empty: the usual."""
     try:
         return JoinReason(value) if value else JoinReason.BOUNDARY
     except ValueError:
-        raise RefusedError(f"A message was refused: {_text(value, 'reason', 64)!r} is no reason to join.") from None
+        raise RefusedError(
+            f"A message was refused: {check_text(value, 'reason', 64)!r} is no reason to join."
+        ) from None
 
 
 def check_replica_id(value: str) -> str:
@@ -83,7 +90,7 @@ def check_replica_id(value: str) -> str:
         raise RefusedError(
             "A message was refused: a replica, group or host name is empty or holds unprintable characters."
         )
-    return _text(value, "a name", 512)
+    return check_text(value, "a name", 512)
 
 
 # --- our wire --------------------------------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ def state_to_proto(state: State) -> pb.State:
 
 
 def state_from_proto(p: pb.State) -> State:
-    return State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in"))
+    return State(check_whole(p.step, "step"), check_whole(p.committed_in, "committed_in"))
 
 
 def life_to_proto(life: Life) -> pb.Life:
@@ -102,11 +109,22 @@ def life_to_proto(life: Life) -> pb.Life:
 
 
 def life_from_proto(p: pb.Life) -> Life:
-    return Life(_whole(p.attempt, "attempt"), check_seconds(p.started, "start time"), _text(p.token, "life token", 512))
+    return Life(
+        check_whole(p.attempt, "attempt"),
+        check_seconds(p.started, "start time"),
+        check_text(p.token, "life token", 512),
+    )
+
+
+def prepared_to_proto(v: Prepared) -> pb.Prepared:
+    return pb.Prepared(quorum=v.quorum, step=v.step, digest=v.digest)
+
+
+def prepared_from_proto(p: pb.Prepared) -> Prepared:
+    return Prepared(check_whole(p.quorum, "prepared quorum"), check_whole(p.step, "prepared step"), p.digest)
 
 
 def member_to_proto(v: Member) -> pb.Member:
-    p = v.prepared
     return pb.Member(
         replica_id=v.replica_id,
         address=v.address,
@@ -118,29 +136,31 @@ def member_to_proto(v: Member) -> pb.Member:
         commit_failures=v.commit_failures,
         data=v.data,
         handles=v.handles,
-        prepared=None if p is None else pb.Prepared(quorum=p.quorum, step=p.step, digest=p.digest),
+        prepared=None if v.prepared is None else prepared_to_proto(v.prepared),
         library=v.library,
+        carried=v.carried,
     )
 
 
 def member_from_proto(p: pb.Member) -> Member:
-    prepared = None
-    if p.HasField("prepared"):
-        q = p.prepared
-        prepared = Prepared(_whole(q.quorum, "prepared quorum"), _whole(q.step, "prepared step"), q.digest)
+    if len(p.carried) > MAX_CARRIED:
+        raise RefusedError(
+            f"A message was refused: a member was a carrier of {len(p.carried)} quorums, at most {MAX_CARRIED} are allowed."
+        )
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=_text(p.address, "address"),
-        store_address=_text(p.store_address, "store address"),
+        address=check_text(p.address, "address"),
+        store_address=check_text(p.store_address, "store address"),
         state=state_from_proto(p.state),
         torn=p.torn,
-        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        world_size=check_whole(p.world_size, "world size", MAX_RANKS),
         shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        data=_text(p.data, "data", MAX_DATA),
-        handles=_texts(p.handles, "handles", MAX_RANKS),
-        prepared=prepared,
-        library=_text(p.library, "library", 128),
+        commit_failures=check_whole(p.commit_failures, "commit_failures"),
+        data=check_text(p.data, "data", MAX_DATA),
+        handles=check_texts(p.handles, "handles", MAX_RANKS),
+        prepared=prepared_from_proto(p.prepared) if p.HasField("prepared") else None,
+        library=check_text(p.library, "library", 128),
+        carried=tuple(check_whole(q, "carried quorum") for q in p.carried),
     )
 
 
@@ -162,12 +182,12 @@ def quorum_from_proto(p: pb.Quorum) -> Quorum:
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {MAX_MEMBERS} are allowed."
         )
     return Quorum(
-        id=_whole(p.id, "quorum id"),
-        config_id=_whole(p.config_id, "config id"),
-        number=_whole(p.number, "quorum number"),
+        id=check_whole(p.id, "quorum id"),
+        config_id=check_whole(p.config_id, "config id"),
+        number=check_whole(p.number, "quorum number"),
         members=tuple(member_from_proto(x) for x in p.members),
         created=check_seconds(p.created, "created"),
-        granted_through=_whole(p.granted_through, "granted_through"),
+        granted_through=check_whole(p.granted_through, "granted_through"),
         lease=check_seconds(p.lease_s, "lease"),
     )
 
@@ -185,6 +205,7 @@ def hello_to_proto(v: m.Hello, group_id: str) -> pb.Hello:
         boot_id=v.boot_id,
         library=v.library,
         wire=wire.WIRE,
+        runs_on=v.runs_on,
     )
 
 
@@ -193,13 +214,14 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         session=session,
         replica_id=check_replica_id(p.replica_id),
         life=life_from_proto(p.life),
-        address=_text(p.address, "address"),
+        address=check_text(p.address, "address"),
         state=state_from_proto(p.state),
         quorum=quorum_from_proto(p.quorum) if p.HasField("quorum") else None,
-        granted_through=_whole(p.granted_through, "granted_through"),
+        granted_through=check_whole(p.granted_through, "granted_through"),
         lease_left=check_seconds(p.lease_left_s, "lease_left"),
-        boot_id=_text(p.boot_id, "boot id", 128),
-        library=_text(p.library, "library", 128),
+        boot_id=check_text(p.boot_id, "boot id", 128),
+        library=check_text(p.library, "library", 128),
+        runs_on=p.runs_on,
     )
 
 
@@ -207,24 +229,55 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
     """What a session says after its hello, as an event of the lighthouse."""
     kind = up.WhichOneof("kind")
     if kind == "join":
-        suspects = _texts(up.join.suspects, "suspects", MAX_MEMBERS)
-        member = up.join.member
-        traits = traits_codec.from_proto(member.traits) if member.HasField("traits") else None
-        return m.Join(session, member_from_proto(member), _reason(up.join.reason), suspects, traits)
+        return _join_from_proto(session, up.join)
+    if kind == "progress":
+        p = up.progress
+        return m.Progress(
+            session,
+            check_whole(p.quorum_id, "quorum id"),
+            check_whole(p.step, "step"),
+            check_whole(p.number, "number"),
+            check_seconds(p.step_seconds, "step_seconds"),
+        )
     if kind == "leave":
         return m.Leave(session, state_from_proto(up.leave.state))
     if kind == "healed":
-        return m.Healed(session, _whole(up.healed.step, "step"))
+        return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
         return m.Heard(session)
-    raise RefusedError("A session sends one hello, then join, leave, healed and ping; something else came.")
+    raise RefusedError("A session sends one hello, then join, progress, leave, healed and ping; something else came.")
+
+
+def _join_from_proto(session: int, p: pb.Join) -> m.Join:
+    return m.Join(
+        session=session,
+        member=member_from_proto(p.member),
+        reason=check_reason(p.reason),
+        suspects=check_texts(p.suspects, "suspects", MAX_MEMBERS),
+        traits=traits_codec.from_proto(p.member.traits) if p.member.HasField("traits") else None,
+        number=check_whole(p.number, "number"),
+        step_seconds=check_seconds(p.step_seconds, "step_seconds"),
+    )
 
 
 def join_bytes(effect: m.SendJoin) -> bytes:
-    join = pb.Join(member=member_to_proto(effect.member), reason=effect.reason.value, suspects=effect.suspects)
+    join = pb.Join(
+        member=member_to_proto(effect.member),
+        reason=effect.reason.value,
+        suspects=effect.suspects,
+        number=effect.number,
+        step_seconds=effect.step_seconds,
+    )
     if effect.traits is not None:  # only here: in a quorum they would come back to everybody at every step
         join.member.traits.CopyFrom(traits_codec.to_proto(effect.traits))
     return pb.Up(join=join).SerializeToString()
+
+
+def progress_bytes(effect: m.SendProgress) -> bytes:
+    progress = pb.Progress(
+        quorum_id=effect.quorum_id, step=effect.step, number=effect.number, step_seconds=effect.step_seconds
+    )
+    return pb.Up(progress=progress).SerializeToString()
 
 
 def leave_bytes(effect: m.SendLeave) -> bytes:
@@ -236,13 +289,24 @@ def quorum_bytes(quorum: Quorum) -> bytes:
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
 
 
+def grant_bytes(effect: m.Extend) -> bytes:
+    """A whole `Down` message."""
+    grant = pb.Grant(
+        quorum_id=effect.quorum_id,
+        granted_through=effect.granted_through,
+        lease_s=effect.lease,
+        number=effect.number,
+    )
+    return pb.Down(grant=grant).SerializeToString()
+
+
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
     return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason)
 
 
 def over_from_proto(p: pb.Over) -> m.OverArrived:
-    lost = _texts(p.lost, "lost", MAX_MEMBERS)
-    return m.OverArrived(_whole(p.quorum_id, "quorum id"), lost, _text(p.reason, "reason"))
+    lost = check_texts(p.lost, "lost", MAX_MEMBERS)
+    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_text(p.reason, "reason"))
 
 
 def down_to_event(down: pb.Down) -> m.GroupEvent | None:
@@ -250,12 +314,20 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
     kind = down.WhichOneof("kind")
     if kind == "quorum":
         return m.QuorumArrived(quorum_from_proto(down.quorum))
+    if kind == "grant":
+        p = down.grant
+        return m.GrantArrived(
+            check_whole(p.quorum_id, "quorum id"),
+            check_whole(p.granted_through, "granted_through"),
+            check_seconds(p.lease_s, "lease"),
+            check_whole(p.number, "number"),
+        )
     if kind == "over":
         return over_from_proto(down.over)
     if kind == "fenced":
-        return m.FencedArrived(_text(down.fenced.by, "fenced by"))
+        return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
-        return m.RefusedArrived(_text(down.refused.sentence, "sentence"))
+        return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
     return None
 
 
@@ -266,82 +338,13 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
     """A supervisor's report as an event of the roster."""
     kind = up.WhichOneof("kind")
     if kind == "started":
-        life = _text(up.started.life, "life token", 512)
-        return r.LifeStarted(group, _whole(up.started.attempt, "attempt"), life)
+        life = check_text(up.started.life, "life token", 512)
+        return r.LifeStarted(group, check_whole(up.started.attempt, "attempt"), life)
     if kind == "exited":
         x = up.exited
-        life, reason = _text(x.life, "life token", 512), _text(x.reason, "reason")
-        return r.LifeExited(group, _whole(x.attempt, "attempt"), life, x.code, reason)
-    return r.SupervisorFinished(group, up.done.code, _text(up.done.sentence, "sentence"))
-
-
-# --- ranks and their group server ------------------------------------------------------------------------------------
-
-
-def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuorumRequest:
-    return peer_pb.ManagerQuorumRequest(
-        group_rank=v.rank,
-        step=v.state.step,
-        checkpoint_metadata=v.checkpoint_metadata,
-        shrink_only=v.shrink_only,
-        init_sync=init_sync,
-        commit_failures=v.commit_failures,
-        reconfigure_handle=v.handle,
-        committed_in=v.state.committed_in,
-        torn=v.torn,
-        reason=v.reason.value,
-        suspects=v.suspects,
-        ours=ours,
-        traits=traits_codec.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
-    )
-
-
-def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
-    return m.Ask(
-        call=call,
-        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
-        state=State(_whole(p.step, "step"), _whole(p.committed_in, "committed_in")),
-        torn=p.torn,
-        shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        checkpoint_metadata=_text(p.checkpoint_metadata, "checkpoint metadata"),
-        handle=_text(p.reconfigure_handle, "reconfigure handle"),
-        reason=_reason(p.reason),
-        suspects=_texts(p.suspects, "suspects", MAX_MEMBERS),
-        traits=traits_codec.from_bytes(p.traits) if p.traits else None,
-    )
-
-
-def plan_bytes(plan: Plan) -> bytes:
-    """A ManagerQuorumResponse for a rank that runs the peer's library."""
-    return bytes(
-        peer_pb.ManagerQuorumResponse(
-            quorum_id=plan.config_id,
-            recover_src_manager_address=plan.sources[0].address if plan.heal and plan.sources else "",
-            recover_src_replica_rank=plan.source_rank,
-            recover_dst_replica_ranks=plan.dst_ranks,
-            store_address=plan.store_address,
-            max_step=plan.top.step,
-            max_replica_rank=plan.max_replica_rank,
-            max_world_size=plan.max_world_size,
-            replica_rank=plan.replica_rank,
-            replica_world_size=plan.replica_world_size,
-            heal=plan.heal,
-            commit_failures=plan.commit_failures,
-            replica_ids=plan.replica_ids,
-            reconfigure_handles=plan.handles,
-        ).SerializeToString()
-    )
-
-
-def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
-    return m.Vote(
-        call=call,
-        rank=_whole(p.group_rank, "group rank", MAX_RANKS),
-        step=_whole(p.step, "step"),
-        quorum_id=_whole(p.quorum_id, "quorum id"),
-        ok=p.should_commit,
-    )
+        life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
+        return r.LifeExited(group, check_whole(x.attempt, "attempt"), life, x.code, reason)
+    return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
 
 
 def check_heartbeat(value: float) -> float:
@@ -369,14 +372,14 @@ def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
 def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=_text(p.address, "address"),
-        store_address=_text(p.store_address, "store address"),
-        state=State(_whole(p.step, "step")),
-        world_size=_whole(p.world_size, "world size", MAX_RANKS),
+        address=check_text(p.address, "address"),
+        store_address=check_text(p.store_address, "store address"),
+        state=State(check_whole(p.step, "step")),
+        world_size=check_whole(p.world_size, "world size", MAX_RANKS),
         shrink_only=p.shrink_only,
-        commit_failures=_whole(p.commit_failures, "commit_failures"),
-        data=_text(p.data, "data", MAX_DATA),
-        handles=_texts(p.reconfigure_handles, "handles", MAX_RANKS),
+        commit_failures=check_whole(p.commit_failures, "commit_failures"),
+        data=check_text(p.data, "data", MAX_DATA),
+        handles=check_texts(p.reconfigure_handles, "handles", MAX_RANKS),
     )
 
 

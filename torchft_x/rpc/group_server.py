@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -23,8 +24,9 @@ from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, check_resolvable, parse_address
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.group_service import GroupService
-from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push, QuorumReply
+from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.notifier import Notifier
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,8 @@ class GroupServer:
     `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
     `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
     needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
-    by default the process exits with 1, as the peer's.
+    by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
+    `commit_vote`: the group votes with the others before it commits; equal in all groups.
 
     Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
     """
@@ -71,6 +74,8 @@ class GroupServer:
         quorum_retries: int = 0,
         boot_id: str | None = None,
         on_kill: Callable[[str], None] | None = None,
+        runs_on: bool = False,
+        commit_vote: bool = False,
     ) -> None:
         del quorum_retries
         settings = GroupSettings(
@@ -81,6 +86,8 @@ class GroupServer:
             life=life or Life(started=time.time()),
             token=check_token(token),
             boot_id=wire.boot_id() if boot_id is None else boot_id,
+            runs_on=runs_on,
+            commit_vote=commit_vote,
         )
         self.replica_id = replica_id  # as given
         self.world_size = world_size  # ranks of the group
@@ -151,6 +158,7 @@ class GroupServer:
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
         traits: Traits | None = None,
+        step_seconds: float = 0.0,
         timeout: float,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
@@ -167,13 +175,18 @@ class GroupServer:
             reason=reason,
             suspects=suspects,
             traits=traits,
+            step_seconds=step_seconds,
         )
         return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
 
+    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
+        """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
+        mine = replace(vote, call=next(self._ids))
+        return self._wait(mine.call, lambda w: self._shell.vote(mine, w), lambda: self._shell.why_no_vote(), timeout)
+
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote and wait for the group's decision: (commit?, why not)."""
-        vote = m.Vote(next(self._ids), group_rank, step, quorum_id, ok)
-        reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)
+        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
 
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:

@@ -17,11 +17,12 @@ from typing import Any
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
 from torchft_x.core.group import Group, GroupConfig
-from torchft_x.core.types import Life, Quorum, group_of
+from torchft_x.core.types import Life, group_of
 from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc import codec, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import metadata
 from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
 
@@ -35,22 +36,6 @@ Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Push = m.PushOver | m.PushEnd
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumReply:
-    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
-
-    quorum: Quorum
-    lease_until: float
-
-
-@dataclass(frozen=True, slots=True)
-class VoteReply:
-    """Whether every rank of the group commits, and if not, why."""
-
-    commit: bool
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings:
     """What a group server needs to know about its group."""
@@ -62,6 +47,8 @@ class GroupSettings:
     life: Life
     token: str | None
     boot_id: str
+    runs_on: bool
+    commit_vote: bool
 
 
 class GroupShell:
@@ -82,6 +69,8 @@ class GroupShell:
             library=LIBRARY,
             life=settings.life,
             boot_id=settings.boot_id,
+            runs_on=settings.runs_on,
+            commit_vote=settings.commit_vote,
         )
         self._machine = Group(config, time.monotonic())  # decides
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
@@ -143,11 +132,11 @@ class GroupShell:
         """One rank wants a quorum; `waiter` gets a `QuorumReply`."""
         self._open(event, waiter)
 
-    def vote(self, event: m.Vote, waiter: Waiter) -> None:
+    def vote(self, event: m.Vote | m.Crossed, waiter: Waiter) -> None:
         """One rank votes; `waiter` gets a `VoteReply`."""
         self._open(event, waiter)
 
-    def _open(self, event: m.Ask | m.Vote, waiter: Waiter) -> None:
+    def _open(self, event: m.Ask | m.Vote | m.Crossed, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
         self._ranks[event.call] = event.rank
         self._feed(event)
@@ -202,10 +191,15 @@ class GroupShell:
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, m.SendJoin):
             self._uplink.send(codec.join_bytes(effect))
+        elif isinstance(effect, m.SendProgress):
+            self._uplink.send(codec.progress_bytes(effect))
         elif isinstance(effect, m.SendLeave):
             self._uplink.send(codec.leave_bytes(effect))
         elif isinstance(effect, m.AnswerQuorum):
-            self._resolve(effect.calls, QuorumReply(effect.quorum, effect.lease_until))
+            reply = QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit)
+            self._resolve(effect.calls, reply)
+        elif isinstance(effect, m.AnswerPrepared):
+            self._resolve(effect.calls, VoteReply(False, "", prepared=True, row=effect.vote))
         elif isinstance(effect, m.AnswerVote):
             self._resolve(effect.calls, VoteReply(effect.commit, effect.reason))
         elif isinstance(effect, m.FailCalls):
