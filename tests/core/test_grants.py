@@ -18,6 +18,7 @@ from torchft_x.core.messages import (
     Progress,
     QuorumArrived,
     SendJoin,
+    SendOver,
     SendProgress,
     SessionDown,
     SessionUp,
@@ -57,6 +58,23 @@ class TestLighthouse:
         assert s.granted(s.boundary("b:1", 1)) == [11]
         assert s.lighthouse.current is not None
         assert s.lighthouse.current.number == 1  # still the same quorum
+
+    def test_at_step_0_all_carry_but_most_have_healed(self) -> None:
+        """They say so at the next boundary, where another has been granted more already."""
+        s = Lights()
+        s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        cur = s.lighthouse.current
+        assert cur is not None
+        here = member("b:1", State(1, cur.id), shrink_only=True)
+        assert s.granted(s.feed(Join(s.sessions["b:1"], here, JoinReason.HEALED, number=1))) == [11]
+
+    def test_whoever_stands_still_inside_a_grant_releases_the_others(self) -> None:
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        effects = s.boundary("b:1", 1, commit_failures=1)
+        assert [(e.quorum_id, e.sessions) for e in of(SendOver, effects)] == [(first.id, (s.sessions["a:1"],))]
 
     def test_one_number_for_all(self) -> None:
         s = Lights()
@@ -281,7 +299,7 @@ class TestGroup:
         assert of(AnswerQuorum, s.ask(1, 2))
 
     def test_trouble_goes_to_the_lighthouse(self) -> None:
-        for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}, {"shrink_only": True}):
+        for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}):
             s = Stage().granted(11)
             s.commit(1)
             assert of(SendJoin, s.ask(step=2, **fields)), fields
@@ -290,6 +308,16 @@ class TestGroup:
         s.feed(OverArrived(7, (), "why"))
         (join,) = of(SendJoin, s.ask(step=2))
         assert join.reason is JoinReason.REJOINED
+
+    def test_the_healed_and_those_that_want_no_newcomers_run_on(self) -> None:
+        for fields in ({"reason": JoinReason.HEALED}, {"shrink_only": True}):
+            s = Stage().granted(11)
+            s.commit(1)
+            assert of(AnswerQuorum, s.ask(step=2, **fields)), fields
+            s = Stage()
+            s.commit(0)
+            (join,) = of(SendJoin, s.ask(step=1, **fields))
+            assert of(AnswerQuorum, s.grant(11, join.number)), fields
 
     def test_R16_without_a_session_it_runs_on_until_the_lease_ends(self) -> None:
         s = Stage().granted(2)

@@ -130,7 +130,7 @@ def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit
 digests = st.integers(0, 2**64 - 1)
 
 
-@given(st.booleans(), numbers, numbers, digests, st.integers(0, codec.MAX_MEMBERS), st.booleans())
+@given(st.booleans(), st.integers(0, 2**61), numbers, digests, st.integers(0, codec.MAX_MEMBERS), st.booleans())
 def test_both_rounds_of_a_vote_survive(
     ok: bool, step: int, quorum: int, digest: int, contributors: int, broken: bool
 ) -> None:

@@ -63,10 +63,11 @@ class Grants:
         return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
 
     def _may_run_on(self, record: Record, member: Member, reason: JoinReason, number: int) -> bool:
-        """Whether this join asks for nothing but more steps in the present quorum."""
+        """Whether this join asks for nothing but more steps in the present quorum. Without a next quorum there are no
+        newcomers either (`shrink_only`), and whoever has healed contributes already or is not granted more."""
         tenure = self._tenure
         here = tenure.holds_current(record) and member.state.committed_in == tenure.quorum_id
-        plain = reason is JoinReason.BOUNDARY and not (member.torn or member.shrink_only)
+        plain = reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (member.torn or member.commit_failures)
         return bool(here and plain and number and not tenure.broken and not record.lost)
 
     def _grow(self, step: int, step_seconds: float) -> None:

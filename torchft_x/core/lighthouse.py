@@ -239,9 +239,14 @@ class Lighthouse:
         self._tenure.recount(record)
 
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
-        wrong = record.join is not None and record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
+        if record.join is None:
+            return effects
+        state, tenure = record.join.member.state, self._tenure
+        behind = state.committed_in == tenure.quorum_id and state.step < tenure.granted_through
+        wrong = behind or record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         if wrong and self._tenure.holds_current(record) and not self._tenure.broken:
             effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
         return effects

@@ -8,7 +8,7 @@ not by the step alone, a torn member always heals, and healing stays within one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from torchft_x.core.types import Member, Quorum, State
@@ -96,6 +96,11 @@ def plan(
         handles=tuple(m.handles[group_rank] if group_rank < len(m.handles) else "" for m in members),
         commit_failures=max(m.commit_failures for m in members),
     )
+
+
+def later(plan: Plan, base: State) -> Plan:
+    """The plan for a later step of the same quorum, which all members carry: what `plan` with `base` would say."""
+    return replace(plan, top=base, heal=False, sources=(), source_rank=None, dst_ranks=())
 
 
 def participation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc import codec, rank_codec, wire
+from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -95,6 +97,7 @@ class GroupClient:
         (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
         `UnreachableError`.
         """
+        del init_sync
         ask = m.Ask(
             call=0,
             rank=group_rank,
@@ -106,11 +109,20 @@ class GroupClient:
             handle=handle,
             reason=reason,
             suspects=suspects,
-            traits=None if traits is self._told else traits,
+            traits=traits,
             step_seconds=step_seconds,
         )
-        held = self._held
-        request = rank_codec.ask_to_proto(ask, init_sync=init_sync, ours=True, holds=held.id if held else 0)
+        return self._fetch(ask, timeout)
+
+    def ask(self, ask: m.Ask) -> Asked:
+        """Ask for a quorum (`call` is not used). Nothing is sent before the answer is waited for."""
+        return Asked(None, lambda timeout: self._fetch(ask, timeout))
+
+    def _fetch(self, ask: m.Ask, timeout: float) -> QuorumReply:
+        held, traits = self._held, ask.traits
+        ask = replace(ask, traits=None if traits is self._told else traits)
+        # init_sync is for ranks that get a plan; we get the whole quorum, and its reader decides
+        request = rank_codec.ask_to_proto(ask, init_sync=True, ours=True, holds=held.id if held else 0)
         data = self._call(self._quorum, request, timeout)
         self._told = traits
         reply = rank_codec.quorum_reply_from_bytes(data, held, who=self._what, now=time.monotonic())
@@ -196,6 +208,7 @@ class LocalGroupClient:
         self._server = server  # closed by close()
         self._token = check_token(token)  # for other groups' servers
         self.address = server.address()  # of the group server
+        self.ask = server.ask
         self.quorum = server.quorum
         self.vote = server.vote
         self.should_commit = server.should_commit

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
 
@@ -23,6 +23,7 @@ from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import AddressError, DeadlineError
 from torchft_x.net import Address, any_host, check_resolvable, parse_address
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.group_service import GroupService
 from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.notifier import Notifier
@@ -42,8 +43,6 @@ OnOver = Callable[[int, tuple[str, ...], str], None]
 """Called with (quorum id, lost replica ids, reason): release that quorum's collectives now."""
 OnEnd = Callable[[str, bool], None]
 """Called with (sentence, fenced): this group must stop."""
-
-T = TypeVar("T")
 
 
 class GroupServer:
@@ -144,6 +143,15 @@ class GroupServer:
 
     # --- direct calls --------------------------------------------------------------------------------------------------
 
+    def ask(self, ask: m.Ask) -> Asked:
+        """Ask for a quorum (`call` is not used). Inside a grant the answer is there at once. See `GroupClient.ask`."""
+        mine = replace(ask, call=next(self._ids))
+        reply = self._shell.submit(mine)
+        if isinstance(reply, QuorumReply):
+            return Asked(reply)
+        waiter: Any = reply
+        return Asked(None, lambda timeout: self._wait(mine.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
+
     def quorum(
         self,
         *,
@@ -164,7 +172,7 @@ class GroupServer:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
         ask = m.Ask(
-            call=next(self._ids),
+            call=0,
             rank=group_rank,
             state=state,
             torn=torn,
@@ -177,12 +185,15 @@ class GroupServer:
             traits=traits,
             step_seconds=step_seconds,
         )
-        return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
+        return self.ask(ask).wait(timeout)
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
         mine = replace(vote, call=next(self._ids))
-        return self._wait(mine.call, lambda w: self._shell.vote(mine, w), lambda: self._shell.why_no_vote(), timeout)
+        reply = self._shell.submit(mine)
+        if isinstance(reply, VoteReply):
+            return reply
+        return self._wait(mine.call, reply, lambda: self._shell.why_no_vote(), timeout)
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
@@ -201,21 +212,8 @@ class GroupServer:
 
         loop.post(begin)
 
-    def _wait(
-        self,
-        call: int,
-        begin: Callable[[concurrent.futures.Future[Any]], None],
-        why: Callable[[], str],
-        timeout: float,
-    ) -> Any:
-        """Hand a request to the loop and wait for its answer; at the deadline take it back and say why."""
-        waiter: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def start() -> None:
-            try:
-                begin(waiter)
-            except Exception as e:
-                waiter.set_exception(e)
+    def _wait(self, call: int, waiter: Any, why: Callable[[], str], timeout: float) -> Any:
+        """Wait for an answer; at the deadline take the request back and say why."""
 
         def give_up() -> None:
             sentence = why()
@@ -223,7 +221,6 @@ class GroupServer:
             if not waiter.done():
                 waiter.set_exception(DeadlineError(sentence))
 
-        loop.post(start)
         concurrent.futures.wait([waiter], timeout)
         if not waiter.done():
             loop.post(give_up)

@@ -61,7 +61,7 @@ class GroupService:
         p = codec.parse(peer_pb.ManagerQuorumRequest, request, "request")
         ask = rank_codec.ask_from_proto(next(self._ids), p)
         waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
-        self._shell.ask(ask, waiter)
+        self._shell.take(ask, waiter)
         reply: QuorumReply = await answer(
             waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
         )
@@ -81,7 +81,7 @@ class GroupService:
         p = codec.parse(peer_pb.ShouldCommitRequest, request, "request")
         vote = rank_codec.vote_from_proto(next(self._ids), p)
         waiter: asyncio.Future[VoteReply] = asyncio.get_running_loop().create_future()
-        self._shell.vote(vote, waiter)
+        self._shell.take(vote, waiter)
         reply: VoteReply = await answer(
             waiter, context, gone=lambda: self._shell.gone(vote.call), why=self._shell.why_no_vote
         )

@@ -29,7 +29,7 @@ class Guard:
         self.events = events
         self._pg = pg
         self._log = log
-        self._plan: Plan | None = None  # of the quorum in hand or the last one
+        self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
         self._broken = True  # the process group must be made anew even if its members stay
         self._config_id = 0  # of the newest configure that was begun
@@ -40,7 +40,7 @@ class Guard:
     def begin(self, plan: Plan, rank: int | None, size: int) -> None:
         """A quorum is in hand from here on."""
         with self.lock:
-            self._plan = plan
+            self.plan = plan
             self.step.begin(plan.quorum_id, plan.top, rank, size)
 
     def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
@@ -132,9 +132,9 @@ class Guard:
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:
         """Members the lighthouse should look at: those the error names, else all others."""
-        if self._plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
+        if self.plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
             return ()
         if named := tuple(getattr(error, "suspects", ())):
             return named
-        ids = self._plan.replica_ids
-        return ids[: self._plan.replica_rank] + ids[self._plan.replica_rank + 1 :]
+        ids = self.plan.replica_ids
+        return ids[: self.plan.replica_rank] + ids[self.plan.replica_rank + 1 :]

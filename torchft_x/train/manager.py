@@ -170,7 +170,9 @@ class Manager:
             in_place=waits, counts_after_heal=not self._use_async_quorum and allow_heal,
         )  # fmt: skip
         self._round = round
-        if waits:
+        if round.runs_on():
+            self.wait_quorum()
+        elif waits:
             round.run()
             self.wait_quorum()
         else:

@@ -12,18 +12,22 @@ import time
 from typing import Any
 
 from torchft_x.core import recovery
+from torchft_x.core.messages import Ask
 from torchft_x.core.recovery import Plan
-from torchft_x.core.step import LocalVote, Outcome, Terms
+from torchft_x.core.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import Quorum, State, group_number
 from torchft_x.errors import DeadlineError, StepError, TransferError
+from torchft_x.rpc.asked import Asked
+from torchft_x.rpc.rank_codec import QuorumReply
 from torchft_x.train.parts import Parts
 
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
 
 
 class Round:
-    """See the module. `run` is called once, on the training thread or beside it; it reports and never raises.
+    """See the module. `run` is called once, on the training thread or beside it, unless the group `runs_on`; both report
+    and never raise.
 
     Args:
         in_place: the heal may overwrite the live tensors now, because the training thread waits for it.
@@ -49,6 +53,7 @@ class Round:
         self.quorum: Quorum | None = None  # set before `ready`, unless error
         self._changed = False  # something happened: other members, a new process group, a heal
         self._began = time.monotonic()
+        parts.pace.begin(self._began)
         self._parts = parts
         self._terms = terms
         self._traits = traits  # what must be alike in all groups
@@ -58,6 +63,7 @@ class Round:
         self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
+        self._asked: Asked | None = None  # the question, if it has been put
         self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
 
     # --- the training thread ------------------------------------------------------------------------------------------
@@ -102,9 +108,33 @@ class Round:
 
     # --- the quorum ---------------------------------------------------------------------------------------------------
 
+    def runs_on(self) -> bool:
+        """Ask. True if the group goes on in the quorum it holds and the answer came at once: everything is there and
+        nothing has changed, so there is nothing to `run`."""
+        try:
+            self._asked = self._parts.link.client.ask(self._ask())
+            reply = self._asked.reply
+            before = self._parts.guard.plan
+            if reply is None or reply.base is None or before is None or before.quorum_id != reply.quorum.id:
+                return False
+            plan = self._begin(reply)
+        except Exception as e:
+            self.error = self._unanswered(e)
+        else:
+            self._configure(plan)
+            if before.dst_ranks:
+                self._parts.transport.disallow_checkpoint()
+        self.ready.set()
+        self.done.set()
+        return True
+
     def run(self) -> None:
         try:
-            plan = self._ask()
+            try:
+                asked = self._asked or self._parts.link.client.ask(self._ask())
+                plan = self._begin(asked.wait(self._timeout))
+            except Exception as e:
+                raise self._unanswered(e) from None
             self._configure(plan)
             self.ready.set()
             if self._allow_heal:
@@ -116,28 +146,39 @@ class Round:
             self.ready.set()
             self.done.set()
 
-    def _ask(self) -> Plan:
-        """The quorum and what it means for this rank. Raises what kept it from coming."""
+    def _ask(self) -> Ask:
         p, t = self._parts, self._terms
-        try:
-            reply = p.link.client.quorum(
-                group_rank=p.options.group_rank,
-                state=t.state,
-                torn=t.torn,
-                checkpoint_metadata=p.transport.metadata(),
-                shrink_only=self._shrink_only,
-                init_sync=p.init_sync,
-                commit_failures=t.commit_failures,
-                reason=t.reason,
-                suspects=t.suspects,
-                traits=self._traits,
-                timeout=self._timeout,
-            )
-            plan = recovery.plan(reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync)
-        except Exception:
-            with p.guard.lock:
+        return Ask(
+            call=0,
+            rank=p.options.group_rank,
+            state=t.state,
+            torn=t.torn,
+            shrink_only=self._shrink_only,
+            commit_failures=t.commit_failures,
+            checkpoint_metadata=p.transport.metadata(),
+            reason=t.reason,
+            suspects=t.suspects,
+            traits=self._traits,
+            step_seconds=p.pace.seconds,
+        )
+
+    def _unanswered(self, error: Exception) -> Exception:
+        p = self._parts
+        with p.guard.lock:
+            if p.step.phase is Phase.ASKING:
                 p.step.unanswered()
-            raise
+        return error
+
+    def _begin(self, reply: QuorumReply) -> Plan:
+        """The quorum is here: what it means for this rank. Raises what makes it of no use."""
+        p = self._parts
+        before = p.guard.plan
+        if reply.base is not None and before is not None and before.quorum_id == reply.quorum.id:
+            plan = recovery.later(before, reply.base)
+        else:
+            plan = recovery.plan(
+                reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync, base=reply.base
+            )
         rank, size = recovery.participation(
             plan,
             contributes_after_heal=self._counts_after_heal,
@@ -145,8 +186,15 @@ class Round:
             min_replica_size=p.min_replica_size,
         )
         self.quorum = reply.quorum
+        p.guard.begin(plan, rank, size)
+        if self._previous is None or self._previous.id != reply.quorum.id:
+            self._compare(plan, size, reply.quorum)
+        return plan
+
+    def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
+        """Tell if the new quorum differs from the one before by more than its id."""
         before = self._previous
-        carriers = {m.replica_id for m in reply.quorum.carriers}
+        carriers = {m.replica_id for m in quorum.carriers}
         self._changed = (
             before is None
             or before.config_id != plan.config_id
@@ -154,14 +202,12 @@ class Round:
             or bool(plan.dst_ranks)
             or carriers != {m.replica_id for m in before.carriers}
         )
-        p.guard.begin(plan, rank, size)
         if self._changed:
-            p.events.emit(
+            self._parts.events.emit(
                 "quorum", quorum=plan.quorum_id, number=plan.number, step=plan.top.step,
                 participants=size, members=plan.replica_ids, heal=plan.heal,
                 healing=[r for r in plan.replica_ids if r not in carriers],
             )  # fmt: skip
-        return plan
 
     def _configure(self, plan: Plan) -> None:
         p, o = self._parts, self._parts.options
