@@ -54,6 +54,8 @@ class Options:
     """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
     run_dir: str | None
     """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
+    commit_vote: bool = True
+    """Groups vote with each other before each commit."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -94,6 +96,7 @@ def resolve(
     store_addr: str | None,
     store_port: int | None,
     token: str | None,
+    commit_vote: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -125,6 +128,7 @@ def resolve(
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
+        commit_vote=commit_vote,
     )
 
 

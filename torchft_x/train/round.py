@@ -51,6 +51,9 @@ class Round:
         self.done = threading.Event()  # also the snapshot and the fetch
         self.error: Exception | None = None  # there is no quorum; raised to whoever needs it
         self.quorum: Quorum | None = None  # set before `ready`, unless error
+        self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
+        self.computed_at: State | None = None  # where gradients computed in it belong; None: they are good for nothing
+        self.heals = False  # this rank copies state first
         self._changed = False  # something happened: other members, a new process group, a heal
         self._began = time.monotonic()
         parts.pace.begin(self._began)
@@ -64,6 +67,7 @@ class Round:
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
         self._asked: Asked | None = None  # the question, if it has been put
+        self._plan: Plan | None = None  # between the quorum's arrival and `finish`
         self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
 
     # --- the training thread ------------------------------------------------------------------------------------------
@@ -128,7 +132,8 @@ class Round:
         self.done.set()
         return True
 
-    def run(self) -> None:
+    def run(self, *, finish: bool = True) -> None:
+        """Not `finish`: the state is being changed, so it is neither offered nor replaced until `finish` is called."""
         try:
             try:
                 asked = self._asked or self._parts.link.client.ask(self._ask())
@@ -137,14 +142,20 @@ class Round:
                 raise self._unanswered(e) from None
             self._configure(plan)
             self.ready.set()
-            if self._allow_heal:
-                self._offer(plan)
-                self._heal(plan)
+            if finish:
+                self.finish()
         except Exception as e:
             self.error = e
         finally:
             self.ready.set()
             self.done.set()
+
+    def finish(self) -> None:
+        """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
+        plan, self._plan = self._plan, None
+        if plan is not None and self._allow_heal:
+            self._offer(plan)
+            self._heal(plan)
 
     def _ask(self) -> Ask:
         p, t = self._parts, self._terms
@@ -185,8 +196,10 @@ class Round:
             mode=p.mode,
             min_replica_size=p.min_replica_size,
         )
-        self.quorum = reply.quorum
-        p.guard.begin(plan, rank, size)
+        self.quorum, self.heals = reply.quorum, plan.heal
+        self.ended = p.guard.begin(plan, rank, size, reply.commit)
+        self.computed_at = plan.top if self._in_place or not plan.heal else None
+        self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:
             self._compare(plan, size, reply.quorum)
         return plan
