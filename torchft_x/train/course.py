@@ -179,14 +179,18 @@ class Course:
                     return True
 
     def _may_redo(self, error: Exception | None) -> bool:
-        """Whether this step's gradients are worth another quorum. All its reductions must be among the kept ones: a
-        group that computes the step anew issues them all, in the same order."""
+        """Whether this step's gradients are worth another quorum."""
         p = self._parts
         with p.guard.lock:
             ready = p.step.may_redo and p.guard.ended is None
         good = error is None or isinstance(error, _TRANSPORT)
-        kept = bool(self._kept) and self._kept_works == len(self.works) and all(k.intact() for k in self._kept)
-        return self._redo and ready and good and kept and self.need_round().computed_at is not None
+        return ready and good and self._has_kept() and self.need_round().computed_at is not None
+
+    def _has_kept(self) -> bool:
+        """Whether the step can be reduced again unseen. All its reductions must be among the kept ones: a group that
+        computes the step anew issues them all, in the same order."""
+        whole = bool(self._kept) and self._kept_works == len(self.works)
+        return self._redo and whole and all(k.intact() for k in self._kept)
 
     def _ask_group(self, vote: LocalVote, limit: float) -> VoteReply:
         """The votes: inside the group, and between the groups if it asks for that. `prepared` in the answer: the step
@@ -258,7 +262,7 @@ class Course:
             return True
         round.finish()
         with p.guard.lock:
-            again = bool(self._kept) and not round.heals and p.step.redo(computed_at)
+            again = self._has_kept() and not round.heals and p.step.redo(computed_at)
         if not again:
             with p.guard.lock:
                 outcome = p.step.drop(vote, ended.reason if ended is not None else "")
