@@ -24,11 +24,12 @@ from torchft_x.errors import ConfigError
 from torchft_x.train import work
 from torchft_x.train.course import Course, Kept
 from torchft_x.train.declare import Declarations
+from torchft_x.train.healing import read_state
 from torchft_x.train.options import Seconds, resolve, seconds
 from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
 from torchft_x.train.refusal import end_with_a_sentence
-from torchft_x.train.round import Round, read_state
+from torchft_x.train.round import Round
 from torchft_x.train.states import DEFAULT_KEY, StateDicts
 from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
 from torchft_x.transfer.flatten import check_sendable
