@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from torchft_x.core.formation import Situation
-from torchft_x.core.types import JoinReason
+from torchft_x.core.types import JoinReason, State
 
 
 def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
@@ -41,8 +41,8 @@ def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
         if before is None or now.torn:
             continue
         was_carrier = not before.torn and before.state == top
-        stands_at_top = top is None or now.state >= top
-        heir = heir or was_carrier or stands_at_top
+        has_committed = now.state > (top or State())
+        heir = heir or was_carrier or has_committed
     all_over = all(r in names or r in s.over for r in old)
     if not heir and not all_over:
         return None

@@ -111,9 +111,14 @@ class TestSuccession:
         s = situation(asks("b"), self.HEALING, lost={"a"})
         assert "No candidate holds the newest state of q1 (step 4 (quorum 3)), and a may still" in waits(s)
 
-    def test_R9a_a_healed_member_at_the_top_follows(self) -> None:
-        assert formed(situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"})) == ["b"]
+    def test_R9a_a_healed_member_follows_once_it_has_committed(self) -> None:
         assert formed(situation(asks("b", state=State(5, 10)), self.HEALING, lost={"a"})) == ["b"]
+
+    def test_R9a_healing_to_the_top_is_not_enough(self) -> None:
+        """a may have committed step 5: b took part in it with zeros and nothing to remember it by."""
+        s = situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"})
+        assert "a may still commit" in waits(s)
+        assert formed(situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
 
     def test_R9a_a_stranger_does_not_whatever_its_state(self) -> None:
         s = situation(asks("n", state=State(9, 9)), Q1, lost={"a", "b"}, over={"a"})

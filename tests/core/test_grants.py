@@ -9,6 +9,7 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.messages import (
     AnswerQuorum,
     Ask,
+    CallGone,
     Extend,
     GrantArrived,
     GroupEffect,
@@ -202,6 +203,12 @@ class TestLighthouse:
         s.join("c:1")  # pending from the start
         assert s.granted(s.boundary("b:1", 15)) == [20]
 
+    def test_trouble_is_not_answered_by_a_grant(self) -> None:
+        for fields in ({"torn": True}, {"commit_failures": 1}):
+            s = Lights()
+            s.start("a:1", "b:1")
+            assert s.granted(s.boundary("a:1", 1, **fields)) == [], fields
+
     def test_the_size_of_a_grant_has_a_limit(self) -> None:
         s = Lights(grant_steps=4)
         s.start("a:1")
@@ -359,6 +366,50 @@ class TestGroup:
         s.feed(SessionUp())
         s.grant(50, progress.number)
         assert s.group.lease_until == 120.0
+
+    def test_a_grant_that_comes_after_the_lease_is_answered_by_another_join(self) -> None:
+        """L1: the lighthouse takes the join for answered. Found by tests.sim.explore."""
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        s.now = 121.0  # stopped, or cut off without either side noticing
+        (again,) = of(SendJoin, s.grant(11, join.number))
+        assert again.reason is JoinReason.REJOINED
+        assert again.number != join.number
+        assert s.grant(11, join.number) == []
+        s.feed(QuorumArrived(quorum(member("g:1", State(1, 7)), id=8, granted_through=2)))
+        assert s.group.lease_until == 241.0
+
+    def test_a_rank_that_asks_again_after_the_others_run_on_runs_on_with_them(self) -> None:
+        """And does not begin at the quorum's top again."""
+        s = Stage(2)
+        s.commit(0)
+        s.ask(0, 1)
+        (join,) = of(SendJoin, s.ask(1, 1))
+        s.feed(CallGone(s.calls))
+        (answer,) = of(AnswerQuorum, s.grant(11, join.number))
+        assert answer.base == State(1, 7)
+        (again,) = of(AnswerQuorum, s.ask(1, 1))
+        assert again.base == State(1, 7)
+
+    def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        s.feed(CallGone(s.calls))
+        assert s.grant(11, join.number) == []
+        (answer,) = of(AnswerQuorum, s.ask(step=1))
+        assert answer.base == State(1, 7)
+
+    def test_a_grant_that_answers_something_else_leaves_the_join_alone(self) -> None:
+        s = Stage().granted(3)
+        s.now = 40.0
+        (progress,) = of(SendProgress, s.feed(Tick()))
+        s.commit(1)
+        s.ask(step=2)
+        s.commit(2)
+        assert of(SendJoin, s.ask(step=3))
+        assert s.grant(3, progress.number) == []
 
     def test_without_runs_on_every_step_asks(self) -> None:
         group = Group(GroupConfig(replica_id="g:1", address="", store_address="", library=OURS), 0.0)

@@ -179,6 +179,18 @@ class TestAsking:
         assert s.ask() == []
         assert of(AnswerQuorum, s.arrive())[0].calls == (2,)
 
+    def test_R3_one_join_at_a_time(self) -> None:
+        """The first may be answered while the second is under way, which would then stand for the state before."""
+        s = Stage().training()
+        s.vote()
+        assert joins(s.ask(state=State(1, 7)))[0].reason is JoinReason.BOUNDARY
+        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        s.feed(CallGone(3))
+        assert s.ask(state=State(1, 7)) == []
+        s.feed(SessionDown("cut"))
+        (join,) = joins(s.feed(SessionUp()))
+        assert join.reason is JoinReason.REJOINED
+
     def test_a_rank_outside_the_group_is_refused(self) -> None:
         (told,) = Stage(2).ask(2)
         assert told == FailCalls((1,), "group rank 2 is outside this group of 2 ranks.", False)

@@ -147,11 +147,14 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
 
 
 def _heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
-    """R9(a): was somebody here a carrier of cur, or stands at its top or above now? Mere membership does not do."""
+    """R9(a): was somebody here a carrier of cur, or has committed in it? Mere membership does not do.
+
+    Nor does a heal to its top: a carrier that is away may have committed the next step since, with the healer's zeros.
+    """
     top = cur.top
     inside = {m.replica_id for m in cur.members}
     carriers = {m.replica_id for m in cur.carriers}
-    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state >= top) for m in members)
+    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state > top) for m in members)
 
 
 def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:

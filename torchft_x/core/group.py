@@ -56,6 +56,7 @@ class Group:
         self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
         self._told: Traits | None = None  # what was sent on the present session
         self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
+        self._number = 0  # under which it was sent last; a grant of that number answers it
         self._hold = Hold(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
@@ -186,8 +187,10 @@ class Group:
             lapsed = self._hold.quorum is not None and not self._hold.usable(now)
             join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
+                # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
+                sent = self._join is not None and self._sent_at is not None and self._session
                 self._join = join
-                effects += self._send_join(now)
+                effects += [] if sent else self._send_join(now)
         return effects
 
     def _on_call_gone(self, call: int) -> None:
@@ -310,7 +313,16 @@ class Group:
         return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
-        return self._run_on(now) if self._hold.extend(grant) else []
+        if not self._hold.extend(grant):
+            return []
+        effects = self._run_on(now)
+        if effects or self._join is None or grant.number != self._number:
+            return effects
+        # To the lighthouse the join is answered. The ranks that wait can't use the grant (it came after the lease).
+        self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
+        self._sent_at = None
+        self._owed.clear()
+        return self._send_join(now)
 
     def _run_on(self, now: float) -> list[GroupEffect]:
         """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
@@ -324,6 +336,7 @@ class Group:
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []
         self._cleared = self._state
+        self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
         return self._answer_asks(base=self._state)
 
     def _on_depart(self) -> list[GroupEffect]:
@@ -355,9 +368,9 @@ class Group:
         if new_session or self._sent_at is None:
             self._sent_at = now
         told, self._told = self._told, self._join.traits
-        number = self._hold.number(now) if self._config.runs_on else 0
+        self._number = self._hold.number(now) if self._config.runs_on else 0
         traits = None if told is self._told else self._join.traits
-        return [replace(self._join, traits=traits, number=number, step_seconds=self._step_seconds)]
+        return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 
     def _group_traits(self) -> Traits | None:
         """What all ranks together declared. None: nothing."""

@@ -1,0 +1,150 @@
+"""Copies of machines, what is equal about them, and time that passes in them.
+
+The machines of `torchft_x.core` are small classes of plain attributes, so one walk over the attributes does for all of
+them. In this model it is always ``now == 0``: when time passes, every instant a machine remembers is moved into the past.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from torchft_x.core.alarm import Alarm
+from torchft_x.core.ballot import Ballot
+from torchft_x.core.grants import Grants
+from torchft_x.core.group import Group
+from torchft_x.core.hold import Hold
+from torchft_x.core.lighthouse import Lighthouse
+from torchft_x.core.likeness import Likeness
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.pledge import Pledge
+from torchft_x.core.step import LocalVote, Step
+from torchft_x.core.takeover import Takeover
+from torchft_x.core.tenure import Tenure
+
+LONG = 200.0
+"""Seconds that pass at once, if time passes: longer than any lease with its margin."""
+
+MACHINES: set[type] = {
+    Alarm, Ballot, Grants, Group, Hold, Lighthouse, Likeness, Pledge, Record, Roll, Step, Takeover, Tenure,
+}  # fmt: skip
+"""Classes that are walked into. Anything else is a value: shared, and compared as it is."""
+
+
+def _nothing(_value: Any) -> Any:
+    return None
+
+
+# What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
+# errors (which one is only told to people), and numbers that only grow and are given out afresh.
+_REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
+    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config"), _nothing),
+    Tenure: {"broken": bool, "_number": _nothing},
+    Record: {"lost": bool, "proof": bool, "probed_at": _nothing, "heard": _nothing},
+    Takeover: {"_config": _nothing},
+    Alarm: {"_config": _nothing},
+    Grants: {"_config": _nothing},
+    Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
+    Hold: {"over": bool},
+    Step: {
+        "error": bool,
+        "objection": bool,
+        "_over": lambda over: over and over[0],
+        "_suspects": _nothing,
+        "_vote": lambda vote: vote and _vote(vote),
+        "_open": lambda held: held and (_vote(held[0]), held[1]),
+        "batches_committed": _nothing,
+    },
+}
+
+
+def _vote(vote: LocalVote) -> Any:
+    return (vote.step, vote.quorum_id, vote.ok)
+
+
+def register(kind: type, **reduced: Callable[[Any], Any]) -> type:
+    """Make `kind` a class that is walked into, too."""
+    MACHINES.add(kind)
+    _REDUCED[kind] = reduced
+    return kind
+
+
+def _attributes(thing: Any) -> list[str]:
+    return list(type(thing).__slots__ if hasattr(type(thing), "__slots__") else vars(thing))
+
+
+def clone(thing: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy that shares only values."""
+    memo = {} if memo is None else memo
+    kind = type(thing)
+    if kind in MACHINES:
+        if id(thing) in memo:
+            return memo[id(thing)]
+        made = memo[id(thing)] = kind.__new__(kind)
+        for name in _attributes(thing):
+            setattr(made, name, clone(getattr(thing, name), memo))
+        return made
+    if kind is dict:
+        return {k: clone(v, memo) for k, v in thing.items()}
+    if kind is list:
+        return [clone(v, memo) for v in thing]
+    if kind is set:
+        return set(thing)
+    return thing
+
+
+def key(thing: Any, seen: set[int] | None = None) -> Any:
+    """Equal keys: the machines do the same from now on."""
+    seen = set() if seen is None else seen
+    kind = type(thing)
+    if kind in MACHINES:
+        if id(thing) in seen:
+            return getattr(thing, "replica_id", None)
+        seen.add(id(thing))
+        reduced = _REDUCED.get(kind, {})
+        return tuple(
+            reduced[name](getattr(thing, name)) if name in reduced else key(getattr(thing, name), seen)
+            for name in _attributes(thing)
+        )
+    if kind is dict:
+        return tuple((k, key(v, seen)) for k, v in sorted(thing.items()))
+    if kind is list:
+        return tuple(key(v, seen) for v in thing)
+    if kind is set:
+        return frozenset(thing)
+    if isinstance(thing, BaseException):
+        return type(thing).__name__
+    if isinstance(thing, enum.Enum):
+        return thing.name  # hash(Enum) is that of its name; tuples of names compare faster
+    return thing
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def age_group(group: Group) -> None:
+    """A long time has passed for this group."""
+    if group._sent_at is not None:
+        group._sent_at = -LONG
+    hold = group._hold
+    hold.lease_until = -LONG
+    hold._sent = dict.fromkeys(hold._sent, -LONG)
+
+
+def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
+    """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
+    lighthouse._started_at = -LONG
+    lighthouse._takeover._started_at = -LONG
+    for record in lighthouse._roll:
+        if record.lease_sent is not None and record.replica_id not in renewed:
+            record.lease_sent = -LONG
+        if record.join is not None:
+            record.join = replace(record.join, since=-LONG)
+
+
+def silence(lighthouse: Lighthouse, replica_ids: Collection[str]) -> None:
+    """These have not been heard for longer than the heartbeat timeout, the others have. A `Tick` must follow."""
+    for record in lighthouse._roll:
+        record.heard = -LONG if record.replica_id in replica_ids else 0.0

@@ -1,0 +1,74 @@
+"""One life of a lighthouse: the product's machine, and what its shell sends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from tests.sim.untimed.freeze import age_lighthouse, register, silence
+from tests.sim.untimed.values import Rules
+from torchft_x.core import messages as m
+from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
+
+Out = tuple[Any, ...]
+"""("push", session, message), ("issue", quorum, new lineage), ("wrong", invariant, text)."""
+
+
+class Light:
+    """See the module. `place` among the lighthouses, `life` counts all of them ever started."""
+
+    def __init__(self, rules: Rules, place: int, life: int) -> None:
+        self.place = place
+        several = rules.lights > 1
+        config = LighthouseConfig(
+            join_timeout=0.0, tick=1e9, hello_grace=0.0, new_job=life < rules.lights, restarted=life >= rules.lights,
+            grant_steps=rules.grant_steps, majority=several, standby=place > 0, boot_id="lighthouse's",
+        )  # fmt: skip
+        self.machine = Lighthouse(config, now=0.0, unix=0.001 * (life + 1))
+
+    def handle(self, event: Any) -> list[Out]:
+        """Events are those of core, or ("age", renewed), or ("silent", replica ids)."""
+        tenure = self.machine._tenure
+        granted, asking = (tenure.quorum_id, tenure.granted_through), sorted(tenure.asking)
+        effects = self._pass_time(*event) if isinstance(event, tuple) else self.machine.handle(event, 0.0)
+        out: list[Out] = []
+        if isinstance(event, m.Hello) and not any(_ends(e, event.session) for e in effects):
+            out.append(("push", event.session, "welcome"))
+        more = granted[0] == tenure.quorum_id and tenure.granted_through > granted[1]
+        if more and asking and any(isinstance(e, m.Extend) for e in effects):
+            out.append(("wrong", "L2", f"more is granted while {', '.join(asking)} wait for the next quorum"))
+        fresh = any(isinstance(e, m.Note) and e.event == "new_lineage" for e in effects)
+        for effect in effects:
+            out += _sent(effect, fresh)
+        return out
+
+    def _pass_time(self, what: str, names: Collection[str]) -> list[Any]:
+        if what == "age":
+            age_lighthouse(self.machine, frozenset(names))
+            gone = [r.replica_id for r in self.machine._roll if r.session is None]
+            silence(self.machine, gone)
+        else:
+            silence(self.machine, names)
+        return self.machine.handle(m.Tick(), 0.0)
+
+
+register(Light)
+
+
+def _ends(effect: Any, session: int) -> bool:
+    return isinstance(effect, (m.Fence, m.Refuse)) and effect.session == session
+
+
+def _sent(effect: Any, fresh: bool) -> list[Out]:
+    match effect:
+        case m.Issue(quorum, sessions):
+            return [("issue", quorum, fresh), *(("push", s, m.QuorumArrived(quorum)) for s in sessions)]
+        case m.Extend(session, quorum_id, granted, lease, number):
+            return [("push", session, m.GrantArrived(quorum_id, granted, lease, number))]
+        case m.SendOver(sessions, quorum_id, lost, _):
+            return [("push", s, m.OverArrived(quorum_id, lost, "over")) for s in sessions]
+        case m.Fence(session, by):
+            return [("push", session, m.FencedArrived(by))]
+        case m.Refuse(sentence, session) if session is not None:
+            return [("push", session, m.RefusedArrived(sentence))]
+    return []

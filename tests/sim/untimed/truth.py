@@ -1,0 +1,83 @@
+"""What has really happened, as far as the invariants ask: who committed what, and which quorums followed which."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tests.sim.untimed.values import Contribution, Rules, Value, told
+from torchft_x.core.types import Member, Quorum, State
+
+Wrong = tuple[str, str]
+"""An invariant and a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A value; the verbs return the next one and what is wrong."""
+
+    newest: Quorum | None = None  # issued by any lighthouse
+    starts: tuple[int, ...] = ()  # quorums that began a new lineage
+    closed: frozenset[int] = frozenset()  # quorums in which nothing may be committed any more (I4)
+    values: frozenset[tuple[int, State, Value]] = frozenset()  # rank, state: with which parameters it was committed
+    final: frozenset[tuple[int, int, int, Value]] = frozenset()  # rank, lineage, step: with which parameters
+
+    def issued(
+        self, quorum: Quorum, fresh: bool, able: Collection[str], claims: Collection[Wrong]
+    ) -> tuple[Truth, list[Wrong]]:
+        """A quorum is formed. `fresh`: the lighthouse says that a new lineage begins with it.
+
+        `able`: members of the newest quorum that may still commit in it.
+        """
+        wrong = list(claims)
+        before, closed = self.newest, self.closed
+        if before is not None:
+            if quorum.id <= before.id:
+                wrong.append(("I3", f"quorum id {quorum.id} follows {before.id}"))
+            if not any(_carries_on(before, m) for m in quorum.members):
+                closed = closed | {before.id}
+                outside = sorted(set(able) - {m.replica_id for m in quorum.members})
+                if outside:
+                    wrong.append(("I4", f"nobody carries on what {', '.join(outside)} may still commit in"))
+        starts = (*self.starts, quorum.id) if fresh else self.starts
+        return replace(self, newest=quorum, starts=starts, closed=closed), wrong
+
+    def committed(
+        self, rules: Rules, who: str, rank: int, state: State, before: Value, value: Value,
+        result: tuple[Contribution, ...], size: int,
+    ) -> tuple[Truth, list[Wrong]]:  # fmt: skip
+        wrong: list[Wrong] = []
+        step = state.step - 1
+        if len(result) < rules.min_replica_size or not result:
+            wrong.append(("I7", f"{who} commits {state} with {len(result)} participants"))
+        if len(result) != size:
+            wrong.append(("I7", f"{who} commits {state}: {len(result)} gradients, divided by {size}"))
+        if any(c[1] != step or c[2] != before for c in result):
+            parts = ", ".join(f"{g} at {s} with {told(v)}" for g, s, v in result)
+            wrong.append(("I1", f"{who} commits {state} from gradients of unequal states: {parts}"))
+        for other in sorted(v for r, s, v in self.values if (r, s) == (rank, state) and v != value):
+            wrong.append(("I1", f"{who} commits {state} as {told(value)}, another has it as {told(other)}"))
+        if state.committed_in in self.closed:
+            wrong.append(("I4", f"{who} commits {state}, but a new lineage has begun since"))
+        lineage = sum(first <= state.committed_in for first in self.starts)
+        if rules.final_commits:
+            for other in sorted(v for r, g, s, v in self.final if (r, g, s) == (rank, lineage, state.step)):
+                if other != value:
+                    text = f"{who} commits step {state.step} as {told(value)}, it was committed as {told(other)} before"
+                    wrong.append(("A1", text))
+        final = self.final | {(rank, lineage, state.step, value)} if rules.final_commits else self.final
+        return replace(self, values=self.values | {(rank, state, value)}, final=final), wrong
+
+    def held(self, who: str, rank: int, state: State, value: Value) -> list[Wrong]:
+        """I5, R17: who has healed holds the parameters that were committed as this state."""
+        known = {v for r, s, v in self.values if (r, s) == (rank, state)}
+        if state.step and value not in known:
+            return [("I5", f"{who} has healed to {state} and holds {told(value)}, which nobody committed as that")]
+        return []
+
+
+def _carries_on(before: Quorum, member: Member) -> bool:
+    """R9(a)."""
+    inside = before.member(member.replica_id) is not None
+    carried = any(c.replica_id == member.replica_id for c in before.carriers)
+    return not member.torn and inside and (carried or member.state > before.top)

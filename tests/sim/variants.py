@@ -1,0 +1,273 @@
+"""Known wrong variants: each leaves one rule of the protocol out (section 8), as a context manager that patches core.
+
+``with VARIANTS["R9a any"].applied(): ...`` works for whatever drives core's machines: the explorer here, the simulated
+cluster, a single test. No product code knows of them. ``python -m tests.sim.variants`` hunts each one down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from tests.sim.untimed.values import Rules
+from torchft_x.core import formation, takeover, types
+from torchft_x.core.ballot import Ballot
+from torchft_x.core.group import Group
+from torchft_x.core.lighthouse import Lighthouse
+from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.messages import GrantArrived, SendJoin
+from torchft_x.core.settle import Settlement, settle
+from torchft_x.core.step import Step
+from torchft_x.core.takeover import Adopt, Start
+from torchft_x.core.tenure import Tenure
+from torchft_x.core.types import JoinReason, Member, Quorum, State
+
+Patch = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A rule that is left out, and the smallest world in which the explorer sees the harm."""
+
+    name: str
+    left_out: str
+    harm: str
+    finds: frozenset[str]  # invariants, any of them
+    patch: Patch
+    rules: Rules
+    note: str = ""  # how it is modelled, if not by a patch of core
+
+    def applied(self) -> AbstractContextManager[Any]:
+        return self.patch()
+
+
+def _patched(*patches: tuple[Any, str, Any]) -> Patch:
+    """Set these attributes, and put back what was there."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in patches:
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+    return patch
+
+
+# --- what is put in the place of a rule ------------------------------------------------------------------------------
+
+_begin_tenure, _close, _decide, _fence = Tenure.__init__, Roll.close, Ballot._decide, Lighthouse._fence
+_on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
+
+
+def _ids_from_one(self: Tenure, first_id: int) -> None:
+    _begin_tenure(self, 1)
+
+
+def _keep_the_join(self: Roll, record: Record) -> None:
+    join = record.join
+    _close(self, record)
+    record.join = join
+
+
+def _go_on_while_asking(self: Group, ask: Any, now: float) -> list[Any]:
+    effects = _on_ask(self, ask, now)
+    held = self._hold
+    if self._join is None or not self._asks or not held.usable(now) or self._state.committed_in != held.quorum_id:
+        return effects
+    calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
+    self._asks.clear()
+    return [*effects, self._answer(calls, base=self._state)]
+
+
+def _by_step_alone(self: Quorum) -> Settlement:
+    whole = [m for m in self.members if not m.torn]
+    top = max((m.state for m in whole), default=State())
+    return Settlement(top, tuple(m for m in whole if m.state.step == top.step))
+
+
+def _vote_by_step_alone(self: Step) -> Any:
+    top = self.top
+    if self.state.step == top.step:
+        self.top = self.state
+    try:
+        return _vote(self)
+    finally:
+        self.top = top
+
+
+def _never_adopt(members: Any, nothing: State) -> Settlement:
+    settled = settle(members, nothing)
+    return settle([replace(m, prepared=None) for m in members], nothing) if settled.adopted else settled
+
+
+def _any_heir(cur: Quorum, members: tuple[Member, ...]) -> bool:
+    return True
+
+
+def _any_member(cur: Quorum, members: tuple[Member, ...]) -> bool:
+    return any(cur.member(m.replica_id) is not None for m in members)
+
+
+def _healed_heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
+    carriers = {c.replica_id for c in cur.carriers}
+    inside = [m for m in members if cur.member(m.replica_id) is not None and not m.torn]
+    return any(m.replica_id in carriers or m.state >= cur.top for m in inside)
+
+
+def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
+    if not fresh.reports:
+        return Start()
+    return Adopt(max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id))
+
+
+def _superseded_is_dead(self: Lighthouse, older: Record | None, by: str) -> list[Any]:
+    effects = _fence(self, older, by)
+    if older is not None:
+        older.proof = "it was superseded"
+    return effects
+
+
+def _no_lease_at_the_end(self: Ballot, now: float, lease_until: float) -> list[Any]:
+    return _decide(self, now, now)
+
+
+def _nothing_pending(self: Tenure) -> bool:
+    return not self._steady
+
+
+def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> list[Any]:
+    """A member whose lease has ended inside its grant waits for a new one, instead of asking."""
+    held, join = self._hold, self._join
+    expired = join is not None and join.reason is JoinReason.REJOINED and not held.over and held.lease_until < now
+    if expired and self._state.committed_in == held.quorum_id and self._state.step < held.granted_through:
+        return []
+    return _send_join(self, now, new_session=new_session)
+
+
+def _grant_is_final(self: Group, grant: GrantArrived, now: float) -> list[Any]:
+    return self._run_on(now) if self._hold.extend(grant) else []
+
+
+def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
+    before = self._join
+    effects = _on_ask(self, ask, now)
+    unsent = before is not None and self._join not in (None, before)
+    return effects + (_send_join(self, now) if unsent and not any(isinstance(e, SendJoin) for e in effects) else [])
+
+
+def _unfrozen(self: Group) -> str:
+    return self._end
+
+
+_TWO = Rules(groups=2, steps=1, faults=1)
+_VOTE = replace(_TWO, vote=True)
+
+_ALL = [
+    Variant(
+        name="R1", left_out="ids restart with the lighthouse",
+        harm="rendezvous keys of a dead process group match; (step, committed_in) names two states",
+        finds=frozenset({"I3"}), rules=replace(_TWO, groups=1, kinds=("lighthouse",)),
+        patch=_patched((Tenure, "__init__", _ids_from_one), (Tenure, "raise_ids", lambda self, heard: None)),
+    ),
+    Variant(
+        name="R3", left_out="a join outlives its session",
+        harm="a quorum says of a member where it stood before",
+        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, kinds=("cut",)),
+        patch=_patched((Roll, "close", _keep_the_join)),
+    ),
+    Variant(
+        name="R4", left_out="a member that has joined goes on",
+        harm="a quorum says of a member where it stood before",
+        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=0),
+        patch=_patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(_unfrozen))),
+    ),
+    Variant(
+        name="step alone", left_out="states are compared by the step alone (no vote)",
+        harm="two carriers with different weights average their gradients",
+        finds=frozenset({"I1"}), rules=replace(_TWO, kinds=("error", "suspect", "cut")),
+        patch=_patched((Quorum, "settled", property(_by_step_alone)), (Step, "vote", _vote_by_step_alone)),
+    ),
+    Variant(
+        name="vote off", left_out="no vote between groups",
+        harm="a step is committed twice, differently; the first is rolled back",
+        finds=frozenset({"A1"}), rules=replace(_TWO, final=True, kinds=("crash", "error", "suspect", "cut")),
+        patch=nullcontext, note="GroupConfig.commit_vote=False, as the product ships today; A1 is asked for all the same",
+    ),
+    Variant(
+        name="R14 adopt", left_out="a prepared result is forgotten",
+        harm="a final step is redone although a survivor held the right bits",
+        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("error", "suspect", "cut")),
+        patch=_patched((types, "settle", _never_adopt)),
+    ),
+    Variant(
+        name="R9a any", left_out="any live joiner may follow a quorum",
+        harm="split brain: two histories",
+        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
+        patch=_patched((formation, "_heirs", _any_heir)),
+    ),
+    Variant(
+        name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
+        harm="all progress is lost while a carrier lives",
+        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
+        patch=_patched((formation, "_heirs", _any_member)),
+    ),
+    Variant(
+        name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
+        harm="a final step, committed with the healer's zeros, is redone without it",
+        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("crash", "twin", "suspect", "cut")),
+        patch=_patched((formation, "_heirs", _healed_heirs)),
+    ),
+    Variant(
+        name="R8", left_out="a fresh lighthouse serves the first caller",
+        harm="split brain: two histories",
+        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
+        patch=_patched((takeover, "start", _first_come)),
+    ),
+    Variant(
+        name="R2/R9b", left_out="superseded counts as dead",
+        harm="split brain: the older life goes on in its lease",
+        finds=frozenset({"I4"}), rules=replace(_TWO, groups=1, kinds=("twin",)),
+        patch=_patched((Lighthouse, "_fence", _superseded_is_dead)),
+    ),
+    Variant(
+        name="R13", left_out="the lease is checked when a step begins, not when it is committed",
+        harm="two histories for one step",
+        finds=frozenset({"I4"}), rules=replace(_TWO, faults=2, kinds=("cut", "lease")),
+        patch=_patched((Ballot, "_decide", _no_lease_at_the_end)),
+    ),
+    Variant(
+        name="R7", left_out="grants grow though a change is pending",
+        harm="a newcomer is passed over without end",
+        finds=frozenset({"L2"}), rules=replace(_TWO, steps=2, faults=0),
+        patch=_patched((Tenure, "pending", property(_nothing_pending))),
+    ),
+    Variant(
+        name="R17", left_out="a source serves its live state",
+        harm="a step is applied twice in the healer",
+        finds=frozenset({"I5", "I1"}), rules=replace(_TWO, steps=3, kinds=("error",), serve_live=True),
+        patch=nullcontext, note="in the harness (Rules.serve_live): core names the state, it does not hold it",
+    ),
+    Variant(
+        name="expired", left_out="a member with a session and no lease waits for a grant instead of joining",
+        harm="stuck: the lighthouse waits for its join",
+        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("lease",)),
+        patch=_patched((Group, "_send_join", _wait_for_a_grant)),
+    ),
+    Variant(
+        name="late grant", left_out="a grant that comes after the lease answers the join for good",
+        harm="stuck: the group waits for an answer that the lighthouse has given",
+        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("lease",)),
+        patch=_patched((Group, "_on_grant", _grant_is_final)),
+    ),
+    Variant(
+        name="second join", left_out="a group that asks again for another reason sends a second join on the session",
+        harm="the second is taken as fresh after the first was answered: a quorum says where a member stood before",
+        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=2, grants=False, kinds=("suspect", "call")),
+        patch=_patched((Group, "_on_ask", _a_second_join)),
+    ),
+]  # fmt: skip
+VARIANTS = {variant.name: variant for variant in _ALL}
