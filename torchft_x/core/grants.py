@@ -20,13 +20,16 @@ class Grants:
         self._config = config
         self._tenure = tenure  # the present quorum, and what has been granted in it
 
-    def on_hello(self, hello: Hello) -> None:
-        """A member may have run past the grant while it had no session (R16), or hold a grant of an earlier life."""
+    def on_hello(self, hello: Hello) -> bool:
+        """A member may have run past the grant while it had no session (R16), or hold a grant of an earlier life. True:
+        more turned out to be granted; see `release`."""
         cur = self._tenure.current
         if cur is None or hello.quorum is None or hello.quorum.id != cur.id:
-            return
+            return False
+        before = self._tenure.granted_through
         run = hello.state.step if hello.state.committed_in == cur.id else 0
-        self._tenure.granted_through = max(self._tenure.granted_through, hello.granted_through, run)
+        self._tenure.granted_through = max(before, hello.granted_through, run)
+        return self._tenure.granted_through > before
 
     def release(self, roll: Roll, now: float) -> list[LighthouseEffect]:
         """More turned out to be granted already: whoever stands before that has no reason to, and is waited for in

@@ -178,8 +178,9 @@ class Lighthouse:
             self._tenure.raise_ids(hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
-        self._grants.on_hello(hello)
-        return effects + self._catch_up(record) + self._grants.release(self._roll, now)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
         """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
