@@ -156,16 +156,17 @@ def test_a_late_commit_keeps_the_clipped_gradients(pair: Pair) -> None:
 
 
 def test_results_that_differ_are_not_committed(pair: Pair) -> None:
-    def step(t: Trainer) -> bool:
-        t.optimizer.zero_grad()
-        loss_of(t.model, t.group, t.manager.current_step()).backward()
-        if t is pair.b and not spoiled:
-            spoiled.append(True)
-            t.manager._course.works[0].digest += 1
-        return t.manager.should_commit() and not t.optim.step()
+    """And are reduced again: the digest says nothing about the gradients."""
+    course = pair.b.manager._course
+    real = course.end_pass
 
-    spoiled: list[bool] = []
-    assert pair.attempts(4, step) == [[True, True]] * 2
+    def spoil(good: bool) -> None:
+        course.end_pass = real  # type: ignore[method-assign]
+        course.works[0].digest += 1
+        real(good)
+
+    course.end_pass = spoil  # type: ignore[method-assign]
+    assert pair.attempts(4) == [[True, True]] * 2
     assert pair.events("redo") == ["group_0", "group_1"]
     assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
 
