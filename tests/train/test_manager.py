@@ -180,7 +180,6 @@ def test_two_ranks_a_group_decide_alike() -> None:
     """The group with the bad sample computes the step again; the other one waits with its gradients."""
     stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
     with lighthouse(2) as addr:
-
         said: dict[int, bool | None] = {}
 
         def body(i: int) -> list[Trainer]:
