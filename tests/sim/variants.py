@@ -261,7 +261,7 @@ _ALL = [
         name="R9 chain", left_out="a quorum that was sent need be followed only, not the ones before it, received or not",
         harm="split brain: whoever alone received it goes on, and so do those that never heard of it",
         finds=frozenset({"I4"}), rules=replace(_TWO, faults=4, kinds=("suspect", "error", "cut", "lighthouse")), walks=True,
-        patch=_patched((Chain, "leave", lambda self, quorum, inside: None)),
+        patch=_patched((Chain, "leave", lambda self, quorum: None)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",

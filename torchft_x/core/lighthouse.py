@@ -179,8 +179,9 @@ class Lighthouse:
             self._tenure.chain.received(hello.replica_id, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
-        self._grants.on_hello(hello)
-        return effects + self._catch_up(record)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
         """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
@@ -242,7 +243,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now))
+        self._ask(record, Candidate(member, join.reason, now), join.number)
         for suspect in join.suspects:
             suspected = self._roll.get(suspect)
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
@@ -260,17 +261,18 @@ class Lighthouse:
         self._tenure.chain.received(record.replica_id, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate) -> None:
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         record.lost = ""
         record.proof = ""
         record.told = False
-        record.join = candidate
+        record.join, record.number = candidate, number
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
         if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
             return effects
@@ -382,11 +384,10 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
-        ran = self._tenure.ran
-        for record in self._roll.away(ran):
+        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(ran)
+        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -417,7 +418,8 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        ran = self._tenure.inside | self._tenure.chain.members
+        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)
@@ -449,7 +451,7 @@ class Lighthouse:
                 effects += self._alarm.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects
+        return effects + self._grants.release(self._roll, self._now)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []

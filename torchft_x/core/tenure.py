@@ -50,11 +50,6 @@ class Tenure:
         return self.current.id if self.current else 0
 
     @property
-    def ran(self) -> frozenset[str]:
-        """Who may be running in the present quorum, or in one before that is still open."""
-        return self.chain.ran(self.inside)
-
-    @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
@@ -132,8 +127,8 @@ class Tenure:
         quorum = replace(quorum, granted_through=quorum.top.step + 1)
         self.next_id += 1
         if cur is not None:
-            self.chain.leave(cur, self.inside)
-        self._begin(quorum)
+            self.chain.leave(cur)
+        self._begin(quorum, roll)
         for member in quorum.members:
             record = roll.get(member.replica_id)
             if record is not None:
@@ -152,7 +147,7 @@ class Tenure:
         `older`: what members of it have received last that have not received this one.
         """
         self.raise_ids(quorum.id)
-        self._begin(quorum)
+        self._begin(quorum, roll)
         self.chain.begin(older)
         self.granted_through = max(self.granted_through, granted_through)
         for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
@@ -169,14 +164,15 @@ class Tenure:
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
 
-    def _begin(self, quorum: Quorum) -> None:
+    def _begin(self, quorum: Quorum, roll: Roll) -> None:
         self.current = quorum
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
-        self._steady = len(quorum.carriers) == len(quorum.members) and all(m.library for m in quorum.members)
+        records = [roll.get(m.replica_id) for m in quorum.members]
+        self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
 
 
