@@ -70,6 +70,17 @@ class TestLighthouse:
         here = member("b:1", State(1, cur.id), shrink_only=True)
         assert s.granted(s.feed(Join(s.sessions["b:1"], here, JoinReason.HEALED, number=1))) == [11]
 
+    def test_the_status_knows_about_steps_that_were_not_asked_for(self) -> None:
+        s = Lights()
+        s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        s.progress("a:1", 6)
+        told = s.lighthouse.status(s.now)["quorum"]
+        assert (told["step"], told["granted_through"]) == (6, 16)
+        s.kill("a:1")
+        s.join("b:1", State(6, told["id"]), JoinReason.FAILED)
+        assert s.lighthouse.status(s.now)["quorum"]["step"] == 6
+
     def test_whoever_stands_still_inside_a_grant_releases_the_others(self) -> None:
         s = Lights()
         first = s.start("a:1", "b:1")

@@ -107,6 +107,33 @@ class TestAsking:
         assert s.arrive() == [AnswerQuorum((2, 1), s.quorum(), 120.0)]
         assert s.group.waiting == ""
 
+    def test_the_ranks_reduce_again_together_or_not_at_all(self) -> None:
+        """I2: one of them has left the step, or has nothing to reduce."""
+        for kept in ((True, True), (True, False), (False, False)):
+            s = Stage(2).training()
+            for rank, keeps in enumerate(kept):
+                s.ask(rank, reason=JoinReason.FAILED, keeps=keeps)
+            (answer,) = of(AnswerQuorum, s.arrive(8))
+            assert answer.again is all(kept), kept
+
+    def test_a_rank_that_asks_again_hears_about_that_too(self) -> None:
+        for keeps in (True, False):
+            s = Stage(2).training()
+            s.ask(0, reason=JoinReason.FAILED, keeps=True)
+            s.ask(1, reason=JoinReason.FAILED, keeps=True)
+            s.feed(CallGone(s.calls))
+            (answer,) = of(AnswerQuorum, s.arrive(8))
+            assert answer.again
+            (late,) = of(AnswerQuorum, s.ask(1, reason=JoinReason.FAILED, keeps=keeps))
+            assert late.again is keeps
+
+    def test_one_rank_that_reduces_after_backward_is_enough(self) -> None:
+        for late in ((False, False), (False, True)):
+            s = Stage(2)
+            s.ask(0, votes_late=late[0])
+            (join,) = joins(s.ask(1, votes_late=late[1]))
+            assert join.member.votes_late is any(late)
+
     def test_one_join_says_what_all_ranks_said(self) -> None:
         s = Stage(2)
         s.ask(0, handle="h0", suspects=("x", "b"), reason=JoinReason.NEW)
