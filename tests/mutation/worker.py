@@ -58,6 +58,7 @@ class Lab:
     def __init__(self, chosen: list[Mutant], core: Path, jobs: int, record: Callable[[Result], None]) -> None:
         self._chosen = chosen
         self._core = core  # folder of the modules
+        self._sources = {p.stem: p.read_text(encoding="utf-8") for p in core.glob("*.py")}  # may be edited meanwhile
         self._jobs = jobs
         self._record = record  # told of each result at once
         self._items: list[Any] = []  # of pytest
@@ -126,7 +127,7 @@ class Lab:
             resource.setrlimit(resource.RLIMIT_AS, (space + _MEMORY, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.alarm(_WALL)
-            install(mutant, (self._core / f"{mutant.module}.py").read_text(encoding="utf-8"))
+            install(mutant, self._sources[mutant.module])
             code = self._meet(items, writer)
         finally:
             os._exit(code)
