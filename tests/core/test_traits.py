@@ -73,6 +73,25 @@ def test_the_first_difference_is_named_on_both_sides(mine: Trait, theirs: Trait,
     assert told(declared(mine), declared(theirs)) == clause
 
 
+def test_a_release_is_its_minor_series_and_any_other_version_itself() -> None:
+    assert release("PyTorch", "2.13.1+cu130") == Trait("PyTorch", "2.13", "2.13.1+cu130")
+    assert release("PyTorch", "2.14.0.dev20260101+cpu") == Trait("PyTorch", "2.14.0.dev20260101", "2.14.0.dev20260101+cpu")
+    assert release("torchft_x", "unknown") == Trait("torchft_x", "unknown", "unknown")
+
+
+def test_a_digest_that_is_given_is_kept_as_it_is() -> None:
+    assert describe("data set", "a.txt", ["x"], digest="1" * t.MAX_TEXT).digest == "1" * t.MAX_TEXT
+    for odd in ("1" * (t.MAX_TEXT + 1), "a\nb"):
+        made = describe("data set", "a.txt", ["x"], digest=odd).digest
+        assert made != describe("data set", "a.txt", ["x"]).digest
+        assert len(made) == 32
+        assert made.isprintable()
+
+
+def test_words_are_never_empty() -> None:
+    assert describe("data set", "").words == "undescribed"
+
+
 def test_traits_are_compared_in_the_order_of_mine_and_only_if_both_declare_them() -> None:
     mine = declared(describe("a", "1"), describe("b", "1"), describe("c", "1"))
     assert told(mine, declared(describe("c", "2"), describe("b", "2"))) == "its b is 1 where group 0's is 2"
@@ -141,6 +160,12 @@ class TestLimits:
     def test_a_trait_needs_a_name(self) -> None:
         with pytest.raises(ConfigError, match="name"):
             describe(" ", "x")
+
+    def test_one_trait_takes_half_of_the_characters_at_most(self) -> None:
+        parts = describe("model", "big", ["x" * 150] * 1000).parts
+        total = sum(map(len, parts))
+        assert t.MAX_CHARACTERS // 2 - 150 < total <= t.MAX_CHARACTERS // 2
+        assert parts[-1] == CUT
 
     def test_a_group_of_many_ranks_stays_within_the_limits(self) -> None:
         big = [model(*(f"r{rank}.{i} {'x' * 90}" for i in range(2000))) for rank in range(12)]
