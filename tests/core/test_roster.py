@@ -272,6 +272,49 @@ def test_a_group_that_finishes_without_ever_having_a_life_stops_nobody() -> None
     assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []
 
 
+def test_a_group_that_gave_up_has_not_done_the_jobs_work() -> None:
+    roster = training(3)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    assert roster.status()["0"]["state"] == "failed"
+
+
+def test_a_group_that_was_told_to_stop_has_not_done_the_jobs_work() -> None:
+    """0 and 1 train; 2 and 3 were started again and met without them."""
+    roster = training(4)
+    for n in ("2", "3"):
+        roster.handle(LifeStarted(n, 1, f"L{n}b"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0", "L1"})), 6.0)
+    roster.handle(QuorumIssued(frozenset({"L2b", "L3b"})), 6.0)
+    roster.handle(SupervisorGone("3"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("2", 0, FINISHED)]
+    assert roster.handle(SupervisorFinished("2", 0, FINISHED), 10.5) == []
+    assert roster.handle(SupervisorHere("3", "host3"), 11.0) == [TellStop("3", 0, FINISHED)]
+
+
+def test_who_is_away_when_the_job_is_finished_is_told_on_its_return() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
+    roster.handle(SupervisorGone("1"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(SupervisorHere("1", "host1"), 11.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_after_the_verdict_nobody_is_told_anything_else() -> None:
+    roster = training(3, min_replicas=3)
+    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 10.0)
+    assert [(s.group, s.code) for s in stops(effects)] == [("0", 1), ("2", 1)]
+    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == []
+    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
+
+
+def test_who_has_come_once_has_the_grace_of_those_who_go() -> None:
+    roster = training(2, arrive_timeout=30.0, gone_grace=3.0)
+    roster.handle(SupervisorGone("1"), 100.0)
+    assert roster.handle(Tick(), 102.0) == []
+
+
 def test_a_group_that_comes_back_after_the_verdict_hears_its_own_end() -> None:
     roster = training(2)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)

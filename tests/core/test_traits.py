@@ -129,6 +129,13 @@ class TestRanks:
         assert told(merged, merge(ranks)) == ""
 
 
+    def test_a_few_kinds_are_told_apart_and_one_more_is_a_digest(self) -> None:
+        ranks = [declared(model(f"w ({i},)")) for i in range(t.MAX_KINDS)]
+        assert len(merge(ranks).items) == t.MAX_KINDS
+        more = merge([*ranks, declared(), declared(model("v"))])  # one rank declares nothing
+        assert [trait.words for trait in more.items] == ["17 different ones among the group's ranks"]
+
+
 class TestLimits:
     def test_ten_thousand_parameters(self) -> None:
         parts = [f"layers.{i}.weight (64, 64) float32" for i in range(10_000)]
@@ -166,6 +173,32 @@ class TestLimits:
         total = sum(map(len, parts))
         assert t.MAX_CHARACTERS // 2 - 150 < total <= t.MAX_CHARACTERS // 2
         assert parts[-1] == CUT
+
+    def test_what_just_fits_is_not_cut(self) -> None:
+        most = t.MAX_CHARACTERS // 2 // 128
+        for parts in (["p"] * t.MAX_PARTS, ["x" * 128] * most, ["p" * t.MAX_TEXT]):
+            assert describe("model", "m", parts).parts == tuple(parts)
+
+    def test_the_mark_of_a_cut_counts_too(self) -> None:
+        most = t.MAX_CHARACTERS // 2 // 128
+        assert describe("model", "m", ["p"] * (t.MAX_PARTS + 1)).parts == ("p",) * (t.MAX_PARTS - 1) + (CUT,)
+        assert describe("model", "m", ["x" * 128] * (most + 1)).parts == ("x" * 128,) * (most - 1) + (CUT,)
+        exactly = ["x" * 128] * (most - 1) + ["y" * (128 - len(CUT))]  # just room for the mark
+        assert describe("model", "m", [*exactly, "too much"]).parts == (*exactly, CUT)
+
+    @pytest.mark.parametrize(
+        ("lengths", "kept"),
+        [((1000, 1000, 1000, 1000), [1000, 1000, 48, 0]), ((1024, 1023, 5), [1024, 1023, 1]), ((1024, 1024, 1), [1024, 1024, 0])],
+    )  # fmt: skip
+    def test_traits_share_the_parts_a_group_may_declare(self, lengths: tuple[int, ...], kept: list[int]) -> None:
+        items = t.within_limits(Trait(str(i), "d", "w", ("p",) * n) for i, n in enumerate(lengths)).items
+        assert [len(trait.parts) for trait in items] == kept
+        assert all(trait.parts[-1] == CUT for trait, n in zip(items, lengths, strict=True) if 0 < len(trait.parts) < n)
+
+    def test_traits_share_the_characters_a_group_may_declare(self) -> None:
+        half = ("x" * 128,) * (t.MAX_CHARACTERS // 2 // 128)
+        items = t.within_limits(Trait(str(i), "d", "w", half) for i in range(3)).items
+        assert [trait.parts for trait in items] == [half, half, ()]
 
     def test_a_group_of_many_ranks_stays_within_the_limits(self) -> None:
         big = [model(*(f"r{rank}.{i} {'x' * 90}" for i in range(2000))) for rank in range(12)]
