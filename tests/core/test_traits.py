@@ -75,7 +75,9 @@ def test_the_first_difference_is_named_on_both_sides(mine: Trait, theirs: Trait,
 
 def test_a_release_is_its_minor_series_and_any_other_version_itself() -> None:
     assert release("PyTorch", "2.13.1+cu130") == Trait("PyTorch", "2.13", "2.13.1+cu130")
-    assert release("PyTorch", "2.14.0.dev20260101+cpu") == Trait("PyTorch", "2.14.0.dev20260101", "2.14.0.dev20260101+cpu")
+    assert release("PyTorch", "2.14.0.dev20260101+cpu") == Trait(
+        "PyTorch", "2.14.0.dev20260101", "2.14.0.dev20260101+cpu"
+    )
     assert release("torchft_x", "unknown") == Trait("torchft_x", "unknown", "unknown")
 
 
@@ -127,7 +129,6 @@ class TestRanks:
         assert len(merged.items) == 1
         assert told(merged, merge(ranks[::-1])).startswith("its model is 100 different ones among the group's ranks")
         assert told(merged, merge(ranks)) == ""
-
 
     def test_a_few_kinds_are_told_apart_and_one_more_is_a_digest(self) -> None:
         ranks = [declared(model(f"w ({i},)")) for i in range(t.MAX_KINDS)]

@@ -33,7 +33,12 @@ def test_lives_are_compared_attempt_first() -> None:
 
 
 def test_the_top_is_the_newest_complete_state_and_carriers_hold_it() -> None:
-    q = quorum(member("a", State(4, 3)), member("b", State(4, 2)), member("c", State(9, 9), torn=True), member("d", State(4, 3)))
+    q = quorum(
+        member("a", State(4, 3)),
+        member("b", State(4, 2)),
+        member("c", State(9, 9), torn=True),
+        member("d", State(4, 3)),
+    )
     assert q.top == State(4, 3)
     assert [m.replica_id for m in q.carriers] == ["a", "d"]
     assert q.member("b") == member("b", State(4, 2))

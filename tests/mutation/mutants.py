@@ -173,10 +173,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield f"{node.id} -> {_NAMES[node.id]}", ast.Name(_NAMES[node.id], ast.Load())
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
         for value in (True, False):
-            other = copy.copy(node)
-            other.test = ast.copy_location(ast.Constant(value), node.test)
+            decided = copy.copy(node)
+            decided.test = ast.copy_location(ast.Constant(value), node.test)
             if not (isinstance(node, ast.While) and value):
-                yield f"condition -> {value}", other
+                yield f"condition -> {value}", decided
     elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.Assign | ast.Expr) and _has_effect(node)):
         yield "removed", ast.Pass()
 

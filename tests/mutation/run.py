@@ -93,7 +93,10 @@ def run_stage(todo: list[Mutant], tests: list[str], stage: str, jobs: int, resul
         results.add(result, stage)
         ends[result.end] += 1
         if sum(ends.values()) % 50 == 0:
-            print(f"{stage}: {sum(ends.values())} of {len(todo)}: {dict(ends)}, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"{stage}: {sum(ends.values())} of {len(todo)}: {dict(ends)}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
 
     lab = Lab(todo, CORE, jobs, record)
     options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:warnings", "-o", "addopts="]
@@ -149,7 +152,8 @@ def _open(known: dict[str, Any] | None, stage: str, again: bool) -> bool:
 
 def report(wanted: list[Mutant], results: Results) -> int:
     """What survived, and the table per module. Exit code 1 if a survivor is not accepted, or a mutant has not run."""
-    known, rows, new = accepted(), {}, 0
+    known, new = accepted(), 0
+    rows: dict[str, Counter[str]] = {}
     for m in wanted:
         row = rows.setdefault(m.module, Counter())
         line = results.of(m)
@@ -169,7 +173,9 @@ def report(wanted: list[Mutant], results: Results) -> int:
         share = 100.0 * (row["killed"] + row["timeout"]) / max(1, row["all"] - row["not run"])
         print(f"| {name} | {' | '.join(str(row[c]) for c in columns)} | {share:.1f} % |")
     left_out = sum(skipped(_source(name)) for name in rows)
-    print(f"\n{left_out} more would only change sentences for people and are left out; {new} survivors without a reason")
+    print(
+        f"\n{left_out} more would only change sentences for people and are left out; {new} survivors without a reason"
+    )
     return 1 if new or total["not run"] else 0
 
 

@@ -72,7 +72,9 @@ def test_a_mutant_is_the_module_with_that_change_on_the_same_line() -> None:
 
 def test_a_key_outlives_an_edit_of_another_function() -> None:
     other = SOURCE.replace("self.count = 0", "self.count = 0\n        self.weight = 0")
-    before, after = ({(m.key, m.digest) for m in mutants("gate", s) if m.function == "Gate.push"} for s in (SOURCE, other))
+    before, after = (
+        {(m.key, m.digest) for m in mutants("gate", s) if m.function == "Gate.push"} for s in (SOURCE, other)
+    )
     assert before == after
 
 
