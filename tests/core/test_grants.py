@@ -267,6 +267,44 @@ class TestGroup:
         s.now = 119.0
         assert of(AnswerQuorum, s.ask(1, 2))
 
+    def test_also_when_the_lease_has_ended_between_them(self) -> None:
+        """The step has begun; whether it may commit is asked at the commit (R13)."""
+        s = Stage(2).granted(11)
+        s.commit(1)
+        assert of(AnswerQuorum, s.ask(0, 2))
+        s.now = 120.1
+        assert of(AnswerQuorum, s.ask(1, 2))
+
+    def test_but_not_in_a_quorum_that_is_over(self) -> None:
+        s = Stage(2).granted(11)
+        s.commit(1)
+        assert of(AnswerQuorum, s.ask(0, 2))
+        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        assert of(AnswerQuorum, s.ask(1, 2)) == []
+
+    def test_R4_nor_when_the_group_has_asked_for_the_next(self) -> None:
+        s = Stage(2).granted(11)
+        s.commit(1)
+        for reason in (JoinReason.BOUNDARY, JoinReason.FAILED):
+            for rank in (0, 1):
+                effects = s.ask(rank, 2, reason=reason)
+        assert of(SendJoin, effects)
+        assert of(AnswerQuorum, s.ask(0, 2)) == []
+
+    def test_what_was_asked_for_on_an_older_session_is_void(self) -> None:
+        s = Stage().granted(11)
+        sent: list[GroupEffect] = []
+        for step in range(1, 8):
+            s.commit(step)
+            sent += s.ask(step=step + 1)
+        (progress,) = of(SendProgress, sent)
+        s.feed(SessionUp())  # another one, before anybody saw the end of the older
+        s.grant(99, progress.number)
+        for step in range(8, 11):
+            s.commit(step)
+            effects = s.ask(step=step + 1)
+        assert of(SendJoin, effects)  # 11 was the last
+
     def test_trouble_goes_to_the_lighthouse(self) -> None:
         for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}, {"shrink_only": True}):
             s = Stage().granted(11)
