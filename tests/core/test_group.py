@@ -545,6 +545,37 @@ class TestEnds:
         assert Stage().feed(Tick()) == []
 
 
+def test_without_runs_on_it_asks_at_every_step_and_waits_for_the_answer() -> None:
+    s = Stage().training()
+    s.now = 100.0
+    assert s.feed(Tick()) == []
+    s.vote()
+    (join,) = joins(s.ask(state=State(1, 7)))
+    assert (join.number, join.step_seconds) == (0, 0.0)
+    assert s.feed(SessionDown("gone")) == []
+
+
+@pytest.mark.parametrize("reason", [JoinReason.FAILED, JoinReason.NEW, JoinReason.HEALED])
+def test_what_went_wrong_is_said_again_on_the_next_session(reason: JoinReason) -> None:
+    s = Stage().training()
+    s.ask(reason=reason)
+    s.now = 500.0  # the lease has ended, too
+    assert joins(s.feed(SessionUp()))[0].reason is reason
+
+
+def test_who_declares_nothing_sends_nothing() -> None:
+    assert joins(Stage().ask(traits=Traits()))[0].traits is None
+
+
+def test_after_the_end_nothing_is_asked_on_a_new_session() -> None:
+    s = Stage(2)
+    s.ask(0)
+    s.ask(1)
+    s.feed(FencedArrived("g:2"))
+    assert s.group.waiting == ""
+    assert s.feed(SessionUp()) == []
+
+
 def test_what_it_waits_for_is_said() -> None:
     s = Stage(connected=False)
     s.ask()

@@ -144,7 +144,7 @@ def test_a_lease_vouches_while_anything_is_left_of_it() -> None:
 
 def test_while_somebody_is_missing_nobody_has_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = [heard(("a", OLD)), heard(("a", OLD), ("b", NEW)), heard(("a", OLD), ("x", None))]
-    complete = [heard(("a", OLD), ("b", OLD)), heard(("b", OLD), ("c", NEW))]
+    complete = [heard(("a", OLD), ("b", OLD)), heard(("b", NEW), ("c", NEW))]
     monkeypatch.setattr(Takeover, "decide", None)  # can't be called
     assert [t.lasts(100.0) for t in missing] == [True] * 3
     assert [t.lasts(221.0) for t in missing] == [False] * 3  # every lease from before is over
