@@ -239,6 +239,29 @@ class TestLighthouse:
         s.hello("a:1", state=State(step, first.id + ran_in), quorum=told, granted_through=granted)
         assert s.lighthouse._tenure.granted_through == counts
 
+    def test_R16_who_stands_before_what_another_one_ran_runs_on_and_who_stands_at_it_waits(self) -> None:
+        s = Lights(grant_steps=4)
+        first = s.start("a:1", "b:1", "c:1")
+        s.boundary("b:1", 1)  # granted through 5
+        s.hello("d:1")
+        s.join("d:1")
+        assert s.granted(s.boundary("b:1", 5)) == s.granted(s.boundary("c:1", 30)) == []
+        s.close("a:1")
+        effects = s.hello("a:1", state=State(30, first.id), quorum=first, granted_through=1)
+        assert [(e.session, e.granted_through) for e in of(Extend, effects)] == [(s.sessions["b:1"], 30)]
+        assert s.lighthouse.status(s.now)["asking"] == ["c:1", "d:1"]
+        assert s.lighthouse.status(s.now)["missing"] == ["a:1", "b:1"]
+
+    def test_an_error_after_the_commit_is_not_answered_by_a_grant(self) -> None:
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        failed = Join(
+            s.sessions["a:1"], member("a:1", State(1, first.id)), JoinReason.FAILED, number=1, step_seconds=0.1
+        )
+        effects = s.feed(failed)
+        assert s.granted(effects) == []
+        assert [e.sessions for e in of(SendOver, effects)] == [(s.sessions["b:1"],)]
+
     @pytest.mark.parametrize("quorum_id", [-1, 1])
     def test_a_request_about_another_quorum_is_not_answered(self, quorum_id: int) -> None:
         s = Lights()

@@ -206,7 +206,7 @@ def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> No
         if what == "ask":
             desk.ask(name)
         elif what == "issue":
-            desk.issue(*(c.member for c in candidates(desk.roll)) or (member(name),))
+            desk.issue(*[c.member for c in candidates(desk.roll)])
         else:
             desk.change(name, **{
                 "take back": {"join": None}, "lose": {"lost": "silent"}, "find": {"lost": ""},

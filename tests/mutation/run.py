@@ -62,6 +62,11 @@ class Results:
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._take(json.loads(line))
 
+    @property
+    def memory(self) -> Path | None:
+        """Beside the results: what the tests do without a mutant."""
+        return self._path.with_suffix(".tests.json") if self._path is not None else None
+
     def _take(self, line: dict[str, Any]) -> None:
         self._known[line["key"], line["digest"]] = line
 
@@ -98,7 +103,7 @@ def run_stage(todo: list[Mutant], tests: list[str], stage: str, jobs: int, resul
                 flush=True,
             )
 
-    lab = Lab(todo, CORE, jobs, record)
+    lab = Lab(todo, CORE, jobs, record, results.memory)
     options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:warnings", "-o", "addopts="]
     code = pytest.main([*options, "-m", "not slow", "-k", _NOT, *tests], plugins=[lab])
     if code not in (0, 5):

@@ -8,6 +8,7 @@ limit of CPU time of its own, made of what it took; a mutant that runs into it c
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import resource
@@ -55,12 +56,15 @@ class Result:
 class Lab:
     """A pytest plugin that runs mutants in the place of tests."""
 
-    def __init__(self, chosen: list[Mutant], core: Path, jobs: int, record: Callable[[Result], None]) -> None:
+    def __init__(
+        self, chosen: list[Mutant], core: Path, jobs: int, record: Callable[[Result], None], memory: Path | None = None
+    ) -> None:
         self._chosen = chosen
         self._core = core  # folder of the modules
         self._sources = {p.stem: p.read_text(encoding="utf-8") for p in core.glob("*.py")}  # may be edited meanwhile
         self._jobs = jobs
         self._record = record  # told of each result at once
+        self._memory = memory  # file with what tests did in earlier runs
         self._items: list[Any] = []  # of pytest
         self._courses: dict[str, Course] = {}  # by test; those that fail without a mutant are not here
         self._kills: Counter[tuple[str, str]] = Counter()  # (function, or module, test) -> mutants killed
@@ -85,22 +89,37 @@ class Lab:
         return True
 
     def _survey(self) -> None:
-        """In a child, so that nothing of it stays in the parent."""
+        """What each test does when nothing is changed; only those are run whose file was edited, or any module of core."""
+        known: dict[str, list[Any]] = {}
+        if self._memory is not None and self._memory.exists():
+            known = json.loads(self._memory.read_text(encoding="utf-8"))
+        core = "".join(self._sources.values())
+        digests = {i.nodeid: _digest(core + i.path.read_text(encoding="utf-8")) for i in self._items}
+        new = [i for i in self._items if known.get(i.nodeid, [""])[0] != digests[i.nodeid]]
+        for test, *course in self._run_traced(new):
+            known[test] = [digests[test], *course]
+        if self._memory is not None and new:
+            self._memory.write_text(json.dumps(known), encoding="utf-8")
+        for item in self._items:
+            _, ok, seconds, places = known[item.nodeid]
+            if ok:
+                self._courses[item.nodeid] = Course(seconds, frozenset((m, n) for m, n in places))
+            else:
+                self.failing.append(item.nodeid)
+
+    def _run_traced(self, items: list[Any]) -> list[list[Any]]:
+        """In a child, so that nothing of it stays in the parent. (test, whether it passed, seconds, lines of core)"""
         reader, writer = os.pipe()
         if not (pid := _fork()):
             with os.fdopen(writer, "w") as out:
-                for line in _traced(self._items, self._core):
+                for line in _traced(items, self._core):
                     out.write(json.dumps(line) + "\n")
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as lines:
-            for text in lines:
-                test, ok, seconds, places = json.loads(text)
-                if ok:
-                    self._courses[test] = Course(seconds, frozenset((m, n) for m, n in places))
-                else:
-                    self.failing.append(test)
+            found = [json.loads(line) for line in lines]
         os.waitpid(pid, 0)
+        return found
 
     def _tests(self, mutant: Mutant) -> list[Any]:
         """Those that run the mutant's lines, the likeliest first."""
@@ -155,6 +174,10 @@ class Lab:
             self._kills[f"{mutant.module}.{mutant.function}", by] += 1
             self._kills[mutant.module, by] += 1
         self._record(Result(mutant, end, by if code else "", tests, time.monotonic() - since))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _fork() -> int:
