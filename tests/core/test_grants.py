@@ -516,6 +516,25 @@ class TestGroup:
             s.ask(step=1, reason=JoinReason.FAILED)
         assert s.feed(Tick()) == []
 
+    def test_R16_the_next_lighthouse_hears_how_far_it_has_run(self) -> None:
+        s = Stage()
+        assert s.group.hello(0.0).granted_through == 1
+        s.granted(4)
+        assert s.group.hello(0.0).granted_through == 4
+        s.feed(SessionDown("the lighthouse is gone"))
+        for step in range(1, 6):
+            s.commit(step)
+            (answer,) = of(AnswerQuorum, s.ask(step=step + 1, keeps=True))
+            assert not answer.again  # nothing has to be reduced again where the quorum stands
+        assert s.group.hello(0.0).granted_through == 7  # step 7 has begun
+
+    def test_running_on_is_no_reason_to_reduce_again(self) -> None:
+        s = Stage().granted(2)
+        s.commit(1)
+        assert of(SendJoin, s.ask(step=2, keeps=True))
+        (answer,) = of(AnswerQuorum, s.feed(SessionDown("the lighthouse is gone")))
+        assert (answer.base, answer.again) == (State(2, 7), False)
+
     def test_how_long_a_step_takes_is_remembered(self) -> None:
         s = Stage().granted(11)
         s.commit(1)

@@ -545,6 +545,24 @@ class TestEnds:
         assert Stage().feed(Tick()) == []
 
 
+@pytest.mark.parametrize("keeps", [(True, True), (True, False), (False, True), (False, False)])
+def test_I2_all_ranks_reduce_again_or_none_does(keeps: tuple[bool, bool]) -> None:
+    s = Stage(2)
+    s.ask(0, keeps=keeps[0])
+    s.ask(1, keeps=keeps[1])
+    s.feed(CallGone(2))
+    (answer,) = of(AnswerQuorum, s.arrive())
+    assert answer.again is all(keeps)
+    for still in (True, False):
+        late = Stage(2)
+        late.ask(0, keeps=keeps[0])
+        late.ask(1, keeps=keeps[1])
+        late.feed(CallGone(2))
+        late.arrive()
+        (answer,) = of(AnswerQuorum, late.ask(1, keeps=still))
+        assert answer.again is (all(keeps) and still)
+
+
 def test_without_runs_on_it_asks_at_every_step_and_waits_for_the_answer() -> None:
     s = Stage().training()
     s.now = 100.0

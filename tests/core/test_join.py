@@ -40,12 +40,13 @@ def test_of_several_reasons_the_one_that_says_most() -> None:
 def test_I2_the_weakest_rank_speaks_for_the_group() -> None:
     join = joined(
         ask(0, suspects=("b:1",), handle="h0"),
-        ask(1, suspects=("c:1", "a:1"), shrink_only=True),
+        ask(1, suspects=("c:1", "a:1"), shrink_only=True, votes_late=True),
         ask(2, commit_failures=2),
     )
     member = join.member
     assert join.suspects == ("a:1", "b:1", "c:1")
     assert (member.torn, member.shrink_only, member.commit_failures) == (False, True, 2)
+    assert member.votes_late
     assert member.handles == ("h0", "", "")
     assert joined(ask(0), ask(1)).member.handles == ()
 

@@ -311,7 +311,7 @@ def test_after_the_verdict_nobody_is_told_anything_else() -> None:
 
 def test_who_has_come_once_has_the_grace_of_those_who_go() -> None:
     roster = training(2, arrive_timeout=30.0, gone_grace=3.0)
-    roster.handle(SupervisorGone("1"), 100.0)
+    assert roster.handle(SupervisorGone("1"), 100.0) == []
     assert roster.handle(Tick(), 102.0) == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.step import Phase, Step, over_error
+from torchft_x.core.step import LocalVote, Phase, Step, over_error
 from torchft_x.core.types import JoinReason, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
@@ -306,6 +306,7 @@ def test_each_verb_has_its_phase() -> None:
     voting.vote()
     verbs = {
         "running": (
+            lambda s: s.drop(LocalVote(0, Q, True, True, None), "x"),
             lambda s: s.redo(State()),
             lambda s: s.healed(State(), 0),
             lambda s: s.heal_failed(BOOM, torn=True),
@@ -437,6 +438,42 @@ class TestUndecided:
         s = self.held()
         s.forsake()
         assert s.torn
+
+    def test_after_a_drop_the_next_step_may_be_reduced_again_as_often_as_any(self) -> None:
+        s = Step(min_replica_size=1, max_redo=1)
+        s.restore(State(4, 3), 0)
+        assert running(s, quorum=5).redo(State(4, 3))
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        running(s, quorum=6).drop(vote, "nobody has it")
+        assert s.redo(State(4, 3))
+        assert not s.redo(State(4, 3))
+
+    def test_what_was_no_good_is_dropped_for_its_own_reason(self) -> None:
+        s = running()
+        s.fail(BOOM)
+        vote = s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        ended = s.begin(8, State(), 0, 1)
+        assert ended is not None
+        assert not ended.committed  # nobody has asked for it, so that it is no trouble
+        assert s.drop(vote, "nobody has it").reason == "boom"
+
+    def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
+        nothing = Step(min_replica_size=1)
+        nothing.forsake()
+        assert not nothing.torn
+        bad = running()
+        bad.fail(BOOM)
+        bad.vote()
+        bad.settle(False, undecided=True)
+        bad.forsake()
+        assert not bad.torn
+        torn = running(top=State(5, 3))
+        torn.heal_failed(BOOM, torn=True)
+        torn.forsake()
+        assert torn.torn
 
     def test_a_result_that_was_no_good_is_never_committed(self) -> None:
         s = Step(min_replica_size=1)
