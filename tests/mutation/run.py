@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tests", nargs="+", help="these in the place of all tests of core")
     parser.add_argument("--results", type=Path, help="JSON lines; a later run goes on from there")
-    parser.add_argument("--again", action="store_true", help="also those that have survived")
+    parser.add_argument("--again", action="store_true", help="also those that have survived and are not accepted")
     parser.add_argument("--table", action="store_true", help="run nothing, print what is known")
     args = parser.parse_args(argv)
     wanted = chosen(args.modules, args.sample, args.seed)
@@ -139,7 +139,8 @@ def main(argv: list[str] | None = None) -> int:
     for stage, tests in STAGES.items():
         if args.table or args.stage not in (stage, "both"):
             continue
-        todo = [m for m in wanted if _open(results.of(m), stage, args.again)]
+        known = accepted()
+        todo = [m for m in wanted if _open(results.of(m), stage, args.again and m.key not in known)]
         if todo:
             for test in run_stage(todo, args.tests or tests, stage, args.jobs, results):
                 print(f"left out, because it fails without a mutant: {test}")
