@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         if todo:
             for test in run_stage(todo, args.tests or tests, stage, args.jobs, results):
                 print(f"left out, because it fails without a mutant: {test}")
-    code = report(wanted, results)
+    code = report(wanted, results, whole=not args.sample)
     print(f"in {time.monotonic() - began:.0f} s")
     return code
 
@@ -156,7 +156,7 @@ def _open(known: dict[str, Any] | None, stage: str, again: bool) -> bool:
     return known["end"] == "survived" and (again or (known["stage"] == "core" and stage == "sim"))
 
 
-def report(wanted: list[Mutant], results: Results) -> int:
+def report(wanted: list[Mutant], results: Results, *, whole: bool) -> int:
     """What survived, and the table per module. Exit code 1 if a survivor is not accepted, or a mutant has not run."""
     known, new = accepted(), 0
     rows: dict[str, Counter[str]] = {}
@@ -178,6 +178,8 @@ def report(wanted: list[Mutant], results: Results) -> int:
     for name, row in [*sorted(rows.items()), ("all", total)]:
         share = 100.0 * (row["killed"] + row["timeout"]) / max(1, row["all"] - row["not run"])
         print(f"| {name} | {' | '.join(str(row[c]) for c in columns)} | {share:.1f} % |")
+    for key in sorted(k for k in known.keys() - {m.key for m in wanted} if k.split(".")[0] in rows and whole):
+        print(f"in survivors.txt, but there is no such mutant any more: {key}")
     left_out = sum(skipped(_source(name)) for name in rows)
     print(
         f"\n{left_out} more would only change sentences for people and are left out; {new} survivors without a reason"
