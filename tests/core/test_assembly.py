@@ -422,7 +422,9 @@ def test_a_group_that_waits_says_for_whom() -> None:
     scene.ready(0)
     scene.here(1)
     assert scene.machine.waits_for("g") == "group g waits for node 2 to come and node 1 to be ready"
-    scene.now = 6.0
+    scene.now = 4.9
+    assert scene.see(Tick()) == []
+    scene.now = 5.0
     assert scene.see(Tick()) == [Note("undecided", "Group g waits for node 2 to come and node 1 to be ready.")]
     assert scene.see(Tick()) == []  # said once
     scene.ready(1)

@@ -425,6 +425,16 @@ class TestGroup:
         s.now = 120.1
         assert of(AnswerQuorum, s.ask(1, 2))
 
+    def test_also_a_rank_that_asks_again_when_the_lease_has_ended(self) -> None:
+        s = Stage(2).granted(2)
+        s.commit(1)
+        s.ask(0, 2)
+        s.ask(1, 2)
+        s.feed(CallGone(s.calls))
+        assert of(AnswerQuorum, s.feed(SessionDown("the lighthouse is gone")))  # rank 0 runs on
+        s.now = 120.1
+        assert of(AnswerQuorum, s.ask(1, 2))
+
     def test_but_not_in_a_quorum_that_is_over(self) -> None:
         s = Stage(2).granted(11)
         s.commit(1)

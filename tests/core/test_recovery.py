@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
-from torchft_x.core.recovery import Plan, WorldSizeMode, participation, plan, stranded
+from torchft_x.core.recovery import Plan, WorldSizeMode, later, participation, plan, stranded
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -133,6 +133,13 @@ def test_a_later_step_of_the_same_quorum_begins_at_its_own_state() -> None:
     assert later.top == State(3, q.id)
     assert not later.heal  # it is not the first step any more, so nobody starts from another one's weights
     assert plan(q, "r1", 0).top == State()
+
+
+@pytest.mark.parametrize("own", ["r0", "r1", "r2"])
+@pytest.mark.parametrize("group_rank", [0, 1])
+def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank: int) -> None:
+    q, base = of_steps(0, 0, 0), State(3, 7)
+    assert later(plan(q, own, group_rank), base) == plan(q, own, group_rank, base=base)
 
 
 class TestStranded:
