@@ -1,0 +1,168 @@
+"""Steps in which nothing goes wrong: empty ones, and those of DistributedDataParallel against torch's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import models
+from benchmarks.bench import TOLERATED, Bench, Measured
+from benchmarks.libraries import WORKER, Library
+from benchmarks.processes import Child, GaveUp, free_port, wait_for
+from benchmarks.stats import Goal
+
+GROUPS = 2
+TOGETHER = 120.0
+
+
+class NotOffered(Exception):
+    """This version of the library has no such option."""
+
+
+class Crew:
+    """One lighthouse and a worker.py per group, all given the same commands."""
+
+    def __init__(self, library: Library, folder: Path, *arguments: str) -> None:
+        self.library = library
+        self.folder = folder
+        bind = f"127.0.0.1:{free_port()}"
+        command = [library.python, WORKER, "--library", library.module, *arguments]
+        self.children = [Child(library.lighthouse(bind), library.environment(), folder / "lighthouse.log", folder)]
+        try:
+            wait_for(lambda: _listens(bind), TOGETHER, "the lighthouse listens")
+            for group in map(str, range(GROUPS)):
+                environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}")
+                self.children.append(Child(command, environ, folder / f"group-{group}.log", folder, pipes=True))
+            for worker in self.children[1:]:
+                unknown = self._answer(worker).get("unknown")
+                if unknown:
+                    raise NotOffered(f"this {library.module} has no {', '.join(unknown)}")
+            wait_for(lambda: self.tell("groups") == [GROUPS] * GROUPS, TOGETHER, "the groups train together")
+        except BaseException:
+            self.close()
+            raise
+
+    def tell(self, *command: Any) -> list[Any]:
+        """The answer of each group."""
+        for worker in self.children[1:]:
+            assert worker.process.stdin is not None
+            worker.process.stdin.write(json.dumps(command) + "\n")
+            worker.process.stdin.flush()
+        return [self._answer(worker) for worker in self.children[1:]]
+
+    def _answer(self, worker: Child) -> Any:
+        assert worker.process.stdout is not None
+        line = worker.process.stdout.readline()
+        if not line:
+            raise GaveUp(f"{self.library.module}: a worker ended:\n{worker.last_words()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        for child in reversed(self.children):
+            child.kill()
+
+
+def _listens(bind: str) -> bool:
+    host, port = bind.split(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def crew(library: Library, options: dict[str, Any] | None = None, size: str | None = None) -> Iterator[Crew]:
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
+    arguments = ["--options", json.dumps(options or {})]
+    if size is not None:  # the ranks of torch's own DDP meet at the port
+        arguments += ["--size", size, "--store-port", str(free_port())]
+    made = None
+    try:
+        for left in reversed(range(TOLERATED)):
+            try:
+                made = Crew(library, folder, *arguments)
+                break
+            except GaveUp:
+                if left == 0:
+                    raise
+        assert made is not None
+        yield made
+    finally:
+        if made is not None:
+            made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_empty(bench: Bench) -> list[Measured]:
+    """Blocks of empty steps, in turn: all libraries and variants are up at the same time, and idle but one."""
+    number = 50 if bench.quick else 300
+    row = Measured("empty.2", "empty step, 2 groups", "ms", goal=Goal(0.25), why_no_peer=bench.why_no_peer)
+    bare = Measured("empty.2.no_vote", "empty step, 2 groups, commit_vote=False", "ms", why_no_peer="no such option")
+    with ExitStack() as stack:
+        crews: list[tuple[Crew, list[float | None]]] = []
+        for library in bench.libraries:
+            crews.append((stack.enter_context(crew(library)), row.ours if library.is_ours else row.peer))
+        if bench.ours is not None:
+            try:
+                crews.append((stack.enter_context(crew(bench.ours, {"commit_vote": False})), bare.ours))
+            except NotOffered as e:
+                bare.why_not = str(e)
+        for one, _ in crews:
+            one.tell("steps", 20)
+        for i in range(bench.pairs):
+            for one, samples in crews if i % 2 == 0 else crews[::-1]:
+                samples.append(1e3 * median(x for group in one.tell("steps", number) for x in group))
+        dropped = sum(sum(one.tell("dropped")) for one, _ in crews)
+    row.note = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+    return [row, bare]
+
+
+def run_overhead(bench: Bench) -> list[Measured]:
+    """Blocks of plain and fault-tolerant steps in turn, in the same processes; both libraries are up together."""
+    rows = []
+    for size, number in ((models.SMALL, 40), (models.LARGE, 3)):
+        if bench.quick and size == models.LARGE:
+            continue
+        ratio, added = _rows(bench, size)
+        with ExitStack() as stack:
+            crews = [stack.enter_context(crew(library, size=size)) for library in bench.libraries]
+            for one in crews:
+                for which in ("plain", "ft"):
+                    one.tell("steps", which, number)  # warm
+            for i in range(bench.pairs):
+                for one in crews if i % 2 == 0 else crews[::-1]:
+                    plain, ft = _block(one, number, plain_first=i % 2 == 0)
+                    (ratio.ours if one.library.is_ours else ratio.peer).append(ft / plain)
+                    (added.ours if one.library.is_ours else added.peer).append(1e3 * (ft - plain))
+                    if one.library.is_ours:
+                        added.limit.append(1e3 * plain)
+            dropped = sum(sum(one.tell("dropped")) for one in crews)
+        added.limit_is = "a step of plain DDP"
+        ratio.note = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+        rows += [ratio, added]
+    return rows
+
+
+def _rows(bench: Bench, size: str) -> tuple[Measured, Measured]:
+    large = size == models.LARGE
+    what = "25 M parameters" if large else "small MLP"
+    ratio = Measured(f"ddp.{size}", f"FT DDP / plain DDP step, {what}", "x", goal=Goal(0.95) if large else None)
+    added = Measured(f"ddp.{size}.added", f"added to a step, {what}", "ms", goal=None if large else Goal(0.25))
+    ratio.why_no_peer = added.why_no_peer = bench.why_no_peer
+    return ratio, added
+
+
+def _block(one: Crew, number: int, *, plain_first: bool) -> tuple[float, float]:
+    """Seconds of a step (median of a block), plain and fault tolerant."""
+    block = {}
+    for which in ("plain", "ft") if plain_first else ("ft", "plain"):
+        block[which] = median(x for group in one.tell("steps", which, number) for x in group)
+    return block["plain"], block["ft"]
