@@ -159,13 +159,8 @@ def show(data: dict[str, Any], out: Path) -> None:
     print(f"\n{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; {data['versions']}; {data['began']}")
     print(f"load {data['load_before']} before, {data.get('load_after')} after\n")
     print(results.table(results.all_rows(data)))
-    for name, entry in data["benchmarks"].items():
-        for row in entry["rows"]:
-            said = [x for x in (row["note"], row["why_no_peer"] and f"no peer: {row['why_no_peer']}") if x]
-            if said:
-                print(f"  {row['what']}: {'; '.join(said)}")
-        if "failed" in entry:
-            print(f"  {name}: {entry['failed']}")
+    for line in results.notes(data):
+        print(f"  {line}")
     for path in draw.draw_all(data, out):
         print(f"drawn: {path}")
     print(f"written: {out}")
@@ -173,5 +168,5 @@ def show(data: dict[str, Any], out: Path) -> None:
 
 def _many_files() -> None:
     """A thousand simulated groups are as many connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

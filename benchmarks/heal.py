@@ -30,7 +30,8 @@ class End:
 
     def tell(self, *command: Any) -> Any:
         process = self.child.process
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(command) + "\n")
             process.stdin.flush()
@@ -84,7 +85,7 @@ def run_heal(bench: Bench) -> list[Measured]:
             rows = [plain, digest] if i % 2 == 0 else [digest, plain]
             for library, source, receiver in both if i % 2 == 0 else both[::-1]:
                 if library.is_ours:
-                    raw = receiver.tell("raw", port, megabytes, STREAMS)
+                    raw = receiver.tell("raw", port, STREAMS)
                 for row in rows if library.is_ours else [plain]:
                     step += 1
                     source.tell("freeze", step)  # anew: a heal never finds digests computed by an earlier one

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-SMALL, LARGE = "small", "large"
+from benchmarks import SMALL
 
 
 def make(size: str) -> tuple[nn.Module, torch.Tensor]:

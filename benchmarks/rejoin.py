@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import models
+from benchmarks import LARGE, SMALL
 from benchmarks.bench import Bench, Measured, Pairs, interleave
 from benchmarks.job import Job
 from benchmarks.libraries import Library
@@ -113,7 +113,7 @@ def longest_once(library: Library, size: str) -> Longest:
 
 
 def run_longest(bench: Bench) -> list[Measured]:
-    size = models.SMALL if bench.quick else models.LARGE
+    size = SMALL if bench.quick else LARGE
     pairs: Pairs[Longest] = interleave(bench, lambda library: longest_once(library, size))
     what = "survivor's longest step while a group rejoins, 25 M parameters"
     row = Measured("longest", what, "s", goal=Goal(1.10, of="ours/limit"), limit_is="the same import and a raw copy")

@@ -64,6 +64,24 @@ def all_rows(data: dict[str, Any]) -> list[Row]:
     return [row for one in data["benchmarks"].values() for row in one["rows"]]
 
 
+def notes(data: dict[str, Any]) -> list[str]:
+    """What has to be said beside the table, each thing once."""
+    out: list[str] = []
+    for name, entry in data["benchmarks"].items():
+        if entry["quick"]:
+            out.append(f"{name}: a smoke run (--quick); its figures say nothing")
+        if "failed" in entry:
+            out.append(f"{name}: could not be measured: {entry['failed']}")
+        for row in entry["rows"]:
+            if row["note"]:
+                out.append(f"{row['what']}: {row['note']}")
+            if row["limit"]:
+                out.append(f"{row['what']}: the limit is {row['limit_is']}; ours/limit {figure(row['to_limit'], 'x')}")
+            if row["why_no_peer"]:
+                out.append(f"{name}: no peer: {row['why_no_peer']}")
+    return list(dict.fromkeys(out))
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import models
+from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
 from benchmarks.libraries import WORKER, Library
 from benchmarks.processes import Child, GaveUp, free_port, wait_for
@@ -128,8 +128,8 @@ def run_empty(bench: Bench) -> list[Measured]:
 def run_overhead(bench: Bench) -> list[Measured]:
     """Blocks of plain and fault-tolerant steps in turn, in the same processes; both libraries are up together."""
     rows = []
-    for size, number in ((models.SMALL, 40), (models.LARGE, 3)):
-        if bench.quick and size == models.LARGE:
+    for size, number in ((SMALL, 40), (LARGE, 3)):
+        if bench.quick and size == LARGE:
             continue
         ratio, added = _rows(bench, size)
         with ExitStack() as stack:
@@ -152,7 +152,7 @@ def run_overhead(bench: Bench) -> list[Measured]:
 
 
 def _rows(bench: Bench, size: str) -> tuple[Measured, Measured]:
-    large = size == models.LARGE
+    large = size == LARGE
     what = "25 M parameters" if large else "small MLP"
     ratio = Measured(f"ddp.{size}", f"FT DDP / plain DDP step, {what}", "x", goal=Goal(0.95) if large else None)
     added = Measured(f"ddp.{size}.added", f"added to a step, {what}", "ms", goal=None if large else Goal(0.25))

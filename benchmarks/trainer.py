@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-from benchmarks import models  # noqa: E402
+from benchmarks import SMALL, models  # noqa: E402
 
 
 class Log:
@@ -74,7 +74,7 @@ def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--library", required=True)
     p.add_argument("--records", required=True)
-    p.add_argument("--model", default=models.SMALL)
+    p.add_argument("--model", default=SMALL)
     p.add_argument("--pace", type=float, default=0.005, help="seconds of computing that a step pretends to take")
     p.add_argument("--slow-group", default="", help="this group's steps pretend to take --slow-pace")
     p.add_argument("--slow-pace", type=float, default=0.2)

@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from benchmarks import models  # noqa: E402
+from benchmarks import SMALL, models  # noqa: E402
 from benchmarks.adapter import Adapter, manager_options  # noqa: E402
 
 
@@ -27,7 +27,7 @@ class Empty:
     """Steps without a gradient: start_quorum and should_commit."""
 
     def __init__(self, library: str, options: dict) -> None:
-        model, _ = models.make(models.SMALL)
+        model, _ = models.make(SMALL)
         self.adapter = Adapter(library, model, torch.optim.SGD(model.parameters(), lr=0.0), **options)
         self.dropped = 0
 
