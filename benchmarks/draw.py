@@ -18,7 +18,7 @@ DECADES = 8  # at most, so that a far outlier doesn't squeeze the rest
 def draw_all(data: dict[str, Any], out: Path) -> list[Path]:
     """Beside the result file. Returns what was drawn."""
     drawn = []
-    rows = [r for r in all_rows(data) if r["ours"] and (r["peer"] or r["limit"] or r["goal"]) and scale_of(r)]
+    rows = [r for r in all_rows(data) if r["ours"] and is_drawn(r)]
     if rows:
         drawn.append(out.with_suffix(".svg"))
         draw_rows(rows, data).write(drawn[-1])
@@ -32,12 +32,18 @@ def draw_all(data: dict[str, Any], out: Path) -> list[Path]:
 # --- every row -------------------------------------------------------------------------------------------------------
 
 
+def is_drawn(row: Row) -> bool:
+    """Counts have no place on a logarithmic axis, and shares are of a row that is drawn anyway."""
+    counts = row["unit"] == "batches" or (row["goal"] and row["goal"]["of"] in ("total", "share"))
+    return not counts and scale_of(row) is not None
+
+
 def scale_of(row: Row) -> float | None:
     """The value that is drawn at 1: the goal, else what there is to compare with; None if there is nothing."""
     goal = row["goal"]
     candidates = []
     if goal is not None:
-        if goal["of"] in ("ours", "share"):
+        if goal["of"] == "ours":
             candidates.append(goal["limit"])
         elif goal["of"] == "peer/ours" and row["peer"]:
             candidates.append(row["peer"]["median"] and row["peer"]["median"] / goal["limit"])
@@ -71,7 +77,7 @@ def draw_rows(rows: list[Row], data: dict[str, Any]) -> Sheet:
 
     sheet = Sheet(LEFT + PLOT + RIGHT, TOP + ROW * len(rows) + 50)
     machine = data["machine"]
-    sheet.text(12, 24, "torchft_x and torchft-nightly, each row against its goal", 16)
+    sheet.text(12, 24, "torchft_x and torchft-nightly, each row against its goal (without one: against the peer)", 16)
     sheet.text(
         12, 44, f"{machine['cpu']}, {machine['cores']} cores; {data['began']}; load {data['load_before']}", 11, LIMIT
     )
@@ -84,7 +90,7 @@ def draw_rows(rows: list[Row], data: dict[str, Any]) -> Sheet:
     for decade in range(math.ceil(low), math.floor(high) + 1):
         x = x_of(decade)
         sheet.line(x, TOP - 8, x, bottom, GRID)
-        words = "goal" if decade == 0 else f"x {10.0**decade:g}"
+        words = "1" if decade == 0 else f"x {10.0**decade:g}"
         sheet.text(x, bottom + 16, words, 10, LIMIT, "middle")
     sheet.text(LEFT, bottom + 34, "<- better", 11, LIMIT)
     sheet.text(LEFT + PLOT, bottom + 34, "worse ->", 11, LIMIT, "end")

@@ -80,7 +80,7 @@ def run_kill(bench: Bench) -> list[Measured]:
                 Measured(
                     f"kill.{groups}.thrown",
                     name + "gradients thrown away",
-                    "steps",
+                    "batches",
                     goal=Goal(0, of="total", needs=100),
                 ),
                 lambda x: x.thrown,
@@ -108,5 +108,5 @@ def run_hang(bench: Bench) -> list[Measured]:
     name = "SIGSTOP in a collective, 2 groups -> "
     note = "; ".join([f"the peer takes 60 s: {bench.peer_pairs} pairs", *pairs.failures])
     row = Measured("hang.2", name + "the other trains on", "s", goal=Goal(2.0), note=note)
-    thrown = Measured("hang.2.thrown", name + "gradients thrown away", "steps")
+    thrown = Measured("hang.2.thrown", name + "gradients thrown away", "batches")
     return [pairs.fill(row, lambda x: x.seconds, bench), pairs.fill(thrown, lambda x: x.thrown, bench)]

@@ -46,7 +46,7 @@ def run_rejoin(bench: Bench) -> list[Measured]:
     note = "; ".join(pairs.failures)
     rows = [
         (Measured("rejoin.2", name + "all commit together again", "s", goal=Goal(0.3), note=note), lambda x: x.seconds),
-        (Measured("rejoin.2.thrown", name + "survivor's gradients thrown away", "steps"), lambda x: x.thrown),
+        (Measured("rejoin.2.thrown", name + "survivor's gradients thrown away", "batches"), lambda x: x.thrown),
     ]
     return [pairs.fill(row, read, bench) for row, read in rows]
 
