@@ -113,10 +113,11 @@ class Group:
             address=self._config.address,
             state=self._state,
             quorum=self._hold.quorum,
-            granted_through=self._hold.granted_through,
+            granted_through=max(self._hold.granted_through, self._cleared.step + 1 if self._cleared else 0),
             lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
             boot_id=self._config.boot_id,
             library=self._config.library,
+            runs_on=self._config.runs_on,
         )
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -294,23 +295,17 @@ class Group:
         held = self._hold.quorum
         if not self._config.runs_on or held is None or self._join is not None or self._hold.over:
             return False
-        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (ask.torn or ask.shrink_only)
+        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
             return False
         if ask.state == self._cleared:
             return True
         self._step_seconds = ask.step_seconds or self._step_seconds
         return (
-            self._everybody_carries
+            self._hold.everybody_carries
             and not self._asks
             and self._hold.allows(ask.state.step + 1, now, connected=self._session)
         )
-
-    @property
-    def _everybody_carries(self) -> bool:
-        """R7: a quorum in which somebody heals is left after one step, so that the healed contribute."""
-        held = self._hold.quorum
-        return held is not None and len(held.carriers) == len(held.members)
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps, or a longer lease, ahead of need."""
@@ -334,12 +329,11 @@ class Group:
     def _run_on(self, now: float) -> list[GroupEffect]:
         """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
         join = self._join
-        if join is None or not self._config.runs_on or not self._asks:
+        plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
+        if join is None or not plain or not self._config.runs_on or not self._asks:
             return []
-        if join.reason not in (JoinReason.BOUNDARY, JoinReason.HEALED):
-            return []
-        in_hand = self._state.committed_in == self._hold.quorum_id and self._everybody_carries
-        if join.member.torn or join.member.shrink_only or join.member.commit_failures or not in_hand:
+        in_hand = self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
+        if join.member.torn or join.member.commit_failures or not in_hand:
             return []
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []

@@ -178,8 +178,9 @@ class Lighthouse:
             self._tenure.raise_ids(hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
-        self._grants.on_hello(hello)
-        return effects + self._catch_up(record)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
         """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
@@ -240,7 +241,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now))
+        self._ask(record, Candidate(member, join.reason, now), join.number)
         for suspect in join.suspects:
             suspected = self._roll.get(suspect)
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
@@ -257,17 +258,18 @@ class Lighthouse:
             return []
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate) -> None:
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         record.lost = ""
         record.proof = ""
         record.told = False
-        record.join = candidate
+        record.join, record.number = candidate, number
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
         if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
             return effects
@@ -443,7 +445,7 @@ class Lighthouse:
                 effects += self._alarm.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects
+        return effects + self._grants.release(self._roll, self._now)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []

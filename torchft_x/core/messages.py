@@ -35,6 +35,7 @@ class Hello:
     lease_left: float = 0.0
     boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
+    runs_on: bool = False  # its joins may be answered by a grant
 
 
 @dataclass(frozen=True, slots=True)

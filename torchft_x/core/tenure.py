@@ -123,7 +123,7 @@ class Tenure:
         )
         quorum = replace(quorum, granted_through=quorum.top.step + 1)
         self.next_id += 1
-        self._begin(quorum)
+        self._begin(quorum, roll)
         for member in quorum.members:
             record = roll.get(member.replica_id)
             if record is not None:
@@ -137,7 +137,7 @@ class Tenure:
     def adopt(self, quorum: Quorum, roll: Roll, *, started_at: float, granted_through: int = 0) -> None:
         """R8: take over the newest quorum that was reported. Its members' leases began before this life did."""
         self.raise_ids(quorum.id)
-        self._begin(quorum)
+        self._begin(quorum, roll)
         self.granted_through = max(self.granted_through, granted_through)
         for member in quorum.members:
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
@@ -152,14 +152,15 @@ class Tenure:
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
 
-    def _begin(self, quorum: Quorum) -> None:
+    def _begin(self, quorum: Quorum, roll: Roll) -> None:
         self.current = quorum
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
-        self._steady = len(quorum.carriers) == len(quorum.members) and all(m.library for m in quorum.members)
+        records = [roll.get(m.replica_id) for m in quorum.members]
+        self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
 
 
