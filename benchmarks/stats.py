@@ -58,10 +58,10 @@ def _skip(n: int) -> int:
 
 
 def ratios(ours: Sequence[Sample], other: Sequence[Sample]) -> list[float]:
-    """Pair by pair, as far as both go; pairs in which both are "never", or the other took nothing, are left out."""
+    """Pair by pair, as far as both go; pairs in which both are "never", or the other is nothing or less, are left out."""
     out = []
     for a, b in zip(ours, other, strict=False):
-        if (a is None and b is None) or b == 0:
+        if (a is None and b is None) or (b is not None and b <= 0):
             continue
         out.append(math.inf if a is None else 0.0 if b is None else a / b)
     return out
