@@ -24,6 +24,8 @@ LARGEST = 1000
 WORKS = 5000.0  # ms; more than the heartbeat timeout, and the groups would be taken for dead
 
 
+PATIENT = ("--heartbeat_timeout_ms", "60000")
+"""One process speaks for all groups: it may be slow, and a change is the question here, not who is dead."""
 FAILURES = (GaveUp, RuntimeError, asyncio.TimeoutError, grpc.RpcError)
 
 
@@ -58,7 +60,7 @@ class Size:
             row.why_no_peer = self.bench.why_no_peer
         try:
             for library in self.bench.libraries:
-                lighthouse = Served(library, folder)
+                lighthouse = Served(library, folder, *PATIENT)
                 groups: Groups = (OurGroups if library.is_ours else PeerGroups)(lighthouse.bind, self.number)
                 self._served.append((library, lighthouse, groups))
             for library, _, groups in list(self._served):  # when all are up, or the first would be silent for long
@@ -75,6 +77,8 @@ class Size:
 
     async def _pair(self, library: Library, groups: Groups, *, counts: bool) -> None:
         for row in (self.settled, self.burst):
+            for _, _, idle in self._served:  # the others' groups, too: while one is measured, nobody may seem dead
+                await idle.refresh()
             seconds = await change(groups, self.number, burst=row is self.burst)
             if counts:
                 (row.ours if library.is_ours else row.peer).append(1e3 * seconds)

@@ -24,6 +24,7 @@ _CHANNEL = [
 ]
 _QUORUM = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
 _AT_ONCE = 50  # groups that connect at the same time
+_QUIET = 1.0  # seconds without a word from the groups; five mean death
 _PING = pb.Up(ping=pb.Ping()).SerializeToString()
 
 
@@ -82,10 +83,10 @@ class OurGroups:
             raise RuntimeError(f"the lighthouse does not welcome a simulated group: {down}")
 
     async def refresh(self) -> None:
-        if time.monotonic() - self._quiet_since > 1.0:
+        if time.monotonic() - self._quiet_since > _QUIET:
             for call in self._calls:
                 await call.write(_PING)
-        self._quiet_since = time.monotonic()
+            self._quiet_since = time.monotonic()
 
     async def prepare(self) -> None:
         self._requests = [
@@ -143,18 +144,21 @@ class PeerGroups:
         self._calls: dict[int, Any] = {}
         self._step = 0
         self._last = b""
+        self._quiet_since = time.monotonic()
 
     async def open(self) -> None:
         """All must be known before the first asks, or it gets a quorum of its own."""
         for begin in range(0, self.number, _AT_ONCE):
             await asyncio.gather(*(self._beat(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
+        self._quiet_since = time.monotonic()
 
     async def _beat(self, i: int) -> None:
         beat = peer_pb.LighthouseHeartbeatRequest(replica_id=f"bench_{i}:life").SerializeToString()
         await self._channels[i].unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")(beat, timeout=30.0)
 
     async def refresh(self) -> None:
-        await self.open()
+        if time.monotonic() - self._quiet_since > _QUIET:
+            await self.open()
 
     async def prepare(self) -> None:
         self._requests = [
@@ -193,7 +197,6 @@ async def change(groups: Groups, number: int, *, burst: bool) -> float:
     """Seconds of one quorum change. `burst`: from the first request to the last answer, all asking at once; else from
     the last request, all others having asked well before.
     """
-    await groups.refresh()
     await groups.prepare()
     first = 0 if burst else number - 1
     for i in range(first):

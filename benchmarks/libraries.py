@@ -53,9 +53,9 @@ class Library:
             out |= TRAINERS | {"REPLICA_GROUP_ID": group}
         return out | more
 
-    def lighthouse(self, bind: str) -> list[str]:
+    def lighthouse(self, bind: str, *more: str) -> list[str]:
         program = ["-m", "torchft_x", "lighthouse"] if self.is_ours else [_script(self.python, "torchft_lighthouse")]
-        return [self.python, *program, "--min_replicas", "1", "--bind", bind]
+        return [self.python, *program, "--min_replicas", "1", "--bind", bind, *more]
 
     def launcher(self, group: str, groups: int, run_dir: Path, script: list[str]) -> list[str]:
         """What each library's component starts for a group: it starts the trainer, and again when it dies."""

@@ -23,12 +23,12 @@ BOUND = 60.0
 class Served:
     """A lighthouse that answers, and how long that took (`ready`)."""
 
-    def __init__(self, library: Library, folder: Path) -> None:
+    def __init__(self, library: Library, folder: Path, *more: str) -> None:
         port = free_port()
         self.bind = f"127.0.0.1:{port}"
         log = folder / f"lighthouse-{library.key}-{port}.log"
         began = time.monotonic()
-        self._child = Child(library.lighthouse(self.bind), library.environment(), log, folder)
+        self._child = Child(library.lighthouse(self.bind, *more), library.environment(), log, folder)
         try:
             wait_for(lambda: _listens(port), BOUND, "the lighthouse listens", poll=0.001)
             _ask(self.bind)
