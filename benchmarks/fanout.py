@@ -51,7 +51,7 @@ class Size:
         self.settled = Measured(f"fanout.{number}", name + "last request -> last answer", "ms", goal=goal)
         self.burst = Measured(f"fanout.{number}.burst", name + "all ask at once -> last answer", "ms")
         self.memory = Measured(f"fanout.{number}.memory", f"lighthouse's memory with {number} groups", "MB")
-        self.memory.goal = Goal(80.0) if number >= OF_THE_GOAL else None
+        self.memory.goal = Goal(80.0) if number == OF_THE_GOAL else None
         self.rows = [self.settled, self.burst, self.memory]
         self._served: list[tuple[Library, Served, Groups]] = []  # libraries that have not failed
 
