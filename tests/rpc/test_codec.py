@@ -41,6 +41,7 @@ members = st.builds(
     prepared=st.none() | prepared,
     library=texts,
     carried=st.lists(numbers, max_size=3).map(tuple),
+    votes_late=st.booleans(),
 )
 seconds = st.floats(0, 1e12)
 quorums = st.builds(
@@ -103,6 +104,8 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         suspects=st.lists(texts, max_size=3).map(tuple),
         traits=st.none() | traits.filter(lambda t: bool(t.items)),
         step_seconds=seconds,
+        keeps=st.booleans(),
+        votes_late=st.booleans(),
     )
 )
 def test_an_ask_survives(ask: m.Ask) -> None:
@@ -113,9 +116,10 @@ def test_an_ask_survives(ask: m.Ask) -> None:
     quorums,
     st.none() | states.filter(lambda s: s != State()),
     st.none() | prepared.filter(lambda p: p != Prepared(0, 0, 0)),
+    st.booleans(),
 )
-def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
-    reply = rank_codec.QuorumReply(quorum, 5.0, base, commit)
+def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None, again: bool) -> None:
+    reply = rank_codec.QuorumReply(quorum, 5.0, base, commit, again)
     whole = codec.quorum_to_proto(quorum).SerializeToString()
     for holds in {0, quorum.id}:
         data = rank_codec.quorum_reply_bytes(reply, whole, holds=holds, lease_left=2.0)
@@ -147,7 +151,9 @@ def test_both_rounds_of_a_vote_survive(
 def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = codec.peer_member_from_proto(codec.peer_member_to_proto(member))
     state = State(member.state.step)
-    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="", carried=())
+    assert back == dataclasses.replace(
+        member, state=state, torn=False, prepared=None, library="", carried=(), votes_late=False
+    )
 
 
 def test_the_peer_sees_the_config_id_and_the_time() -> None:

@@ -71,8 +71,8 @@ class FakeManager:
     def keep(self, kept: Any, works: int) -> bool:
         return True
 
-    def redo(self) -> bool:
-        return False
+    def end_pass(self, good: bool) -> None:
+        pass
 
     def report_error(self, e: Exception) -> None:
         self.errors.append(e)

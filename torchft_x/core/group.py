@@ -61,6 +61,7 @@ class Group:
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
         self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
+        self._again = False  # all ranks that asked for the quorum in hand, or for the next one, keep their gradients
         self._state = State()  # newest the group server knows: last asked with, or committed since
         self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
@@ -171,7 +172,7 @@ class Group:
         # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
         worth = self._commit is not None or self._hold.usable(now)
         if owed is not None and owed.state == ask.state and self._join is None and worth:
-            return [self._answer((ask.call,), commit=self._commit)]
+            return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
             return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
@@ -184,6 +185,7 @@ class Group:
         effects += self._pledge.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
             state = min(a.state for a in self._asks.values())
+            self._again = all(a.keeps for a in self._asks.values())
             if state != self._state:
                 self._pledge.moved()
             self._state = state
@@ -235,11 +237,16 @@ class Group:
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
-        self, calls: tuple[int, ...], *, base: State | None = None, commit: Prepared | None = None
+        self,
+        calls: tuple[int, ...],
+        *,
+        base: State | None = None,
+        commit: Prepared | None = None,
+        again: bool = False,
     ) -> AnswerQuorum:
         quorum = self._hold.quorum
         assert quorum is not None
-        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit)
+        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit, again)
 
     def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
         """The join in hand is answered: every rank that waits hears it."""
@@ -247,7 +254,8 @@ class Group:
         self._sent_at = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()
-        return [self._answer(calls, base=base, commit=commit)] if calls else []
+        again = self._again and base is None
+        return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
 
     def _on_over(self, event: OverArrived) -> list[GroupEffect]:
         if event.quorum_id != self._hold.quorum_id or self._hold.over:

@@ -96,6 +96,7 @@ def member_to_proto(v: Member) -> pb.Member:
         prepared=None if v.prepared is None else prepared_to_proto(v.prepared),
         library=v.library,
         carried=v.carried,
+        votes_late=v.votes_late,
     )
 
 
@@ -118,6 +119,7 @@ def member_from_proto(p: pb.Member) -> Member:
         prepared=prepared_from_proto(p.prepared) if p.HasField("prepared") else None,
         library=check_text(p.library, "library", 128),
         carried=tuple(check_whole(q, "carried quorum") for q in p.carried),
+        votes_late=p.votes_late,
     )
 
 

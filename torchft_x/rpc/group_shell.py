@@ -309,7 +309,7 @@ class GroupShell:
 def _reply(effect: m.GroupEffect) -> Reply | None:
     """What an answer says to its callers; None: it is no answer."""
     if isinstance(effect, m.AnswerQuorum):
-        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit)
+        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
     if isinstance(effect, m.AnswerPrepared):
         return VoteReply(False, "", prepared=True, row=effect.vote)
     if isinstance(effect, m.AnswerVote):

@@ -22,6 +22,7 @@ class QuorumReply:
     lease_until: float
     base: State | None = None  # where the step begins, if not at the quorum's top: the group runs on in it
     commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+    again: bool = False  # all ranks of the group reduce the gradients again that they keep, if the state allows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> pe
         traits=traits_codec.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
         step_seconds=v.step_seconds,
         holds=holds,
+        keeps=v.keeps,
+        votes_late=v.votes_late,
     )
 
 
@@ -71,6 +74,8 @@ def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
         suspects=checks.check_texts(p.suspects, "suspects", checks.MAX_MEMBERS),
         traits=traits_codec.from_bytes(p.traits) if p.traits else None,
         step_seconds=checks.check_seconds(p.step_seconds, "step_seconds"),
+        keeps=p.keeps,
+        votes_late=p.votes_late,
     )
 
 
@@ -106,6 +111,7 @@ def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_l
             lease_left_s=lease_left,
             base=b"" if reply.base is None else codec.state_to_proto(reply.base).SerializeToString(),
             commit=b"" if reply.commit is None else codec.prepared_to_proto(reply.commit).SerializeToString(),
+            again=reply.again,
         ).SerializeToString()
     )
 
@@ -124,6 +130,7 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
         now + checks.check_seconds(p.lease_left_s, "lease"),
         codec.state_from_proto(codec.parse(pb.State, p.base, "base")) if p.base else None,
         codec.prepared_from_proto(codec.parse(pb.Prepared, p.commit, "prepared result")) if p.commit else None,
+        p.again,
     )
 
 

@@ -81,7 +81,10 @@ class Manager:
             that differ are noticed; costs one tiny all-reduce a step. Equal in all groups.
         keep_gradients: a step whose reduction failed is reduced again among those that are left, with the gradients that
             were computed already. `DistributedDataParallel` keeps them until the next forward: one copy more than with
-            False, which drops such a step. Not yet in groups of several ranks.
+            False, which drops such a step.
+        vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that what fails is
+            reduced again before anybody clips or unscales. False: `should_commit` decides; for scripts that throw a
+            step away after ``backward()`` (`report_error`, or no `should_commit`). Equal in all groups.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -117,6 +120,7 @@ class Manager:
         may_differ: Collection[str] = (),
         commit_vote: bool = True,
         keep_gradients: bool = True,
+        vote_in_backward: bool = True,
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
@@ -131,7 +135,8 @@ class Manager:
         self._use_async_quorum = use_async_quorum
         self._pg = pg
         self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
-        self._declared.add("vote between groups", "on" if options.commit_vote else "off")
+        where = "in backward" if vote_in_backward else "at the step's end"
+        self._declared.add("vote between groups", where if options.commit_vote else "off")
         self._asking = (True, False, options.quorum_timeout)  # arguments of the newest start_quorum
         self._closed = False
         states = StateDicts(options.timeout)
@@ -143,7 +148,14 @@ class Manager:
             init_sync=init_sync, full_state=self._manager_state_dict,
         )  # fmt: skip
         self._guard = self._parts.guard
-        self._course = Course(self._parts, pg, self._next_round, waits=not use_async_quorum, redo=keep_gradients)
+        self._course = Course(
+            self._parts,
+            pg,
+            self._next_round,
+            waits=not use_async_quorum,
+            redo=keep_gradients,
+            late=not vote_in_backward,
+        )
         self._at_exit = _leave_at_exit(self)
         self._parts.events.emit("joined", step=0)
 
@@ -193,10 +205,11 @@ class Manager:
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
         self._guard.raise_if_ended()
         self.wait_quorum()
+        possible = self._course.may_reduce()
         with self._guard.lock:
             quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
         inner = None
-        if not failed:
+        if possible and not failed:
             try:
                 inner = work.issue(self._pg, tensor, reduce_op, contributes=rank is not None, participants=size)
             except Exception as e:
@@ -219,7 +232,12 @@ class Manager:
         return self._course.commit(self._parts.options.timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
-        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too."""
+        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
+
+        With `DistributedDataParallel` a step is decided at the end of ``backward()``, and this comes too late after it:
+        `should_commit` raises `StepError`, and the group must start again. See `vote_in_backward`.
+        """
+        self._course.veto(e)
         self._guard.fail(e)
 
     def errored(self) -> ExceptionWithTraceback | None:
@@ -233,7 +251,12 @@ class Manager:
         limit = self._parts.options.timeout if timeout is None else seconds(timeout)
         with self._guard.lock:
             quorum_id = self._parts.step.quorum_id or None
-        return work.wrap_future(fut, default, limit, lambda e: self._guard.fail(e, quorum_id))
+
+        def report(e: Exception) -> None:
+            self._course.veto(e)
+            self._guard.fail(e, quorum_id)
+
+        return work.wrap_future(fut, default, limit, report)
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
@@ -268,9 +291,10 @@ class Manager:
         many `allreduce` calls. False: nobody will ask for that."""
         return self._course.keep(kept, works)
 
-    def redo(self) -> bool:
-        """The pass that was kept last has failed: wait for the next quorum and reduce it again. False: it is lost."""
-        return self._course.redo()
+    def end_pass(self, good: bool) -> None:
+        """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
+        reduced again with the next quorum (through `Kept.reduce_again`). Never raises."""
+        self._course.end_pass(good)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.
@@ -362,12 +386,12 @@ class Manager:
     def _manager_state_dict(self) -> dict[str, Any]:
         return {"user": self._parts.states.save(), "torchft": self.state_dict()}
 
-    def _next_round(self, terms: Terms, previous: Quorum | None, waits: bool) -> Round:
+    def _next_round(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
         allow_heal, shrink_only, timeout = self._asking
         return Round(
             self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
             previous=previous, timeout=timeout, in_place=waits,
-            counts_after_heal=not self._use_async_quorum and allow_heal,
+            counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,
         )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class Reducer:
         self._missing: list[int] = []  # gradients still to come, by bucket
         self._next = 0  # first bucket not launched: the order is the same in all groups
         self._works: list[Any] = []  # of the launched buckets
-        self._ending = False  # the pass has failed, and backward has not returned
+        self._ending = False  # the pass has ended, and backward has not returned
         self._versions: list[int] | None = None  # of the flat buffers when they became p.grad; None: they did not
         self._scale: float | None = None  # 1/participants, 0 for who contributes zeros, None: the quorum is still asked
         for i, p in enumerate(self._params):
@@ -226,12 +226,12 @@ class Reducer:
                     self._launch()
                 works = self._works
             wanted = self._manager.keep(self, len(works))
-            if self._join(works):
+            good = self._join(works)
+            if good:
                 self._install()
-            else:
-                self._ending = True
-                self._manager.redo()  # comes back through `reduce_again`, or the step is lost
-                self._ending = False
+            self._ending = True
+            self._manager.end_pass(good)  # may come back through `reduce_again`
+            self._ending = False
             if wanted is False:
                 self._local = [None] * len(self._params)
 

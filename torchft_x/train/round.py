@@ -32,6 +32,8 @@ class Round:
     Args:
         in_place: the heal may overwrite the live tensors now, because the training thread waits for it.
         counts_after_heal: a healed rank contributes in this very quorum (synchronous quorums).
+        keeps: it is asked for inside a step whose gradients this rank can reduce again.
+        votes_late: this rank's script reduces after backward.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Round:
         in_place: bool,
         counts_after_heal: bool,
         previous: Quorum | None,
+        keeps: bool = False,
+        votes_late: bool = False,
     ) -> None:
         self.ready = threading.Event()  # the quorum and the process group are there, or `error` says why not
         self.done = threading.Event()  # also the snapshot and the fetch
@@ -54,6 +58,8 @@ class Round:
         self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
         self.computed_at: State | None = None  # where gradients computed in it belong; None: they are good for nothing
         self.heals = False  # this rank copies state first
+        self.again = False  # all ranks of the group keep the gradients of the step before
+        self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
         self._changed = False  # something happened: other members, a new process group, a heal
         self._began = time.monotonic()
         parts.pace.begin(self._began)
@@ -67,6 +73,7 @@ class Round:
         self._healing = Healing(parts, in_place=in_place)
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
+        self._keeps = keeps  # see above
         self._asked: Asked | None = None  # the question, if it has been put
         self._plan: Plan | None = None  # between the quorum's arrival and `finish`
 
@@ -169,6 +176,8 @@ class Round:
             suspects=t.suspects,
             traits=self._traits,
             step_seconds=p.pace.seconds,
+            keeps=self._keeps,
+            votes_late=self.votes_late,
         )
 
     def _unanswered(self, error: Exception) -> Exception:
@@ -194,7 +203,8 @@ class Round:
             mode=p.mode,
             min_replica_size=p.options.min_replica_size,
         )
-        self.quorum, self.heals = reply.quorum, plan.heal
+        self.quorum, self.heals, self.again = reply.quorum, plan.heal, reply.again
+        self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
         self.ended = p.guard.begin(plan, rank, size, reply.commit)
         self.computed_at = plan.top if self._in_place or not plan.heal else None
         self._plan = plan

@@ -26,7 +26,7 @@ class Prepared(_message.Message):
     def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried")
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried", "votes_late")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class Member(_message.Message):
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     TRAITS_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
+    VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     address: str
     store_address: str
@@ -55,7 +56,8 @@ class Member(_message.Message):
     library: str
     traits: Traits
     carried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ...) -> None: ...
+    votes_late: bool
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ..., votes_late: bool = ...) -> None: ...
 
 class Trait(_message.Message):
     __slots__ = ("name", "digest", "words", "parts", "ranks")
