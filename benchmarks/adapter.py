@@ -23,7 +23,7 @@ class Adapter:
         self.optimizer = self.library.Optimizer(self.manager, optim)
 
     def _make_manager(self, model: nn.Module, optim: torch.optim.Optimizer, options: dict[str, Any]) -> Any:
-        def load(state: dict) -> None:
+        def load(state: dict[str, Any]) -> None:
             model.load_state_dict(state["model"])
             optim.load_state_dict(state["optim"])
 
@@ -46,7 +46,7 @@ class Adapter:
         before = self.manager.current_step()
         self.optimizer.step()
         committed = getattr(self.optimizer, "committed", None)
-        return self.manager.current_step() > before if committed is None else committed
+        return bool(self.manager.current_step() > before if committed is None else committed)
 
 
 def manager_options(module: str) -> set[str]:

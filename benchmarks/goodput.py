@@ -16,7 +16,7 @@ from benchmarks.stats import Goal
 
 GROUPS = 4
 SECONDS = 60.0
-QUIET = 5.0  # seconds without a kill, first: what the groups can do
+QUIET = 10.0  # seconds without a kill, first: what the groups can do
 PACE = "0.05"  # seconds of a step: four groups must not compete for the machine, or a death would help the others
 GOALS = {15.0: 0.98, 5.0: 0.95}  # by mean time between kills
 

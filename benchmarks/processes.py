@@ -20,7 +20,7 @@ class GaveUp(Exception):
     """What was waited for did not happen."""
 
 
-def wait_for(condition: Callable[[], T], seconds: float, what: str, poll: float = 0.01) -> T:
+def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll: float = 0.01) -> T:
     """The first truthy value of `condition()`. Raises `GaveUp` naming `what`. The environment's factor stretches it."""
     seconds *= float(env.read(env.TEST_TIMEOUT_FACTOR, "1") or "1")
     deadline = time.monotonic() + seconds

@@ -10,8 +10,10 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 warnings.filterwarnings("ignore")
@@ -26,7 +28,7 @@ from benchmarks.adapter import Adapter, manager_options  # noqa: E402
 class Empty:
     """Steps without a gradient: start_quorum and should_commit."""
 
-    def __init__(self, library: str, options: dict) -> None:
+    def __init__(self, library: str, options: dict[str, Any]) -> None:
         model, _ = models.make(SMALL)
         self.adapter = Adapter(library, model, torch.optim.SGD(model.parameters(), lr=0.0), **options)
         self.dropped = 0
@@ -46,7 +48,7 @@ class Empty:
 class Overhead:
     """The same model twice: in torch's DistributedDataParallel over gloo, and in the library's."""
 
-    def __init__(self, library: str, options: dict, size: str, store_port: int) -> None:
+    def __init__(self, library: str, options: dict[str, Any], size: str, store_port: int) -> None:
         group = int(os.environ["REPLICA_GROUP_ID"])
         store = dist.TCPStore("127.0.0.1", store_port, is_master=group == 0, timeout=timedelta(seconds=60))
         dist.init_process_group("gloo", store=store, rank=group, world_size=2)
@@ -77,7 +79,7 @@ class Overhead:
         return [_timed(step) for _ in range(number)]
 
 
-def _timed(step) -> float:
+def _timed(step: Callable[[], None]) -> float:
     begin = time.perf_counter()
     step()
     return time.perf_counter() - begin
