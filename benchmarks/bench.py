@@ -109,7 +109,7 @@ def _try(bench: Bench, once: Callable[[Library], T], library: Library, failures:
     for _ in range(TOLERATED):
         try:
             return once(library)
-        except GaveUp as e:
+        except (GaveUp, OSError) as e:  # OSError: a process was gone that should have been there
             failures.append(f"{library.key}: {e}")
             bench.say(f"  a try failed: {library.module}: {e}")
     return None

@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,8 +144,10 @@ def one(
         measured = kind.run(bench)
         entry["rows"] = [results.row_of(m) for m in measured]
         entry["timelines"] = [m.timeline for m in measured if m.timeline]
-    except GaveUp as e:
-        entry["failed"] = str(e)
+    except Exception as e:  # whatever it is, the benchmarks after it are worth having
+        if not isinstance(e, GaveUp):
+            traceback.print_exc()
+        entry["failed"] = str(e) or repr(e)
         print(f"  {name} could not be measured: {e}", flush=True)
     entry |= {"seconds": round(time.monotonic() - began, 1), "load_after": machine.load()}
     data["benchmarks"][name] = entry

@@ -44,7 +44,7 @@ def goodput_once(library: Library, mtbf: float, seconds: float, seed: int) -> Go
     with Job(library, GROUPS, launched=True, trainer=("--pace", PACE)) as job:
         job.wait_together()
         quiet = time.monotonic()
-        time.sleep(QUIET)
+        time.sleep(min(QUIET, seconds / 3))
         begin = time.monotonic()
         kills = []
         for after, group in schedule(mtbf, seconds, seed):

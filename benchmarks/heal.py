@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,35 +11,24 @@ from typing import Any
 
 from benchmarks.bench import Bench, Measured
 from benchmarks.libraries import ROOT, Library
-from benchmarks.processes import Child, GaveUp
+from benchmarks.processes import Worker
 from benchmarks.stats import Goal
 
 TRANSFER = str(ROOT / "benchmarks" / "transfer.py")
 STREAMS = 2
 
 
-class End:
+class End(Worker):
     """A transfer.py."""
 
     def __init__(self, library: Library, role: str, megabytes: int, folder: Path) -> None:
         command = [library.python, TRANSFER, "--library", library.module, "--role", role]
         command += ["--megabytes", str(megabytes)]
-        log = folder / f"{library.key}-{role}.log"
-        self.child = Child(command, library.environment("0"), log, folder, pipes=True)
+        super().__init__(command, library.environment("0"), folder / f"{library.key}-{role}.log", folder)
 
     def tell(self, *command: Any) -> Any:
-        process = self.child.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(command) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise GaveUp(f"a process of the transfer ended:\n{self.child.last_words()}")
-        return json.loads(line)
+        self.ask(*command)
+        return self.answer()
 
 
 @contextmanager
@@ -54,7 +42,7 @@ def ends(library: Library, megabytes: int) -> Iterator[tuple[End, End]]:
         yield started[0], started[1]
     finally:
         for end in started:
-            end.child.kill()
+            end.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.libraries import TRAINER, Library
-from benchmarks.processes import Child, GaveUp, free_port, kill_if, wait_for
+from benchmarks.processes import Child, GaveUp, free_port, kill_if, listens, wait_for
 from benchmarks.record import Life, Records
 from torchft_x import env
 
@@ -66,18 +65,14 @@ class Job:
 
     def start_lighthouse(self) -> None:
         self.lighthouse = self._run(self.library.lighthouse(self._bind), self.library.environment(), "lighthouse")
-        host, port = self._bind.split(":")
+        started = self.lighthouse
 
-        def listens() -> bool:
-            if self.lighthouse is not None and not self.lighthouse.alive:
-                raise GaveUp(f"the lighthouse ended at once:\n{self.lighthouse.last_words()}")
-            try:
-                socket.create_connection((host, int(port)), 1.0).close()
-            except OSError:
-                return False
-            return True
+        def serves() -> bool:
+            if not started.alive:
+                raise GaveUp(f"the lighthouse ended at once:\n{started.last_words()}")
+            return listens(self._bind)
 
-        wait_for(listens, START, "the lighthouse listens")
+        wait_for(serves, START, "the lighthouse listens")
 
     def start(self, group: str, *extra: str) -> Child:
         """Start a group (again)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 import time
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.libraries import Library
-from benchmarks.processes import Child, GaveUp, free_port, memory_mb, wait_for
+from benchmarks.processes import Child, GaveUp, free_port, listens, memory_mb, wait_for
 from benchmarks.stats import Goal
 from torchft_x.rpc import wire
 
@@ -30,7 +29,7 @@ class Served:
         began = time.monotonic()
         self._child = Child(library.lighthouse(self.bind, *more), library.environment(), log, folder)
         try:
-            wait_for(lambda: _listens(port), BOUND, "the lighthouse listens", poll=0.001)
+            wait_for(lambda: listens(self.bind), BOUND, "the lighthouse listens", poll=0.001)
             _ask(self.bind)
         except BaseException:
             self.stop()
@@ -53,14 +52,6 @@ def _ask(bind: str) -> None:
         except grpc.RpcError as e:
             if e.code() != grpc.StatusCode.UNIMPLEMENTED:
                 raise GaveUp(f"the lighthouse at {bind} does not answer: {e.details()}") from None
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torchft_x import env
 
 T = TypeVar("T")
+
+ANSWER = 180.0
+"""Seconds a worker may take for an answer; a group that is not there for 60 s is waited for so long by the peer."""
 
 
 class GaveUp(Exception):
@@ -37,6 +42,16 @@ def free_port() -> int:
     """Of the loopback address. It is chosen before use because a lighthouse must come back at the same one."""
     with socket.create_server(("127.0.0.1", 0)) as s:
         return int(s.getsockname()[1])
+
+
+def listens(bind: str) -> bool:
+    """Is a connect to ``host:port`` accepted?"""
+    host, port = bind.split(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 class Child:
@@ -85,6 +100,33 @@ class Child:
     def last_words(self, lines: int = 5) -> str:
         text = self.log.read_text(errors="replace").splitlines()
         return "\n".join(f"    {line}" for line in text[-lines:])
+
+
+class Worker(Child):
+    """A process that reads a JSON list per line and answers each with a JSON line."""
+
+    def __init__(self, command: Sequence[str], environ: dict[str, str], log: Path, cwd: Path) -> None:
+        super().__init__(command, environ, log, cwd, pipes=True)
+
+    def ask(self, *command: Any) -> None:
+        """Without waiting for the answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `answer` says it
+
+    def answer(self) -> Any:
+        """Raises `GaveUp` if the process ended, or is silent for `ANSWER` seconds."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER)
+        if not ready:
+            raise GaveUp(f"no answer within {ANSWER:.0f} s from {' '.join(self.command)}:\n{self.last_words()}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise GaveUp(f"it ended: {' '.join(self.command)}:\n{self.last_words()}")
+        return json.loads(line)
 
 
 def kill_if(pid: int, mark: str) -> None:

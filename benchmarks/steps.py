@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
 from benchmarks.libraries import WORKER, Library
-from benchmarks.processes import Child, GaveUp, free_port, wait_for
+from benchmarks.processes import Child, GaveUp, Worker, free_port, listens, wait_for
 from benchmarks.stats import Goal
 
 GROUPS = 2
@@ -34,14 +33,15 @@ class Crew:
         self.folder = folder
         bind = f"127.0.0.1:{free_port()}"
         command = [library.python, WORKER, "--library", library.module, *arguments]
-        self.children = [Child(library.lighthouse(bind), library.environment(), folder / "lighthouse.log", folder)]
+        self.lighthouse = Child(library.lighthouse(bind), library.environment(), folder / "lighthouse.log", folder)
+        self.workers: list[Worker] = []
         try:
-            wait_for(lambda: _listens(bind), TOGETHER, "the lighthouse listens")
+            wait_for(lambda: listens(bind), TOGETHER, "the lighthouse listens")
             for group in map(str, range(GROUPS)):
                 environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}")
-                self.children.append(Child(command, environ, folder / f"group-{group}.log", folder, pipes=True))
-            for worker in self.children[1:]:
-                unknown = self._answer(worker).get("unknown")
+                self.workers.append(Worker(command, environ, folder / f"group-{group}.log", folder))
+            for worker in self.workers:
+                unknown = worker.answer().get("unknown")
                 if unknown:
                     raise NotOffered(f"this {library.module} has no {', '.join(unknown)}")
             wait_for(lambda: self.tell("groups") == [GROUPS] * GROUPS, TOGETHER, "the groups train together")
@@ -51,31 +51,13 @@ class Crew:
 
     def tell(self, *command: Any) -> list[Any]:
         """The answer of each group."""
-        for worker in self.children[1:]:
-            assert worker.process.stdin is not None
-            worker.process.stdin.write(json.dumps(command) + "\n")
-            worker.process.stdin.flush()
-        return [self._answer(worker) for worker in self.children[1:]]
-
-    def _answer(self, worker: Child) -> Any:
-        assert worker.process.stdout is not None
-        line = worker.process.stdout.readline()
-        if not line:
-            raise GaveUp(f"{self.library.module}: a worker ended:\n{worker.last_words()}")
-        return json.loads(line)
+        for worker in self.workers:
+            worker.ask(*command)
+        return [worker.answer() for worker in self.workers]
 
     def close(self) -> None:
-        for child in reversed(self.children):
+        for child in (*self.workers, self.lighthouse):
             child.kill()
-
-
-def _listens(bind: str) -> bool:
-    host, port = bind.split(":")
-    try:
-        socket.create_connection((host, int(port)), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager
