@@ -200,6 +200,15 @@ class SendOver:
 
 
 @dataclass(frozen=True, slots=True)
+class SendWaits:
+    """Tell these sessions, which have asked, why there is no quorum yet."""
+
+    sessions: tuple[int, ...]
+    reason: str
+    lease: bool  # it may take until the end of somebody's lease
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Tell the session that a newer life of its group is here, then close it."""
 
@@ -241,7 +250,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | Extend | SendOver | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = Issue | Extend | SendOver | SendWaits | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
@@ -262,6 +271,7 @@ class Ask:
     suspects: tuple[str, ...] = ()
     traits: Traits | None = None  # what the rank declares; None: as last told
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
+    usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
 
 
 @dataclass(frozen=True, slots=True)
