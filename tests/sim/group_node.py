@@ -241,7 +241,7 @@ class GroupNode:
     def on_word(self, message: Any) -> None:
         if isinstance(message, (m.OverArrived, m.GrantArrived)):
             self.feed(message)
-        else:
+        elif not isinstance(message, m.SendWaits):  # of `core.endurance`, which has no part in the protocol
             self.feed(m.QuorumArrived(message))
 
     def on_refused(self, message: m.FencedArrived | m.RefusedArrived) -> None:

@@ -28,6 +28,7 @@ from torchft_x.core.messages import (
     Hello,
     Issue,
     Join,
+    Keep,
     Leave,
     LifeBegun,
     LifeEnded,
@@ -78,8 +79,9 @@ class Lighthouse:
         self._noted = ""  # reason for waiting that was noted last
         self._waits = Waits()  # who was told what it waits for
         self._hellos = 0  # so far
-        self._kin: tuple[Kin, ...] = ()  # of the present quorum's members, as of the two numbers below
-        self._kin_as_of = (0, 0)  # config id and hellos
+        self._kept = (0, 0)  # quorum and grant that were kept last
+        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
+        self._kin_as_of = (0, 0)  # config id and hellos at that time
         self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
         self._unsaid: list[LighthouseEffect] = []  # effects of the beginning, handed out with those of the first event
         legacy = inherited(config)
@@ -104,20 +106,6 @@ class Lighthouse:
             return outcome.reason if isinstance(outcome, Wait) else ""
         unheard = [f"{r.replica_id} ({r.lost})" for r in self._roll if r.join is not None]
         return f"Nobody who has asked is alive: {listed(unheard)}." if unheard else ""
-
-    def legacy(self) -> Legacy | None:
-        """What the next lighthouse here must know; to be kept before what it speaks of is sent. None: no quorum yet.
-
-        As long as nothing changed in it, `kin` is the same tuple.
-        """
-        cur = self.current
-        if cur is None:
-            return None
-        if (cur.config_id, self._hellos) != self._kin_as_of:
-            self._kin_as_of = (cur.config_id, self._hellos)
-            records = (self._roll.get(m.replica_id) for m in cur.members)
-            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id) for r in records if r is not None and not r.unary)
-        return Legacy(cur, self._tenure.granted_through, self._kin)
 
     def next_attempt(self, group: str) -> int:
         """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
@@ -147,7 +135,20 @@ class Lighthouse:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
         unsaid, self._unsaid = self._unsaid, []
-        return unsaid + self._take(event, now) + self._maybe_form(now)
+        effects = unsaid + self._take(event, now) + self._maybe_form(now)
+        return [*self._keep(), *effects] if self._config.keeps else effects
+
+    def _keep(self) -> list[LighthouseEffect]:
+        """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
+        cur, granted = self.current, self._tenure.granted_through
+        if cur is None or (cur.id, granted) == self._kept:
+            return []
+        if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
+            self._kin_as_of = (cur.config_id, self._hellos)
+            records = (self._roll.get(m.replica_id) for m in cur.members)
+            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id) for r in records if r is not None and not r.unary)
+        self._kept = (cur.id, granted)
+        return [Keep(Legacy(cur, granted, self._kin))]
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -521,10 +522,10 @@ class Lighthouse:
             return []
         outcome = self._outcome(now) if self._tenure.asking else None
         effects: list[LighthouseEffect] = []
-        if isinstance(outcome, Wait):
-            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
         reason = outcome.reason if isinstance(outcome, Wait) else self.undecided
         if reason and reason != self._noted:
             self._noted = reason
             effects.append(Note("undecided", reason))
+        if isinstance(outcome, Wait):
+            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
         return effects

@@ -36,6 +36,8 @@ class LighthouseConfig:
     """Most steps of one grant."""
     legacy: Legacy | None = None
     """Left by the lighthouse before this one, on this host and boot, and of this job (R8c)."""
+    keeps: bool = False
+    """The shell keeps what the next lighthouse must know (`Keep`)."""
     majority: bool = False
     """There are other lighthouses for the same groups: go on only with most of the last quorum's members."""
     standby: bool = False

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
@@ -170,6 +171,16 @@ LighthouseEvent = (
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep this where it survives the process, before any later effect is carried out (R8c). Replaces what was kept.
+
+    Comes only if the configuration says `keeps`. Of the same quorum it may say no more than a higher grant.
+    """
+
+    legacy: Legacy
+
+
+@dataclass(frozen=True, slots=True)
 class Issue:
     """Send the quorum to these sessions (encode it once) and answer these unary calls."""
 
@@ -250,7 +261,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | Extend | SendOver | SendWaits | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 

@@ -200,6 +200,10 @@ def quorum_bytes(quorum: Quorum) -> bytes:
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
 
 
+def waits_bytes(effect: m.SendWaits) -> bytes:
+    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+
+
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
     return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\rtorchft.proto\x12\x07torchft\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x01\n\x0cQuorumMember\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rstore_address\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x12\n\nworld_size\x18\x05 \x01(\x04\x12\x13\n\x0bshrink_only\x18\x06 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\t\x12\x17\n\x0f\x63ommit_failures\x18\x08 \x01(\x03\x12\x1b\n\x13reconfigure_handles\x18\t \x03(\t\"u\n\x06Quorum\x12\x11\n\tquorum_id\x18\x01 \x01(\x03\x12+\n\x0cparticipants\x18\x02 \x03(\x0b\x32\x15.torchft.QuorumMember\x12+\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x17LighthouseQuorumRequest\x12(\n\trequester\x18\x01 \x01(\x0b\x32\x15.torchft.QuorumMember\";\n\x18LighthouseQuorumResponse\x12\x1f\n\x06quorum\x18\x01 \x01(\x0b\x32\x0f.torchft.Quorum\"0\n\x1aLighthouseHeartbeatRequest\x12\x12\n\nreplica_id\x18\x01 \x01(\t\"\x1d\n\x1bLighthouseHeartbeatResponse\"\x9c\x02\n\x14ManagerQuorumRequest\x12\x12\n\ngroup_rank\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x1b\n\x13\x63heckpoint_metadata\x18\x03 \x01(\t\x12\x13\n\x0bshrink_only\x18\x04 \x01(\x08\x12\x11\n\tinit_sync\x18\x05 \x01(\x08\x12\x17\n\x0f\x63ommit_failures\x18\x06 \x01(\x03\x12\x1a\n\x12reconfigure_handle\x18\x07 \x01(\t\x12\x14\n\x0c\x63ommitted_in\x18\x64 \x01(\x03\x12\x0c\n\x04torn\x18\x65 \x01(\x08\x12\x0e\n\x06reason\x18g \x01(\t\x12\x10\n\x08suspects\x18h \x03(\t\x12\x0c\n\x04ours\x18i \x01(\x08\x12\x0e\n\x06traits\x18j \x01(\x0cJ\x04\x08\x66\x10g\"\xdc\x03\n\x15ManagerQuorumResponse\x12\x11\n\tquorum_id\x18\x01 \x01(\x03\x12#\n\x1brecover_src_manager_address\x18\x02 \x01(\t\x12%\n\x18recover_src_replica_rank\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12!\n\x19recover_dst_replica_ranks\x18\x04 \x03(\x03\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x10\n\x08max_step\x18\x06 \x01(\x03\x12\x1d\n\x10max_replica_rank\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0emax_world_size\x18\x08 \x01(\x03\x12\x14\n\x0creplica_rank\x18\t \x01(\x03\x12\x1a\n\x12replica_world_size\x18\n \x01(\x03\x12\x0c\n\x04heal\x18\x0b \x01(\x08\x12\x17\n\x0f\x63ommit_failures\x18\x0c \x01(\x03\x12\x13\n\x0breplica_ids\x18\r \x03(\t\x12\x1b\n\x13reconfigure_handles\x18\x0e \x03(\t\x12\x0e\n\x06quorum\x18\x64 \x01(\x0c\x12\x14\n\x0clease_left_s\x18\x65 \x01(\x01\x42\x1b\n\x19_recover_src_replica_rankB\x13\n\x11_max_replica_rank\")\n\x19\x43heckpointMetadataRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x03\"9\n\x1a\x43heckpointMetadataResponse\x12\x1b\n\x13\x63heckpoint_metadata\x18\x01 \x01(\t\"a\n\x13ShouldCommitRequest\x12\x15\n\rshould_commit\x18\x01 \x01(\x08\x12\x12\n\ngroup_rank\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x11\n\tquorum_id\x18\x64 \x01(\x03\"=\n\x14ShouldCommitResponse\x12\x15\n\rshould_commit\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x64 \x01(\t\"\x1a\n\x0bKillRequest\x12\x0b\n\x03msg\x18\x01 \x01(\t\"\x0e\n\x0cKillResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\rtorchft.proto\x12\x07torchft\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x01\n\x0cQuorumMember\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rstore_address\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x12\n\nworld_size\x18\x05 \x01(\x04\x12\x13\n\x0bshrink_only\x18\x06 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\t\x12\x17\n\x0f\x63ommit_failures\x18\x08 \x01(\x03\x12\x1b\n\x13reconfigure_handles\x18\t \x03(\t\"u\n\x06Quorum\x12\x11\n\tquorum_id\x18\x01 \x01(\x03\x12+\n\x0cparticipants\x18\x02 \x03(\x0b\x32\x15.torchft.QuorumMember\x12+\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x17LighthouseQuorumRequest\x12(\n\trequester\x18\x01 \x01(\x0b\x32\x15.torchft.QuorumMember\";\n\x18LighthouseQuorumResponse\x12\x1f\n\x06quorum\x18\x01 \x01(\x0b\x32\x0f.torchft.Quorum\"0\n\x1aLighthouseHeartbeatRequest\x12\x12\n\nreplica_id\x18\x01 \x01(\t\"\x1d\n\x1bLighthouseHeartbeatResponse\"\xad\x02\n\x14ManagerQuorumRequest\x12\x12\n\ngroup_rank\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x1b\n\x13\x63heckpoint_metadata\x18\x03 \x01(\t\x12\x13\n\x0bshrink_only\x18\x04 \x01(\x08\x12\x11\n\tinit_sync\x18\x05 \x01(\x08\x12\x17\n\x0f\x63ommit_failures\x18\x06 \x01(\x03\x12\x1a\n\x12reconfigure_handle\x18\x07 \x01(\t\x12\x14\n\x0c\x63ommitted_in\x18\x64 \x01(\x03\x12\x0c\n\x04torn\x18\x65 \x01(\x08\x12\x0e\n\x06reason\x18g \x01(\t\x12\x10\n\x08suspects\x18h \x03(\t\x12\x0c\n\x04ours\x18i \x01(\x08\x12\x0e\n\x06traits\x18j \x01(\x0c\x12\x0f\n\x07usual_s\x18m \x01(\x01J\x04\x08\x66\x10g\"\xdc\x03\n\x15ManagerQuorumResponse\x12\x11\n\tquorum_id\x18\x01 \x01(\x03\x12#\n\x1brecover_src_manager_address\x18\x02 \x01(\t\x12%\n\x18recover_src_replica_rank\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12!\n\x19recover_dst_replica_ranks\x18\x04 \x03(\x03\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x10\n\x08max_step\x18\x06 \x01(\x03\x12\x1d\n\x10max_replica_rank\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0emax_world_size\x18\x08 \x01(\x03\x12\x14\n\x0creplica_rank\x18\t \x01(\x03\x12\x1a\n\x12replica_world_size\x18\n \x01(\x03\x12\x0c\n\x04heal\x18\x0b \x01(\x08\x12\x17\n\x0f\x63ommit_failures\x18\x0c \x01(\x03\x12\x13\n\x0breplica_ids\x18\r \x03(\t\x12\x1b\n\x13reconfigure_handles\x18\x0e \x03(\t\x12\x0e\n\x06quorum\x18\x64 \x01(\x0c\x12\x14\n\x0clease_left_s\x18\x65 \x01(\x01\x42\x1b\n\x19_recover_src_replica_rankB\x13\n\x11_max_replica_rank\")\n\x19\x43heckpointMetadataRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x03\"9\n\x1a\x43heckpointMetadataResponse\x12\x1b\n\x13\x63heckpoint_metadata\x18\x01 \x01(\t\"a\n\x13ShouldCommitRequest\x12\x15\n\rshould_commit\x18\x01 \x01(\x08\x12\x12\n\ngroup_rank\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x11\n\tquorum_id\x18\x64 \x01(\x03\"=\n\x14ShouldCommitResponse\x12\x15\n\rshould_commit\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x64 \x01(\t\"\x1a\n\x0bKillRequest\x12\x0b\n\x03msg\x18\x01 \x01(\t\"\x0e\n\x0cKillResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,19 +45,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIGHTHOUSEHEARTBEATRESPONSE']._serialized_start=558
   _globals['_LIGHTHOUSEHEARTBEATRESPONSE']._serialized_end=587
   _globals['_MANAGERQUORUMREQUEST']._serialized_start=590
-  _globals['_MANAGERQUORUMREQUEST']._serialized_end=874
-  _globals['_MANAGERQUORUMRESPONSE']._serialized_start=877
-  _globals['_MANAGERQUORUMRESPONSE']._serialized_end=1353
-  _globals['_CHECKPOINTMETADATAREQUEST']._serialized_start=1355
-  _globals['_CHECKPOINTMETADATAREQUEST']._serialized_end=1396
-  _globals['_CHECKPOINTMETADATARESPONSE']._serialized_start=1398
-  _globals['_CHECKPOINTMETADATARESPONSE']._serialized_end=1455
-  _globals['_SHOULDCOMMITREQUEST']._serialized_start=1457
-  _globals['_SHOULDCOMMITREQUEST']._serialized_end=1554
-  _globals['_SHOULDCOMMITRESPONSE']._serialized_start=1556
-  _globals['_SHOULDCOMMITRESPONSE']._serialized_end=1617
-  _globals['_KILLREQUEST']._serialized_start=1619
-  _globals['_KILLREQUEST']._serialized_end=1645
-  _globals['_KILLRESPONSE']._serialized_start=1647
-  _globals['_KILLRESPONSE']._serialized_end=1661
+  _globals['_MANAGERQUORUMREQUEST']._serialized_end=891
+  _globals['_MANAGERQUORUMRESPONSE']._serialized_start=894
+  _globals['_MANAGERQUORUMRESPONSE']._serialized_end=1370
+  _globals['_CHECKPOINTMETADATAREQUEST']._serialized_start=1372
+  _globals['_CHECKPOINTMETADATAREQUEST']._serialized_end=1413
+  _globals['_CHECKPOINTMETADATARESPONSE']._serialized_start=1415
+  _globals['_CHECKPOINTMETADATARESPONSE']._serialized_end=1472
+  _globals['_SHOULDCOMMITREQUEST']._serialized_start=1474
+  _globals['_SHOULDCOMMITREQUEST']._serialized_end=1571
+  _globals['_SHOULDCOMMITRESPONSE']._serialized_start=1573
+  _globals['_SHOULDCOMMITRESPONSE']._serialized_end=1634
+  _globals['_KILLREQUEST']._serialized_start=1636
+  _globals['_KILLREQUEST']._serialized_end=1662
+  _globals['_KILLRESPONSE']._serialized_start=1664
+  _globals['_KILLRESPONSE']._serialized_end=1678
 # @@protoc_insertion_point(module_scope)

@@ -65,7 +65,7 @@ class LighthouseHeartbeatResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ManagerQuorumRequest(_message.Message):
-    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits")
+    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits", "usual_s")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_METADATA_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class ManagerQuorumRequest(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     OURS_FIELD_NUMBER: _ClassVar[int]
     TRAITS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_S_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     step: int
     checkpoint_metadata: str
@@ -92,7 +93,8 @@ class ManagerQuorumRequest(_message.Message):
     suspects: _containers.RepeatedScalarFieldContainer[str]
     ours: bool
     traits: bytes
-    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ...) -> None: ...
+    usual_s: float
+    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ..., usual_s: _Optional[float] = ...) -> None: ...
 
 class ManagerQuorumResponse(_message.Message):
     __slots__ = ("quorum_id", "recover_src_manager_address", "recover_src_replica_rank", "recover_dst_replica_ranks", "store_address", "max_step", "max_replica_rank", "max_world_size", "replica_rank", "replica_world_size", "heal", "commit_failures", "replica_ids", "reconfigure_handles", "quorum", "lease_left_s")
