@@ -65,8 +65,12 @@ class LighthouseShell:
         on_verdict: Callable[[int, str], None] | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        found = ledger.read() if ledger is not None and not config.new_job else Found()
+        found = Found()
         if ledger is not None:
+            if config.new_job:
+                ledger.void()  # whatever it holds is of another job
+            else:
+                found = ledger.read()
             config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
         self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
