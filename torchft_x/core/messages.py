@@ -358,6 +358,14 @@ class RefusedArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsArrived:
+    """What the lighthouse waits for. For `core.endurance`; it changes nothing in the group."""
+
+    reason: str
+    lease: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Depart:
     """The group shuts down at a step boundary: leave gracefully."""
 
@@ -374,6 +382,7 @@ GroupEvent = (
     | OverArrived
     | FencedArrived
     | RefusedArrived
+    | WaitsArrived
     | Depart
     | Tick
 )

@@ -30,7 +30,7 @@ from torchft_x.launch.restarts import OWN_FAULTS, GiveUp, LifeEnd, RestartRules,
 from torchft_x.launch.stops import Stops
 from torchft_x.observe.events import EventLog
 
-RULES = RestartRules(max_restarts=100, loop=5, longest_pause=5.0, steps=False)
+RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 """Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
 _GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
@@ -101,10 +101,7 @@ class LighthouseKeeper:
 
     @staticmethod
     def _how(code: int, uptime: float) -> LifeEnd:
-        if code < 0:
-            reason = f"killed by {tree.signal_name(-code)}"
-        else:
-            reason = f"it ended with code {code}"
+        reason = f"killed by {tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
         own = code > 0 or -code in OWN_FAULTS
         # 2 would be taken for a mistake in the arguments, which were good before
         return LifeEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)

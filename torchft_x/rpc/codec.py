@@ -20,6 +20,7 @@ from torchft_x.rpc.checks import (
     MAX_DATA,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_TEXT,
     check_replica_id,
     check_seconds,
     check_text,
@@ -224,6 +225,8 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
         return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
         return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+    if kind == "waits":
+        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 
@@ -245,6 +248,7 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuo
         suspects=v.suspects,
         ours=ours,
         traits=traits_codec.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
+        usual_s=v.usual,
     )
 
 
@@ -261,6 +265,7 @@ def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
         reason=_reason(p.reason),
         suspects=check_texts(p.suspects, "suspects", MAX_MEMBERS),
         traits=traits_codec.from_bytes(p.traits) if p.traits else None,
+        usual=check_seconds(p.usual_s, "usual time"),
     )
 
 

@@ -86,8 +86,11 @@ class GroupClient:
         suspects: tuple[str, ...] = (),
         traits: Traits | None = None,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
+
+        Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
         (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
@@ -105,8 +108,10 @@ class GroupClient:
             reason=reason,
             suspects=suspects,
             traits=None if traits is self._told else traits,
+            usual=timeout if patience > 0 else 0.0,
         )
-        data = self._call(self._quorum, codec.ask_to_proto(ask, init_sync=init_sync, ours=True), timeout)
+        limit = timeout + patience
+        data = self._call(self._quorum, codec.ask_to_proto(ask, init_sync=init_sync, ours=True), limit)
         self._told = traits
         reply = codec.parse(peer_pb.ManagerQuorumResponse, data, "answer")
         if not reply.quorum:

@@ -150,6 +150,7 @@ class GroupServer:
         suspects: tuple[str, ...] = (),
         traits: Traits | None = None,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
@@ -165,8 +166,10 @@ class GroupServer:
             reason=reason,
             suspects=suspects,
             traits=traits,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
+        limit = timeout + patience
+        return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), limit)
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the group's decision: (commit?, why not)."""

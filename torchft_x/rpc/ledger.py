@@ -70,7 +70,9 @@ class Ledger:
             self._write_grant(legacy.granted_through)
             return
         if legacy.kin is not self._kin[0]:
-            kin = [pb.Kin(replica_id=k.replica_id, life=codec.life_to_proto(k.life), boot_id=k.boot_id) for k in legacy.kin]
+            kin = [
+                pb.Kin(replica_id=k.replica_id, life=codec.life_to_proto(k.life), boot_id=k.boot_id) for k in legacy.kin
+            ]
             self._kin = (legacy.kin, pb.Ledger(kin=kin).SerializeToString())
         self._quorum = (legacy.quorum.id, quorum_bytes)
         self._granted = legacy.granted_through
@@ -86,7 +88,9 @@ class Ledger:
         try:
             os.pwrite(self._fd, bytes(_HEADER), 0)
         except OSError as e:
-            log.error("%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror)
+            log.error(
+                "%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror
+            )
 
     def close(self) -> None:
         os.close(self._fd)
@@ -170,7 +174,9 @@ class Ledger:
     def _check_origin(self, ledger: pb.Ledger) -> None:
         ours = pb.Ledger.FromString(self._head)
         if ledger.wire != ours.wire:
-            raise RefusedError(f"another version of torchft_x has written it (wire {ledger.wire}, this is {ours.wire}).")
+            raise RefusedError(
+                f"another version of torchft_x has written it (wire {ledger.wire}, this is {ours.wire})."
+            )
         if not ours.boot_id or ledger.boot_id != ours.boot_id:
             raise RefusedError("it was written before this host was started again, or on another host.")
         if ledger.run != ours.run:
@@ -184,7 +190,11 @@ def from_proto(p: pb.Ledger, granted: int) -> Found:
     legacy = None
     if p.HasField("quorum"):
         kin = tuple(
-            Kin(checks.check_replica_id(k.replica_id), codec.life_from_proto(k.life), checks.check_text(k.boot_id, "boot id"))
+            Kin(
+                checks.check_replica_id(k.replica_id),
+                codec.life_from_proto(k.life),
+                checks.check_text(k.boot_id, "boot id"),
+            )
             for k in p.kin
         )
         legacy = Legacy(codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through"), kin)
@@ -198,11 +208,10 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
 
 def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
     """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
-    why = ""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as e:
-        why = e.strerror
+        why = e.strerror or str(e)
     else:
         why = _why_not(fd)
         if not why:

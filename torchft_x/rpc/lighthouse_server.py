@@ -74,7 +74,7 @@ class LighthouseShell:
             config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
         self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
-        self._quorum: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
+        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
         self._token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._roster = roster  # decides when the job is over; None: runs until stopped
@@ -204,9 +204,9 @@ class LighthouseShell:
             self._feed_roster(r.QuorumIssued(self._lives_of(quorum)))
 
     def _encoded(self, quorum: Quorum) -> bytes:
-        if self._quorum[0] != quorum.id:
-            self._quorum = (quorum.id, codec.quorum_bytes(quorum))
-        return self._quorum[1]
+        if self._bytes[0] != quorum.id:
+            self._bytes = (quorum.id, codec.quorum_bytes(quorum))
+        return self._bytes[1]
 
     def _lives_of(self, quorum: Quorum) -> frozenset[str]:
         ids = {x.replica_id for x in quorum.members}

@@ -57,7 +57,8 @@ class Manager:
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
-        quorum_timeout: of `start_quorum`.
+        quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
+            is away or waits for somebody's lease to end; three minutes in all.
         connect_timeout: for finding the group's store, its server and the lighthouse.
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
@@ -171,6 +172,7 @@ class Manager:
         round = Round(
             p, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
             timeout=p.options.quorum_timeout if timeout is None else seconds(timeout),
+            patience=p.options.quorum_patience if timeout is None else 0.0,
             in_place=waits, counts_after_heal=not self._use_async_quorum and allow_heal,
         )  # fmt: skip
         self._round = round

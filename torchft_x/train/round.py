@@ -39,6 +39,7 @@ class Round:
         allow_heal: bool,
         shrink_only: bool,
         timeout: float,
+        patience: float = 0.0,
         in_place: bool,
         counts_after_heal: bool,
         previous: Quorum | None,
@@ -55,6 +56,7 @@ class Round:
         self._allow_heal = allow_heal
         self._shrink_only = shrink_only
         self._timeout = timeout  # seconds, of the quorum
+        self._patience = patience  # seconds more, while the lighthouse is away or waits for a lease
         self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
@@ -64,14 +66,16 @@ class Round:
 
     def wait_ready(self) -> None:
         """Raises what kept the quorum from coming."""
-        if not self.ready.wait(self._timeout + self._parts.options.timeout + _PATIENCE):
-            raise DeadlineError(f"no quorum within {self._timeout:g} s, and its thread does not come back.")
+        if not self.ready.wait(self._timeout + self._patience + self._parts.options.timeout + _PATIENCE):
+            raise DeadlineError(
+                f"no quorum within {self._timeout + self._patience:g} s, and its thread does not come back."
+            )
         if self.error is not None:
             raise self.error
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
-        if not self.done.wait(self._timeout + 2 * self._parts.options.timeout + _PATIENCE):
+        if not self.done.wait(self._timeout + self._patience + 2 * self._parts.options.timeout + _PATIENCE):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
@@ -132,6 +136,7 @@ class Round:
                 suspects=t.suspects,
                 traits=self._traits,
                 timeout=self._timeout,
+                patience=self._patience,
             )
             plan = recovery.plan(reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync)
         except Exception:
