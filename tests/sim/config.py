@@ -46,6 +46,8 @@ class WorldConfig:
     """Of reductions, heals and votes."""
     quorum_timeout: float = 15.0
     """Of a rank that asks."""
+    endures: float = 0.0
+    """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.endurance)."""
     connect_limit: float = 1.5
     """Of configuring a process group."""
     keepalive: float = 3.0
@@ -102,7 +104,7 @@ class WorldConfig:
         """Within this time after the last fault everything must be well again (L1): the longest chain of waits."""
         c = self.lighthouse
         waits = c.lease + c.lease_margin + 2 * c.heartbeat_timeout + self.keepalive + self.welcome_timeout
-        waits += 2 * self.quorum_timeout + 4 * self.timeout + 2 * self.connect_limit
+        waits += 2 * (self.quorum_timeout + self.endures) + 4 * self.timeout + 2 * self.connect_limit
         waits += 10 * self.tired if self.standby else 0.0
         waits += 2 * c.grant_seconds if self.runs_on else 0.0
         return (

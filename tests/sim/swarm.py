@@ -137,6 +137,7 @@ def _config(rng: Rng) -> WorldConfig:
         uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
+        endures=rng.choose((0.0, lease + 1.0)),
     )
 
 

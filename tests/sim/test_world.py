@@ -386,17 +386,50 @@ def test_several_join_at_once() -> None:
 
 
 @pytest.mark.parametrize("again", [None, 0.05])
-def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None) -> None:
+@pytest.mark.parametrize(("lost", "words"), [("", "is taken over"), ("host", "Adopted quorum")])
+def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None, lost: str, words: str) -> None:
     world = cluster(groups=3)
-    hit(world, "lighthouse", seconds=1.0)
+    hit(world, "lighthouse", seconds=1.0, other=lost)
     world.run_for(1.0 + (again or 0.0))
     if again is not None:
-        strike(world, Fault(world.now, "lighthouse", seconds=0.02))
+        strike(world, Fault(world.now, "lighthouse", seconds=0.02, other=lost))
     world.run_for(2.0)
-    assert said(world, "Adopted quorum")
+    assert said(world, words)
     assert world.checker.lineage == 0
     assert all_is_well(world)
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
+
+
+def test_lighthouse_and_group_that_die_together_cost_no_lease() -> None:
+    world = cluster(groups=3)
+    hit(world, "lighthouse_and_group", "g2", 0.5)
+    world.run_for(2.5)  # the lease is 8 s
+    assert world.lighthouse.lives == 2
+    assert members(world) == ["g0:1", "g1:1", "g2:2"]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+
+
+def test_lighthouse_and_the_only_group_that_has_the_state() -> None:
+    """R9(b) by its supervisor's word: a new lineage begins at once, not after a lease."""
+    world = cluster(groups=1)
+    hit(world, "lighthouse_and_group", "g0", 0.3)
+    world.run_for(2.5)
+    assert members(world) == ["g0:2"]
+    assert world.checker.lineage == 1
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("first", ["0", "1", "2"])
+def test_lighthouse_sending_a_quorum_dies_after_the_first(first: str) -> None:
+    world = cluster(groups=3)
+    hit(world, "lighthouse_sending", seconds=0.3, other=first)
+    world.run_for(3.0)
+    assert world.lighthouse.lives == 2
+    assert said(world, "is taken over")
+    assert members(world) == ["g0:1", "g1:1", "g2:1"]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
 
 
 def test_trap_lighthouse_dies_while_a_quorum_is_on_its_way() -> None:
