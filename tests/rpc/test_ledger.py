@@ -242,7 +242,9 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
     for round in range(3):
         folder = tmp_path / str(round)
         folder.mkdir()
-        writer = subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(4 + 3 * round)]
         writer.send_signal(signal.SIGKILL)

@@ -437,7 +437,7 @@ class Lighthouse:
             decision = self._outcome(now) if refusals else decision
         if isinstance(decision, Form):
             return effects + self._issue(decision, now)
-        self._patience.begin(now)
+        self._patience.begin(decision, now)
         return effects
 
     def _outcome(self, now: float) -> Form | Wait:

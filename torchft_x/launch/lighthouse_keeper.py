@@ -83,7 +83,7 @@ class LighthouseKeeper:
             code = self._live(argv)
             stop = self._stops.first
             if stop is not None:
-                return code if code >= 0 else 128 - code
+                return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code  # SIGTERM: before it served
             if code in _VERDICTS or (code == _USAGE and self._first):
                 return code
             self._first = False
@@ -168,7 +168,7 @@ def keep_lighthouse(argv: list[str]) -> int:
 def _flag(argv: list[str], name: str) -> str | None:
     """Value of a flag, as argparse takes it: the last one counts."""
     value = None
-    for word, following in zip(argv, [*argv[1:], None], strict=True):
+    for word, following in zip(argv, [*argv[1:], None], strict=False):
         if word == name:
             value = following
         elif word.startswith(f"{name}="):
