@@ -83,7 +83,7 @@ def test_R8c_it_goes_on_at_once_and_ids_grow() -> None:
     old = before.lighthouse.current
     scene = follow(before, kept(before))
     effects = scene.hello("a:1")
-    assert [n.event for n in of(Note, effects)][0] == "adopted"
+    assert next(n.event for n in of(Note, effects)) == "adopted"
     assert scene.lighthouse.current == old
     for name in ("b:1", "c:1"):
         scene.hello(name)
