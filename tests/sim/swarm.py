@@ -180,7 +180,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "lighthouse_and_group":
         return Fault(at, kind, target, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.2) else "")
     if kind == "lighthouse_sending":
-        return Fault(at, kind, "", rng.choose((0.02, 0.3, 3.0)), str(rng.below(config.groups)))
+        return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
 
 
@@ -215,7 +215,6 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
     world.run_until(max((f.at + f.seconds for f in faults), default=3.0) + 0.01)
     world.note("--- calm", "the faults are over")
     world.traps.clear()
-    world.lighthouse.dies_sending = None
     world.fabric.glitches.clear()
     world.transfers.spoiled.clear()
     world.broken_loads.clear()

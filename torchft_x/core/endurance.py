@@ -35,7 +35,7 @@ class Endurance:
 
     def begin(self, call: int, usual: float, now: float) -> None:
         """This call waits for a quorum, usually so long at the most."""
-        self._count(now)
+        self._count(max(now, self._looked))
         self._calls[call] = _Wait(usual)
 
     def end(self, call: int) -> None:

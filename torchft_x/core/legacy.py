@@ -18,6 +18,7 @@ class Kin:
     replica_id: str
     life: Life
     boot_id: str = ""
+    runs_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,5 @@ class Legacy:
     """Highest step ever granted in it."""
     kin: tuple[Kin, ...] = ()
     """Of its members that spoke on sessions."""
+    open: tuple[Quorum, ...] = ()
+    """Quorums before it that must be followed, too (`core.chain`), from old to new."""

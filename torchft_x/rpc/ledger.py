@@ -22,6 +22,7 @@ import zlib
 from dataclasses import dataclass
 
 from torchft_x.core.legacy import Kin, Legacy
+from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -30,12 +31,15 @@ log = logging.getLogger(__name__)
 
 MAX_LEDGER = 2 * wire.MAX_MESSAGE
 """Bytes that are read. A quorum fits a message, and what is told about its members is smaller than that."""
+MAX_OPEN = 1024
+"""Quorums before the newest one. Nearly always there is one; a row of them that nobody has received is far shorter."""
 MAX_DONE = checks.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
 _MAGIC = b"TFXLEDG1"
 _GRANTED = struct.Struct("<q")  # at offset 8: written alone when only the grant has grown
 _REST = struct.Struct("<QQI")  # at offset 16: where what counts begins, its length, its checksum
+_OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
 _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 
 
@@ -56,6 +60,7 @@ class Ledger:
         self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run).SerializeToString()
         self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
+        self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
         self._done: list[bytes] = []  # supervisors that are done
         self._granted = -1  # as kept last
         self._place = (_HEADER, 0)  # begin and length of what counts now
@@ -71,12 +76,19 @@ class Ledger:
             return
         if legacy.kin is not self._kin[0]:
             kin = [
-                pb.Kin(replica_id=k.replica_id, life=codec.life_to_proto(k.life), boot_id=k.boot_id) for k in legacy.kin
+                pb.Kin(replica_id=k.replica_id, life=codec.life_to_proto(k.life), boot_id=k.boot_id, runs_on=k.runs_on)
+                for k in legacy.kin
             ]
             self._kin = (legacy.kin, pb.Ledger(kin=kin).SerializeToString())
+        self._open = {q.id: self._as_open(q) for q in legacy.open}
         self._quorum = (legacy.quorum.id, quorum_bytes)
         self._granted = legacy.granted_through
         self._write()
+
+    def _as_open(self, quorum: Quorum) -> bytes:
+        if quorum.id == self._quorum[0]:  # the same bytes under another field number
+            return _OPEN + self._quorum[1][len(_OPEN) :]
+        return self._open.get(quorum.id) or pb.Ledger(open=[codec.quorum_to_proto(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
         """This supervisor is done; it need not say so again. Never raises."""
@@ -98,7 +110,7 @@ class Ledger:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        data = b"".join((self._head, self._kin[1], self._quorum[1], *self._done))
+        data = b"".join((self._head, self._kin[1], self._quorum[1], *self._open.values(), *self._done))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))
@@ -185,8 +197,10 @@ class Ledger:
 
 def from_proto(p: pb.Ledger, granted: int) -> Found:
     """Raises `RefusedError` for what exceeds the limits of the wire."""
-    if len(p.kin) > checks.MAX_MEMBERS or len(p.done) > MAX_DONE:
-        raise RefusedError(f"it names {len(p.kin)} members and {len(p.done)} supervisors, too many.")
+    if len(p.kin) > checks.MAX_MEMBERS or len(p.done) > MAX_DONE or len(p.open) > MAX_OPEN:
+        raise RefusedError(
+            f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
+        )
     legacy = None
     if p.HasField("quorum"):
         kin = tuple(
@@ -194,10 +208,12 @@ def from_proto(p: pb.Ledger, granted: int) -> Found:
                 checks.check_replica_id(k.replica_id),
                 codec.life_from_proto(k.life),
                 checks.check_text(k.boot_id, "boot id"),
+                k.runs_on,
             )
             for k in p.kin
         )
-        legacy = Legacy(codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through"), kin)
+        older = tuple(codec.quorum_from_proto(q) for q in p.open)
+        legacy = Legacy(codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through"), kin, older)
     return Found(legacy, tuple(p.done))
 
 

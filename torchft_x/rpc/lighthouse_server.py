@@ -170,6 +170,8 @@ class LighthouseShell:
             self._issue(effect)
         elif isinstance(effect, m.SendWaits):
             self._send(effect.sessions, codec.waits_bytes(effect))
+        elif isinstance(effect, m.Extend):
+            self._send([effect.session], codec.grant_bytes(effect))
         elif isinstance(effect, m.SendOver):
             self._send(effect.sessions, pb.Down(over=codec.over_to_proto(effect)).SerializeToString())
         elif isinstance(effect, m.Fence):
