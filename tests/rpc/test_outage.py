@@ -42,7 +42,7 @@ def test_a_time_of_ones_own_is_kept(remote: bool) -> None:
         who: GroupServer | GroupClient = far if remote else a
         first = Asking(who).result().quorum
         server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=USUAL)
+        ask = Asking(who, state=State(1, first.id), timeout=scaled(1.0))
         with pytest.raises(DeadlineError, match=r"No quorum in time: the lighthouse at .* has been away for .* s"):
             ask.result()
 
@@ -54,7 +54,7 @@ def test_the_last_deadline_says_that_it_was_away(remote: bool) -> None:
         who: GroupServer | GroupClient = far if remote else a
         first = Asking(who).result().quorum
         server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=USUAL, patience=2 * USUAL)
+        ask = Asking(who, state=State(1, first.id), timeout=scaled(0.5), patience=scaled(1.0))
         with pytest.raises(DeadlineError, match="has been away for"):
             ask.result()
 
