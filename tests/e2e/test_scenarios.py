@@ -22,7 +22,9 @@ REAL = (
     "everything",
     "kill_during_heal",
     "kill_source",
+    "leave_without_lighthouse",
     "lighthouse_back",
+    "lighthouse_dies_with_group",
     "link_flap",
     "supervisor_killed",
 )

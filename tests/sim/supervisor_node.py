@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOPELESS_LIVES = 3  # as `RestartRules.loop`
+KEPT_EXITS = 8  # as in rpc.supervisor_client
 
 
 class SupervisorNode:
@@ -36,7 +37,7 @@ class SupervisorNode:
         self.attempt = 0
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
-        self._report: m.LifeEnded | None = None  # the last exit
+        self._reports: list[m.LifeEnded] = []  # the last exits
 
     def start(self) -> None:
         for uplink in self.uplinks:
@@ -62,8 +63,9 @@ class SupervisorNode:
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        self._report = m.LifeEnded(node.life.token, code)
-        self._send(self._report)
+        report = m.LifeEnded(node.life.token, code)
+        self._reports = [*self._reports, report][-KEPT_EXITS:]
+        self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
@@ -114,8 +116,8 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
-        if self._report is not None:
-            self._send(self._report)
+        for report in self._reports:
+            self._send(report)
 
     def _send(self, report: m.LifeEnded) -> None:
         for uplink in self.uplinks:

@@ -20,6 +20,7 @@ from torchft_x.rpc.checks import (
     MAX_DATA,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_TEXT,
     check_replica_id,
     check_seconds,
     check_text,
@@ -248,6 +249,10 @@ def quorum_bytes(quorum: Quorum) -> bytes:
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
 
 
+def waits_bytes(effect: m.SendWaits) -> bytes:
+    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+
+
 def grant_bytes(effect: m.Extend) -> bytes:
     """A whole `Down` message."""
     grant = pb.Grant(
@@ -287,6 +292,8 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
         return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
         return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+    if kind == "waits":
+        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 
