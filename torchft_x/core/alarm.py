@@ -91,4 +91,4 @@ class Alarm:
         """R9(b), with the longer of the leases that the present quorum may have been sent with."""
         c, cur = self._config, self._tenure.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
-        return record.is_over(now, lease=lease, heartbeat_timeout=c.heartbeat_timeout)
+        return record.is_over(now, lease=lease, alone=c.silence.alone)

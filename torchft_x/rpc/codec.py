@@ -181,6 +181,10 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
         return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
         return m.Heard(session)
+    if kind == "pause":
+        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_text(up.pause.reason, "reason", 200))
+    if kind == "suspects":
+        return m.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
     raise RefusedError("A session sends one hello, then join, leave, healed and ping; something else came.")
 
 
@@ -198,6 +202,11 @@ def leave_bytes(effect: m.SendLeave) -> bytes:
 def quorum_bytes(quorum: Quorum) -> bytes:
     """A whole `Down` message; made once per quorum, whatever the number of members."""
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
+
+
+def patience_bytes(effect: m.SendPatience) -> bytes:
+    patience = pb.Patience(seconds=effect.seconds, reason=effect.reason)
+    return pb.Down(patience=patience).SerializeToString()
 
 
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:

@@ -23,7 +23,7 @@ from torchft_x.net import Address
 from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
@@ -241,11 +241,12 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
-    def _welcome(self, data: bytes) -> float:
-        """Heartbeat timeout from the answer to hello; or the end of this group."""
+    def _welcome(self, data: bytes) -> Rhythm:
+        """What the answer to hello says about signs of life; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+            self.heartbeat_timeout = rhythm(down.welcome).limit
+            return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
