@@ -61,6 +61,8 @@ __all__ = ["Lighthouse", "LighthouseConfig"]
 # refusal (or the end of its lease) lets a new lineage begin. Quicker repeats just after a stream broke, while a dying
 # process closes its sockets one by one, are the shell's work.
 _PROBE_AGAIN = 1.0
+# Of many that suspect a member within this time only the first has it probed.
+_PROBE_PAUSE = 0.05
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
 
@@ -279,7 +281,9 @@ class Lighthouse:
         """Somebody's connection to these members broke: if they are dead, their address tells."""
         effects: list[LighthouseEffect] = []
         for suspected in map(self._roll.get, suspects):
-            if suspected is not None and suspected.replica_id in self._tenure.inside and not suspected.lost:
+            if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
+                continue
+            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may ask after one
                 effects += self._alarm.probe(suspected, now)
         return effects
 

@@ -209,6 +209,19 @@ def patience_bytes(effect: m.SendPatience) -> bytes:
     return pb.Down(patience=patience).SerializeToString()
 
 
+def patience_from_proto(p: pb.Patience) -> tuple[float, str]:
+    """Seconds and reason."""
+    return check_seconds(p.seconds, "patience"), check_text(p.reason, "reason")
+
+
+def pause_bytes(seconds: float, reason: str) -> bytes:
+    return pb.Up(pause=pb.Pause(seconds=seconds, reason=reason)).SerializeToString()
+
+
+def suspects_bytes(replica_ids: tuple[str, ...]) -> bytes:
+    return pb.Up(suspects=pb.Suspects(replica_ids=replica_ids)).SerializeToString()
+
+
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
     return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason)
 

@@ -174,6 +174,23 @@ class GroupServer:
         reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)
         return reply.commit, reply.reason
 
+    def pause(self, seconds: float, reason: str) -> None:
+        """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
+        reason = reason[:200]
+        try:
+            loop.call(self._shell.pause(seconds, reason), 2.0, "announcing the pause")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
+        loop.post(self._shell.suspect, replica_ids)
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
+        return self._shell.heartbeat_timeout
+
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Call back on a thread of its own when a quorum is over or the group must stop."""
         notifier = Notifier(f"watch-{self.replica_id}")
@@ -209,7 +226,7 @@ class GroupServer:
                 waiter.set_exception(DeadlineError(sentence))
 
         loop.post(start)
-        concurrent.futures.wait([waiter], timeout)
+        self._shell.delay.wait(waiter, timeout, time.monotonic)
         if not waiter.done():
             loop.post(give_up)
             concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)

@@ -14,8 +14,8 @@ import grpc
 
 from torchft_x.core import messages as m
 from torchft_x.core import recovery
-from torchft_x.errors import RefusedError
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.errors import DeadlineError, RefusedError
+from torchft_x.rpc import checks, codec, delay, wire
 from torchft_x.rpc.group_shell import GroupShell, Push, QuorumReply, VoteReply
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -61,14 +61,20 @@ class GroupService:
         ask = codec.ask_from_proto(next(self._ids), p)
         waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
         self._shell.ask(ask, waiter)
-        reply: QuorumReply = await answer(
-            waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
-        )
+        left = context.time_remaining() or 0.0
+        try:
+            reply: QuorumReply = await answer(
+                waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
+            )
+        except DeadlineError:
+            if self._shell.delay.more(left, time.monotonic()) > 0:
+                context.set_trailing_metadata(((delay.KEY, "1"),))
+            raise
         if not p.ours:
             plan = recovery.plan(reply.quorum, self._shell.settings.replica_id, ask.rank, init_sync=p.init_sync)
             return codec.plan_bytes(plan)
-        left = max(0.0, reply.lease_until - time.monotonic())
-        response = peer_pb.ManagerQuorumResponse(quorum=self._encode(reply), lease_left_s=left)
+        lease = max(0.0, reply.lease_until - time.monotonic())
+        response = peer_pb.ManagerQuorumResponse(quorum=self._encode(reply), lease_left_s=lease)
         return bytes(response.SerializeToString())
 
     def _encode(self, reply: QuorumReply) -> bytes:

@@ -20,7 +20,8 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, Quorum, group_of
 from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.delay import Delay
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import metadata
 from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
@@ -89,6 +90,10 @@ class GroupShell:
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self.delay = Delay()  # other groups' pauses
+        self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
         self._stood: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
@@ -151,6 +156,21 @@ class GroupShell:
         self._calls[event.call] = waiter
         self._ranks[event.call] = event.rank
         self._feed(event)
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
+
+        After this the process may not come to say anything for a while.
+        """
+        self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
+        self._pong.clear()
+        if self._uplink.is_up:
+            self._uplink.send(codec.pause_bytes(seconds, reason))
+            await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        self._uplink.send(codec.suspects_bytes(replica_ids))
 
     def gone(self, call: int) -> None:
         """The caller doesn't listen any more."""
@@ -259,10 +279,18 @@ class GroupShell:
             log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
         else:
             self._stood.set_result(None)
+        if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
-        event = codec.down_to_event(codec.parse(pb.Down, data, "lighthouse's message"))
+        down = codec.parse(pb.Down, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "patience":
+            self.delay.told(*codec.patience_from_proto(down.patience), time.monotonic())
+        elif kind == "pong":
+            self._pong.set()
+        event = codec.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)
             raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")

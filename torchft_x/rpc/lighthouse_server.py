@@ -282,7 +282,7 @@ class LighthouseShell:
 
     def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
         if session in self._sessions:
-            if up.WhichOneof("kind") == "ping":
+            if up.WhichOneof("kind") in ("ping", "pause"):
                 stream.send(_PONG)
             self._feed(codec.up_to_event(session, up))
             return

@@ -166,6 +166,8 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
+            if kind in ("started", "exited", "ended"):
+                self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
             self._send(data)
 

@@ -7,8 +7,9 @@ roles; `Guard` collects errors, `Round` goes through one quorum, `Link` is the c
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Phase, Step
 from torchft_x.core.types import Quorum
 from torchft_x.durations import Seconds, seconds
+from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train import work
 from torchft_x.train.background import Background
@@ -251,6 +253,26 @@ class Manager:
     def report_error(self, e: Exception) -> None:
         """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too."""
         self._guard.fail(e)
+
+    @contextlib.contextmanager
+    def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
+        """Announce that this group may be silent or late for up to `seconds`: an evaluation, a checkpoint, a compile.
+
+        While it lasts the group isn't taken for hung, and groups that wait for its next quorum wait `seconds` longer
+        than their quorum_timeout. Between two steps, on every rank::
+
+            with manager.planned_pause("evaluation", seconds=600):
+                evaluate(model)
+
+        A group that dies meanwhile, or whose process is stopped, is lost as ever.
+        """
+        limit = seconds_of(seconds, "seconds of planned_pause")
+        client = self._parts.link.client
+        client.pause(limit, reason)
+        try:
+            yield
+        finally:
+            client.pause(0.0, reason)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""
