@@ -55,6 +55,9 @@ class LighthouseConfig:
         for name in ("join_timeout", "lease_margin", "hello_grace"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` if times contradict each other. Whoever serves with them calls it; a model may not mind."""
         shortest = min(self.silence.shortest, self.silence.stopped)
         if self.tick >= shortest:
             raise ConfigError(

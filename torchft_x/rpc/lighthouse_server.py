@@ -61,6 +61,7 @@ class LighthouseShell:
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
     ) -> None:
+        config.check_together()
         self.config = config  # of the machine
         self._token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
