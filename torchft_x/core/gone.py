@@ -97,20 +97,18 @@ def judge(sight: Sight, limits: Limits, now: float) -> str:
     if sight.watched is None or not sight.connected:
         return f"silent for {limits.alone:g} s" if silent > limits.alone else ""
     limit = limits.for_busy(sight.longest_step)
-    # A silence that was announced begins to count when the announced time is over.
-    if silent > limit and now - sight.pause_until > limit:
+    if now - max(sight.heard, sight.pause_until) > limit:  # an announced silence counts from the announced end on
         return f"silent for {limit:g} s, though its supervisor says that it runs"
     return ""
 
 
 def suspect(sight: Sight, limits: Limits, now: float) -> str:
     """A sentence for people about a member that is waited for although it has been silent; empty: it isn't."""
-    if sight.watched is None or now - sight.heard <= min(limits.alone, limits.busy) or judge(sight, limits, now):
+    silent = now - max(sight.heard, sight.pause_until)
+    if sight.watched is None or silent <= min(limits.alone, limits.busy) or judge(sight, limits, now):
         return ""
-    if now < sight.pause_until:
-        return ""  # as announced
     limit = limits.for_busy(sight.longest_step)
     return (
-        f"has been silent for {now - sight.heard:.1f} s, but its supervisor says that it runs (compiling, or a long "
+        f"has been silent for {silent:.1f} s, but its supervisor says that it runs (compiling, or a long "
         f"computation that holds Python's lock?); it counts as lost after {limit:g} s"
     )

@@ -153,7 +153,8 @@ class Lighthouse:
             case Paused():
                 return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
             case Suspected(session, suspects):
-                return self._on_heard(session, now) + self._look_after(suspects, now)
+                known = self._roll.on(session) is not None
+                return self._on_heard(session, now) + self._look_after(suspects if known else (), now)
             case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
                 self._roll.guardians.begin(group, token)
