@@ -24,6 +24,8 @@ REAL = (
     "kill_source",
     "lighthouse_back",
     "link_flap",
+    "long_pause",
+    "lost_machine",
     "supervisor_killed",
 )
 """All files run in the simulator; these also here, where a second is a second."""

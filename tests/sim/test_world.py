@@ -203,7 +203,8 @@ def test_a_member_that_is_silent_but_runs_is_waited_for_twice_as_long() -> None:
     world.run_for(2.5)
     assert said(world, "its supervisor says that it runs (compiling")
     assert not said(world, "is lost")
-    strike(world, Fault(world.now, "pause", "g1", 3.0, other="busy"))
+    world = cluster(compute=(0.02, 0.03))
+    hit(world, "pause", "g1", 3.0, other="busy")
     world.run_for(2.5)
     assert said(world, "silent for 2 s, though its supervisor says that it runs")
     assert members(world) == ["g0:1"]

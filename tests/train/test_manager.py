@@ -423,11 +423,43 @@ def test_different_state_dict_keys_are_told() -> None:
         leave(a)
 
 
+@pytest.mark.parametrize("given", [{"quorum_timeout": 4.9}, {"heartbeat_interval": 5.0}])
+def test_times_that_contradict_the_lighthouses_are_refused(given: dict[str, float]) -> None:
+    with lighthouse(1) as addr, pytest.raises(ConfigError, match=f"{next(iter(given))} is .* lost after 5 s"):
+        Trainer(0, addr, **given)
+
+
+def test_a_planned_pause_is_announced_and_ends() -> None:
+    with lighthouse(2) as addr:
+        a, b = start(2, addr, use_async_quorum=False)
+        run_to([a, b], 3)
+        waiting = threading.Thread(target=lambda: b.manager.start_quorum(timeout=scaled(0.3)), daemon=True)
+        with a.manager.planned_pause("evaluation", seconds=600):
+            waiting.start()
+            waiting.join(scaled(1.5))
+            assert waiting.is_alive()  # it would have given up long ago
+        a.manager.start_quorum()
+        waiting.join(scaled(10.0))
+        assert not waiting.is_alive()
+        assert b.manager.num_participants() == 2
+        leave(a, b)
+
+
+def test_a_planned_pause_ends_with_an_error_too() -> None:
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr)
+        with pytest.raises(KeyError), a.manager.planned_pause("evaluation", seconds=600):
+            raise KeyError
+        with pytest.raises(ConfigError, match="seconds of planned_pause"), a.manager.planned_pause("x", seconds=0):
+            pass
+        leave(a)
+
+
 def test_no_quorum_in_time_says_why() -> None:
     with lighthouse(2) as addr:
-        a = Trainer(0, addr, quorum_timeout=0.3)
+        a = Trainer(0, addr)
         with pytest.raises(DeadlineError) as e:
-            a.step()
+            a.manager.start_quorum(timeout=0.3)
         assert isinstance(e.value, TimeoutError)
         leave(a)
 

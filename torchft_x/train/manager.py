@@ -69,7 +69,8 @@ class Manager:
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
-        heartbeat_interval: without effect; the session to the lighthouse needs no tuning.
+        heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
+            than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
         init_sync: at step 0 all groups take one group's weights.
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
@@ -113,13 +114,12 @@ class Manager:
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
-        del heartbeat_interval
         end_with_a_sentence()  # should the others refuse this group, and the script not handle it
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
-            min_replica_size=min_replica_size,
+            min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
