@@ -1,6 +1,6 @@
 """Stop trainers (SIGSTOP) in the middle of a real job and see how long the others stand still. For the tests, and by hand:
 
-    python -m tests.e2e.hangs --hangs 10 [--groups 3] [--burners 4]
+python -m tests.e2e.hangs --hangs 10 [--groups 3] [--burners 4]
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ def main() -> None:
                 time.sleep(random.uniform(0.5, 1.5))
                 group = str(random.randrange(args.groups))
                 figures.append(hang(job, group, args.groups))
-                print(f"group {group}: others stood still for {figures[-1]:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+                print(
+                    f"group {group}: others stood still for {figures[-1]:.2f} s, load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
         print(json.dumps({"stalls": sorted(round(f, 3) for f in figures), "lost": lost(job)}, indent=1))
 
 

@@ -93,7 +93,12 @@ def test_a_pause_outlives_the_lighthouse() -> None:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_whoever_waits_for_a_group_that_pauses_waits_longer(remote: bool) -> None:
-    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("b:1", lh.address()) as b, client(b.address()) as c:
+    with (
+        lighthouse(2) as lh,
+        group("a:1", lh.address()) as a,
+        group("b:1", lh.address()) as b,
+        client(b.address()) as c,
+    ):
         quorum_id = two(lh, a, b)
         a.pause(600.0, "evaluation")
         state = State(1, quorum_id)
@@ -107,7 +112,12 @@ def test_whoever_waits_for_a_group_that_pauses_waits_longer(remote: bool) -> Non
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_after_the_pause_the_time_is_over_as_ever(remote: bool) -> None:
-    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("b:1", lh.address()) as b, client(b.address()) as c:
+    with (
+        lighthouse(2) as lh,
+        group("a:1", lh.address()) as a,
+        group("b:1", lh.address()) as b,
+        client(b.address()) as c,
+    ):
         quorum_id = two(lh, a, b)
         a.pause(scaled(1.0), "evaluation")
         began = time.monotonic()

@@ -51,8 +51,11 @@ def _nothing(_value: Any) -> Any:
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config"), _nothing),
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing},
-    Record: {"lost": bool, "proof": bool, **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"),
-                                                          _nothing)},
+    Record: {
+        "lost": bool,
+        "proof": bool,
+        **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
+    },
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
