@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from tests.e2e.jobs import SMALL, Job, running, torchx_ddp
@@ -77,7 +78,7 @@ def hang(job: Job, group: str, groups: int = 3, seconds: float = 3.0) -> float:
     since = time.time()
     times = [stopped, *commits_of_others(job, group, stopped)]
     job.wait_for(lambda: together_since(job, groups, since), scaled(60), "all are together again")
-    return max(b - a for a, b in zip(times, times[1:], strict=False))
+    return max(b - a for a, b in pairwise(times))
 
 
 def main() -> None:

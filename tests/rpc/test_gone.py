@@ -39,7 +39,8 @@ def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
         a.watch(watched.on_over, watched.on_end)
         wait_for(lambda: {"a:1", "0:1"} <= set(known(lh)), what="both to come")
         asked = [Asking(a), Asking(b)]
-        quorum = [x.result() for x in asked][0].quorum
+        quorum = asked[0].result().quorum
+        asked[1].result()
         assert len(quorum.members) == 2
         supervisor.halted("token", "worker 0", 1.0)
         wait_for(lambda: watched.overs, what="the loss to be told")
