@@ -56,6 +56,8 @@ class Options:
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
     heartbeat_interval: float | None = None
     """As given; nothing but `check_against` looks at it."""
+    commit_vote: bool = True
+    """Groups vote with each other before each commit."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -113,6 +115,7 @@ def resolve(
     token: str | None,
     min_replica_size: int,
     heartbeat_interval: Seconds | None = None,
+    commit_vote: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -146,4 +149,5 @@ def resolve(
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
+        commit_vote=commit_vote,
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
+from torchft_x.core.chain import Chain
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
 from torchft_x.core.guardians import Guardians
@@ -34,8 +35,8 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence, Record, Roll,
-    Step, Takeover, Tenure,
+    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Record, Roll, Step, Takeover, Tenure,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
