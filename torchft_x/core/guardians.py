@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchft_x.core.gone import Halt
+from torchft_x.core.messages import GuardianGone, GuardianHeard, GuardianHere
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,15 @@ class Guardians:
 
     def __repr__(self) -> str:
         return f"<Guardians of {sorted(self._groups)}, halted={sorted(self.halted)}>"
+
+    def take(self, event: GuardianHere | GuardianHeard | GuardianGone, now: float) -> None:
+        """A stream comes, speaks, goes."""
+        if isinstance(event, GuardianHere):
+            self.open(event.stream, event.group, event.node, now)
+        elif isinstance(event, GuardianHeard):
+            self.hear(event.stream, now)
+        else:
+            self.close(event.stream)
 
     def open(self, stream: int, group: str, node: int, now: float) -> None:
         self._streams[stream] = _Guardian(group, node, now)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
-from torchft_x.core.gone import Halt, suspect
+from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
@@ -61,8 +61,6 @@ __all__ = ["Lighthouse", "LighthouseConfig"]
 # refusal (or the end of its lease) lets a new lineage begin. Quicker repeats just after a stream broke, while a dying
 # process closes its sockets one by one, are the shell's work.
 _PROBE_AGAIN = 1.0
-# Of many that suspect a member within this time only the first has it probed.
-_PROBE_PAUSE = 0.05
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
 
@@ -154,7 +152,7 @@ class Lighthouse:
                 return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
             case Suspected(session, suspects):
                 known = self._roll.on(session) is not None
-                return self._on_heard(session, now) + self._look_after(suspects if known else (), now)
+                return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
             case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
                 self._roll.guardians.begin(group, token)
@@ -164,14 +162,8 @@ class Lighthouse:
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
-            case GuardianHere(stream, group, node):
-                self._roll.guardians.open(stream, group, node, now)
-                return []
-            case GuardianHeard(stream):
-                self._roll.guardians.hear(stream, now)
-                return []
-            case GuardianGone(stream):
-                self._roll.guardians.close(stream)
+            case GuardianHere() | GuardianHeard() | GuardianGone():
+                self._roll.guardians.take(event, now)
                 return []
             case LifeHalted():
                 return self._on_halted(event, now)
@@ -273,22 +265,12 @@ class Lighthouse:
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now), join.number)
-        effects += self._look_after(join.suspects, now)
+        effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
         known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
         if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
             effects += self._refuse_misfits()
-        return effects
-
-    def _look_after(self, suspects: tuple[str, ...], now: float) -> list[LighthouseEffect]:
-        """Somebody's connection to these members broke: if they are dead, their address tells."""
-        effects: list[LighthouseEffect] = []
-        for suspected in map(self._roll.get, suspects):
-            if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
-                continue
-            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may ask after one
-                effects += self._alarm.probe(suspected, now)
         return effects
 
     def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
@@ -436,22 +418,12 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._roll.gone(now, c.silence):
             effects += self._alarm.lose(record, reason)
-        effects += self._note_suspects(now)
+        effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.inside | self._tenure.chain.members)
         return effects + self._note_wait(now)
-
-    def _note_suspects(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log when a member is silent though it runs, once."""
-        notes: list[LighthouseEffect] = []
-        for record in self._roll.silent(now, self._config.silence):
-            text = "" if record.suspected else suspect(self._roll.sight(record), self._config.silence, now)
-            if text:
-                record.suspected = True
-                notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
-        return notes
 
     # --- forming -------------------------------------------------------------------------------------------------
 
