@@ -165,9 +165,10 @@ class GroupClient:
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
+        said = (*metadata(self._token), (delay.TIMEOUT_KEY, f"{timeout:.3f}"))
         while True:
             try:
-                return bytes(method(message.SerializeToString(), timeout=timeout, metadata=metadata(self._token)))
+                return bytes(method(message.SerializeToString(), timeout=timeout + delay.LATE, metadata=said))
             except grpc.RpcError as e:
                 if delay.KEY not in dict(e.trailing_metadata() or ()):  # else a group pauses, and is waited for
                     raise error_of(e, self._what) from None
