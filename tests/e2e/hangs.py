@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.e2e.jobs import SMALL, Job, running, torchx_ddp
-from tests.util import scaled, wait_for
+from tests.util import wait_for
 from torchft_x.observe.report import training_together
 
 BURN = "while True: pass"
@@ -77,7 +77,7 @@ def hang(job: Job, group: str, groups: int = 3, seconds: float = 3.0) -> float:
         os.kill(pid, signal.SIGCONT)
     since = time.time()
     times = [stopped, *commits_of_others(job, group, stopped)]
-    job.wait_for(lambda: together_since(job, groups, since), scaled(60), "all are together again")
+    wait_for(lambda: together_since(job, groups, since), 60, "all are together again")
     return max(b - a for a, b in pairwise(times))
 
 

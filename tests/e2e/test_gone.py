@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.hangs import burners, commits_of_others, hang, lost, three_groups, together_since
-from tests.util import scaled
+from tests.util import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ def test_a_short_stop_harms_nobody(tmp_path: Path) -> None:
             time.sleep(0.7)
             os.kill(worker, signal.SIGCONT)
             since = time.time()
-            job.wait_for(lambda: together_since(job, 3, since), scaled(30), "all go on together")  # noqa: B023
+            wait_for(lambda since=since: together_since(job, 3, since), 30, "all go on together")
         assert lost(job) == []
         assert not [e for e in job.events() if e["event"] == "drop"]
 
