@@ -30,6 +30,7 @@ EVENTS = frozenset(
         "leave",
         "exit",
         "restart",
+        "warm",
         "error",
     ]
 )
