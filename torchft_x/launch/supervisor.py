@@ -45,6 +45,8 @@ class SupervisorConfig(KeeperConfig):
     """Seconds to wait for the group's other nodes before it is given up."""
     runner: str = "torchrun"
     """See `LifeSpec.runner`."""
+    warm_after: float = 5.0
+    """Seconds of a life before the process is started from which the next ones are forked."""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -78,7 +80,7 @@ class Supervisor(Keeper):
         super().__init__(config, connect)
         if config.runner == "torchrun":
             never = why_never(self._environ, runner=config.runner, nodes=config.nodes)
-            self._warm = Warm(never, lambda **fields: self._events.emit("warm", **fields))
+            self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
         self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
 
     def _run_lives(self) -> Stop:

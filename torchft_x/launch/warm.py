@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from torchft_x.launch.life import LifeSpec
 
 _PARENT = str(Path(__file__).with_name("warm_parent.py"))
-_AFTER = 5.0  # seconds of a life before the parent's imports compete with it for the processors
 _REPLY = 5.0  # seconds a fork may take; some hundredths are usual
 _LOSSES = 3  # parents lost after they were ready, before there is no other one
 
@@ -42,15 +42,17 @@ class Forked:
 class Warm:
     """The warm parent of one supervisor, or the reason why there is none. Used by its main thread."""
 
-    def __init__(self, never: str | None, tell: Callable[..., None]) -> None:
+    def __init__(self, never: str | None, after: float, tell: Callable[..., None]) -> None:
         self._never = never  # why no life is warm, ever
+        self._after = after  # seconds of a life before the imports may compete with it for the processors
         self._tell = tell  # takes fields for the event log
         self._process: subprocess.Popen[bytes] | None = None  # while one runs
         self._socket: socket.socket | None = None  # to it
         self._received = b""  # of a message whose end has not come yet
         self._given: dict[str, str] = {}  # the environment it was started with
         self._log = ""  # file with its words, for people
-        self._ready = False  # it may be asked
+        self._ready = False  # its imports are done
+        self._agent: int | None = None  # pid of the one in waiting
         self._why = "the warm parent is not started in the first seconds of a life"  # while it isn't ready
         self._losses = 0
 
@@ -59,23 +61,31 @@ class Warm:
     def tend(self, spec: LifeSpec, uptime: float) -> None:
         """Called all the time while a life runs."""
         self._look()
-        if self._process is None and self._never is None and uptime > _AFTER:
+        if self._process is None and self._never is None and uptime > self._after:
             self._start(spec)
 
     def keep(self) -> tuple[int, ...]:
         """Processes that outlive a life."""
-        return () if self._process is None else (self._process.pid,)
+        parent = None if self._process is None else self._process.pid
+        return tuple(pid for pid in (parent, self._agent) if pid is not None)
 
     def close(self) -> None:
         """End it."""
         if self._process is not None:
-            tree.send([self._process.pid], 9)
-            self._forget("the supervisor ends")
+            self._give_up("the supervisor ends")
 
     def _start(self, spec: LifeSpec) -> None:
         ours, theirs = socket.socketpair()
         self._log = os.devnull if spec.run_dir is None else str(spec.run_dir / "logs" / f"{spec.file_name}.warm.log")
-        command = [sys.executable, "-u", _PARENT, str(theirs.fileno()), str(os.getpid()), *spec.command]
+        command = [
+            sys.executable,
+            "-u",
+            _PARENT,
+            str(theirs.fileno()),
+            str(os.getpid()),
+            str(spec.workers),
+            *spec.command,
+        ]
         environ = {**spec.env, "OPENBLAS_NUM_THREADS": "1"}  # else NumPy starts threads when it is imported
         with open(self._log, "wb") as log, theirs:
             self._process = subprocess.Popen(
@@ -102,6 +112,8 @@ class Warm:
         if words.get("ready"):
             self._ready = True
             self._tell(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
+        elif "agent" in words:
+            self._agent = words["agent"]
         elif "unfit" in words:
             self._never = f"{words['unfit']}"
             self._tell(reason=self._never)
@@ -137,7 +149,7 @@ class Warm:
         self._forget(why)
 
     def _forget(self, why: str) -> None:
-        self._ready, self._why = False, why
+        self._ready, self._agent, self._why = False, None, why
         if self._process is not None:
             self._process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
         self._process = None
@@ -153,20 +165,36 @@ class Warm:
         why = self._never or (None if self._ready else self._why) or warm_rules.difference(self._given, spec.env)
         if why is not None:
             return why
+        agent = self._next_agent()
+        if agent is None:
+            return self._give_up(f"the warm parent had nothing forked within {_REPLY:g} s")
         with contextlib.suppress(OSError):  # it is gone: so says the reading
             assert self._socket is not None
             self._socket.sendall(json.dumps(_request(spec, log)).encode() + b"\n")
         words = self._read(_REPLY)
-        if words is not None and words.get("agent"):
-            return Forked(int(words["agent"]))
-        if words is not None:
+        if words is None or words.get("taken") != agent:
+            return self._give_up(f"the warm parent did not answer within {_REPLY:g} s")
+        return Forked(agent)
+
+    def _next_agent(self) -> int | None:
+        """One that lives; the next is forked a moment after the last was taken."""
+        until = time.monotonic() + _REPLY
+        while True:
+            agent, self._agent = self._agent, None
+            if agent is not None and tree.is_alive(agent):
+                return agent
+            words = self._read(max(0.0, until - time.monotonic()))
+            if words is None:
+                return None
             self._hear(words)
-        why = self._why if self._process is None else f"the warm parent did not answer within {_REPLY:g} s"
+
+    def _give_up(self, why: str) -> str:
+        """End it and all that it has forked; why the life is cold. Another one is started later."""
         if self._process is not None:
-            tree.send([self._process.pid], 9)
+            tree.send(list(self.keep()), signal.SIGKILL)
             self._forget(why)
-        tree.kill_descendants()  # what it may have begun
-        return why
+            tree.kill_descendants()
+        return self._why
 
 
 def _request(spec: LifeSpec, log: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """The warm parent: a process that has imported what a worker imports, and forks workers. Run by file path:
 
-    python -u warm_parent.py CONTROL SUPERVISOR SCRIPT [ARG...]
+    python -u warm_parent.py CONTROL SUPERVISOR WORKERS SCRIPT [ARG...]
 
 CONTROL is the descriptor of a socket to the supervisor (warm.py): one line of JSON each way. SCRIPT's text is looked
 at for what it imports; it is run only in the workers. Its arguments are there for people who read ``ps``.
 
 A life is a small tree, as with torchrun: an *agent*, the supervisor's own child, which serves the group's store and
-is the parent of the workers. So that all of it dies with the supervisor and none of it with the warm parent, the
-agent is forked by a child that ends at once, and is adopted by the supervisor (a sub-reaper).
+is the parent of the workers. It is forked ahead and waits until the supervisor asks for a life, then the next one is
+forked. So that all of it dies with the supervisor and none of it with the warm parent, the agent is forked by a child
+that ends at once, and is adopted by the supervisor (a sub-reaper).
 
 A process may be forked only while it has one thread: the parent never makes a tensor operation, a channel, a store,
 or a context on a device. It looks before each fork, and ends with its reason rather than fork unsoundly.
@@ -20,20 +21,20 @@ if not getattr(sys.flags, "safe_path", False):
 
 import contextlib
 import gc
-import importlib.machinery
 import importlib.util
 import json
 import os
 import socket
 import sysconfig
 import time
-import types
 import warnings
 from typing import Any, NoReturn
 
 from torchft_x import env
-from torchft_x.launch import shim, warm_rules
+from torchft_x.launch import shim, warm_rules, warm_worker
+from torchft_x.launch.warm_worker import Worker
 
+_NEXT = 0.5  # seconds until the next life is forked: the one that begins shall have the processor
 _ADOPTED = 5.0  # seconds until the supervisor must have become the agent's parent
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # open while a driver is in use
 
@@ -89,30 +90,33 @@ def resident() -> int:
 
 
 class Parent:
-    """Answers the supervisor until it closes the socket."""
+    """Keeps one agent in waiting, until the supervisor ends."""
 
-    def __init__(self, control: socket.socket, supervisor: int) -> None:
-        self._control = control  # to the supervisor
-        self._lines = control.makefile("rb")  # what it asks for
+    def __init__(self, control: socket.socket, supervisor: int, workers: int) -> None:
+        self._control = control  # to the supervisor; the agent in waiting reads it, we only write
         self._supervisor = supervisor  # its pid
+        self._workers = workers  # of a life
         self._given = dict(os.environ)  # before the imports, which may set variables of their own
 
-    def tell(self, **words: object) -> None:
-        self._control.sendall(json.dumps(words).encode() + b"\n")
-
-    def serve(self) -> "Worker":
+    def serve(self) -> Worker:
         """Returns in a worker only."""
-        while line := self._lines.readline():
+        while True:
             reason = unfit()
             if reason is not None:
-                self.tell(unfit=reason)
-                break
-            worker = self._fork(json.loads(line))
+                tell(self._control, unfit=reason)
+                sys.exit(0)
+            taken, take = os.pipe()
+            pid, worker = self._fork(taken, take)
             if worker is not None:
                 return worker
-        sys.exit(0)
+            os.close(take)
+            tell(self._control, agent=pid)
+            os.read(taken, 1)  # until it is asked for a life, or is dead
+            os.close(taken)
+            time.sleep(_NEXT)
 
-    def _fork(self, life: dict[str, Any]) -> "Worker | None":
+    def _fork(self, taken: int, take: int) -> tuple[int, Worker | None]:
+        """An agent's pid; in a worker: the second."""
         receive, send = os.pipe()
         between = os.fork()
         if between == 0:
@@ -122,15 +126,13 @@ class Parent:
                 os.write(send, b"%d" % agent)
                 os._exit(0)
             os.close(send)
-            self._lines.close()
-            self._control.close()
-            return Agent(life, self._supervisor, self._set_by_imports()).run()
+            os.close(taken)
+            return 0, Agent(self._control, take, self._supervisor, self._set_by_imports()).run(self._workers)
         os.close(send)
         pid = int(os.read(receive, 32) or b"0")
         os.close(receive)
         os.waitpid(between, 0)  # from here on the agent is the supervisor's
-        self.tell(agent=pid)
-        return None
+        return pid, None
 
     def _set_by_imports(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if self._given.get(name) != value}
@@ -139,36 +141,34 @@ class Parent:
 class Agent:
     """What torchrun is in a cold life."""
 
-    def __init__(self, life: dict[str, Any], supervisor: int, by_imports: dict[str, str]) -> None:
-        self._life = life  # what the supervisor asked for, see `warm.Warm._request`
-        self._supervisor = supervisor
+    def __init__(self, control: socket.socket, take: int, supervisor: int, by_imports: dict[str, str]) -> None:
+        self._control = control  # to the supervisor; closed once a life is asked for
+        self._take = take  # pipe to the parent; written then
+        self._supervisor = supervisor  # pid
         self._by_imports = by_imports  # variables that a worker's own imports would set
 
-    def run(self) -> "Worker":
+    def run(self, workers: int) -> Worker:
         """Returns in a worker only."""
-        life = self._life
-        self._be_adopted()
         os.setsid()
-        log = os.open(life["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        self._be_adopted()
         server = _listen()
-        workers = int(life["workers"])
-        errors = os.path.join(life["folder"], "torchrun", f"{life['name']}_warm", "attempt_0")
-        meet = warm_rules.Rendezvous(
-            name=life["name"], host=life["host"], port=server.getsockname()[1], workers=workers, errors=errors
-        )
-        agent, pids = os.getpid(), []
-        for rank in range(workers):
-            os.makedirs(os.path.join(errors, str(rank)))
-            environ = self._by_imports | warm_rules.worker_environment(life["env"], meet, rank)
+        port = server.getsockname()[1]
+        agent = os.getpid()
+        pids: list[int] = []
+        words: list[int] = []  # pipes, by rank
+        for _ in range(workers):
+            read_end, write_end = os.pipe()
             pid = os.fork()
             if pid == 0:
+                for fd in (write_end, *words, self._take):
+                    os.close(fd)
                 server.close()
-                return Worker(agent, rank, life["folder"], environ)
+                self._control.close()
+                return Worker(agent, read_end)
+            os.close(read_end)
             pids.append(pid)
-        self._serve_store(server, meet, pids)
+            words.append(write_end)
+        self._serve(server, port, pids, words)
 
     def _be_adopted(self) -> None:
         deadline = time.monotonic() + _ADOPTED
@@ -176,19 +176,49 @@ class Agent:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)
 
-    def _serve_store(self, server: socket.socket, meet: warm_rules.Rendezvous, pids: list[int]) -> NoReturn:
+    def _serve(self, server: socket.socket, port: int, pids: list[int], words: list[int]) -> NoReturn:
         """Until all workers have ended. They stay uncollected: the supervisor reads how they ended.
 
-        Only now, since the store brings threads. Workers that were quicker wait in the socket's queue.
+        The store comes after the forks, since it brings threads.
         """
         from torch.distributed import TCPStore
 
-        store = TCPStore(
-            meet.host, meet.port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-        )
+        store = TCPStore("localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
+        self._give_out(self._await_life(), port, words)
         ended = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
         del store
         os._exit(any(e is None or e.si_status for e in ended))
+
+    def _await_life(self) -> dict[str, Any]:
+        """What the supervisor asks for; it waits for an answer, so there is never more than one line."""
+        with self._control.makefile("rb") as lines:
+            line = lines.readline()
+        if not line:
+            os._exit(0)
+        tell(self._control, taken=os.getpid())
+        self._control.close()
+        os.write(self._take, b"!")
+        os.close(self._take)
+        return dict(json.loads(line))
+
+    def _give_out(self, life: dict[str, Any], port: int, words: list[int]) -> None:
+        """Tell each worker which one of which life it is."""
+        log = os.open(life["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        folder = life["folder"]
+        errors = os.path.join(folder, "torchrun", f"{life['name']}_warm", "attempt_0")
+        meet = warm_rules.Rendezvous(name=life["name"], host=life["host"], port=port, workers=len(words), errors=errors)
+        for rank, fd in enumerate(words):
+            os.makedirs(os.path.join(errors, str(rank)))
+            environ = self._by_imports | warm_rules.worker_environment(life["env"], meet, rank)
+            with open(fd, "w") as pipe:
+                json.dump({"rank": rank, "folder": folder, "env": environ}, pipe)
+
+
+def tell(control: socket.socket, **words: object) -> None:
+    control.sendall(json.dumps(words).encode() + b"\n")
 
 
 def _listen() -> socket.socket:
@@ -197,75 +227,22 @@ def _listen() -> socket.socket:
     return socket.create_server(("", 0), backlog=2048)
 
 
-class Worker:
-    """A forked process on its way to be what a cold start makes of it."""
-
-    def __init__(self, agent: int, rank: int, folder: str, environ: dict[str, str]) -> None:
-        self._agent = agent  # pid
-        self._rank = rank  # local
-        self._folder = folder  # of the life: its pipes
-        self._environ = environ  # the whole of it
-
-    def prepare(self, command: list[str]) -> types.ModuleType:
-        """Become the process that runs `command`; the module to run it in."""
-        shim.announce(self._agent, self._rank, self._folder)
-        os.setsid()
-        os.environ.clear()
-        os.environ.update(self._environ)
-        _reseed()
-        sys.argv = list(command)
-        script = command[0]
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-        main = types.ModuleType("__main__")
-        main.__dict__.update(
-            __file__=script,
-            __cached__=None,
-            __annotations__={},
-            __builtins__=sys.modules["builtins"],
-            __loader__=importlib.machinery.SourceFileLoader("__main__", script),
-        )
-        sys.modules["__main__"] = main
-        return main
-
-
-def _reseed() -> None:
-    """`random` and `tempfile` see a fork by themselves; torch's default seed is the same in every process."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
-
-
-def run(main: types.ModuleType) -> None:
-    """The script, as `python SCRIPT` runs it: what it raises is shown without our own frames."""
-    script = sys.argv[0]
-    try:
-        with open(script, "rb") as f:
-            code = compile(f.read(), script, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as e:
-        sys.excepthook(type(e), e, e.__traceback__.tb_next if e.__traceback__ is not None else None)
-        sys.exit(1)
-
-
 def main() -> Worker:
     """Returns in a worker only."""
     began = time.monotonic()
-    control, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    control, supervisor, workers = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     shim.die_with(supervisor)
-    parent = Parent(control, supervisor)
-    failed = preload(sys.argv[3])
+    parent = Parent(control, supervisor, workers)
+    failed = preload(sys.argv[4])
     gc.collect()
     gc.freeze()  # so that the children's collector leaves these pages shared
     reason = unfit()
     if reason is not None:
-        parent.tell(unfit=reason)
+        tell(control, unfit=reason)
         sys.exit(0)
-    parent.tell(ready=True, duration=time.monotonic() - began, resident=resident(), failed=failed)
+    tell(control, ready=True, duration=time.monotonic() - began, resident=resident(), failed=failed)
     return parent.serve()
 
 
 if __name__ == "__main__":
-    run(main().prepare(sys.argv[3:]))
+    warm_worker.run(main().prepare(sys.argv[4:]))
