@@ -113,7 +113,7 @@ def test_a_warm_worker_finds_what_a_cold_one_finds(drive: Starter) -> None:  # n
         assert after["TORCHELASTIC_RUN_ID"] == before["TORCHELASTIC_RUN_ID"].replace("attempt-0", "attempt-1")
         assert after["TORCHELASTIC_ERROR_FILE"].endswith(f"attempt_0/{rank}/error.json")
         assert Path(after["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
-        for own in ("pid", "chance"):
+        for own in ("pid", "chance", "seed"):
             assert cold[rank].pop(own) != first[rank].pop(own)
         assert cold[rank] == first[rank]
     end(run)
@@ -124,18 +124,19 @@ def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> Non
     run = warm(drive, WITNESS, workers=workers)
     wait_until_warm(run)
     chances = set()
+    seeds = set()
     for attempt in range(11):
         rank = attempt % workers
-        chances.add(found(run, attempt, rank)["chance"])
         for other in range(workers):
-            found(run, attempt, other)
+            chances.add(found(run, attempt, other)["chance"])
+            seeds.add(found(run, attempt, other)["seed"])
         if attempt < 10:
             kill(run, attempt, rank)
     starts = events(run, "start")
     assert [e["warm"] for e in starts] == [False] + [True] * 10, [e.get("reason") for e in starts]
     assert [e["code"] for e in events(run, "exit")] == [-9] * 10
     assert {r["reason"] for r in run.reports("exited")} == {f"worker {r} killed by SIGKILL" for r in range(workers)}
-    assert len(chances) == 11  # each life draws its own
+    assert len(chances) == len(seeds) == 11 * workers  # each process draws its own
     assert len({r["life"] for r in run.reports("started")}) == 11
     assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == 10
     end(run)

@@ -101,7 +101,25 @@ def kill_descendants(timeout: float = 5.0, keep: Collection[int] = ()) -> dict[i
         ended |= reap()
         if not below or time.monotonic() > deadline:
             return ended
-        time.sleep(0.002)
+        _await_end(below, 0.05)
+        collected = reap()  # so that the next look finds nothing
+        ended |= collected
+        if not collected:  # zombies of a parent that is slow to die itself
+            time.sleep(0.002)
+
+
+def _await_end(pids: list[int], timeout: float) -> None:
+    """Until all of these have ended, or a short time is over. A look at the whole of /proc costs more than this."""
+    deadline = time.monotonic() + timeout
+    for pid in pids:
+        fd = open_pidfd(pid)
+        if fd is None:  # it has gone, or this is an old kernel
+            time.sleep(0.002)
+            continue
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(fd)
 
 
 def open_pidfd(pid: int) -> int | None:

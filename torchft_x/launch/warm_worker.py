@@ -51,7 +51,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """`random` and `tempfile` see a fork by themselves; torch's default seed is the same in every process."""
+    """What a process draws when it loads these; `random` and `tempfile` see a fork by themselves."""
+    sys.modules["torch"].default_generator.seed()
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
@@ -67,5 +68,6 @@ def run(main: types.ModuleType) -> None:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as e:
-        sys.excepthook(type(e), e, e.__traceback__.tb_next if e.__traceback__ is not None else None)
+        traceback = e.__traceback__.tb_next if e.__traceback__ is not None else None
+        sys.excepthook(type(e), e.with_traceback(traceback), traceback)
         sys.exit(1)
