@@ -97,6 +97,7 @@ class Keeper:
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, which may write
+        self._done_with: list[Path] = []  # folders of lives that have ended
         self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
 
     def _watch_for_stops(self) -> None:
@@ -200,14 +201,19 @@ class Keeper:
         folder.mkdir()
         self._life = Life(self._spec(begun, folder), self._warm)
         self._tell_start(self._life, begun)
+        self._clear_up()
         end = self._watch(self._life, lives, begun)
         self._life = None
         lives.ended(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
-        shutil.rmtree(folder, ignore_errors=True)
+        self._done_with.append(folder)  # removed when the next life runs, which shall not wait for a disk
         return lives.outcome(begun, end)
+
+    def _clear_up(self) -> None:
+        while self._done_with:
+            shutil.rmtree(self._done_with.pop(), ignore_errors=True)
 
     def _tell_start(self, life: Life, begun: Begun) -> None:
         """To the event log, and of a restarted group to the person."""

@@ -101,7 +101,7 @@ def kill_descendants(timeout: float = 5.0, keep: Collection[int] = ()) -> dict[i
         ended |= reap()
         if not below or time.monotonic() > deadline:
             return ended
-        _await_end(below, 0.05)
+        _await_end(below, min(0.5, timeout))
         collected = reap()  # so that the next look finds nothing
         ended |= collected
         if not collected:  # zombies of a parent that is slow to die itself
