@@ -312,6 +312,7 @@ def train(args: argparse.Namespace) -> None:
     model = Transformer(args)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     healed = False  # was the state loaded since the last commit?
+    drawn = 0  # batches this process has drawn; check_params.py counts those that were thrown away
 
     def state_dict() -> dict:
         return {"model": model.state_dict(), "optim": adamw.state_dict()}
@@ -353,6 +354,7 @@ def train(args: argparse.Namespace) -> None:
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
+        drawn += 1
         loss = ddp(*get_batch(data, args, step, participant))
         loss.backward()  # averages the gradients over the groups while it runs
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
@@ -364,7 +366,7 @@ def train(args: argparse.Namespace) -> None:
         step = manager.current_step()
         set_lr(step)
         if dumper:
-            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
+            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
         healed = False
         voice.log(step, loss, manager.num_participants())
         if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):

@@ -32,6 +32,9 @@ from torchft_x.core.types import JoinReason, Quorum, State
 class Lights(Scene):
     """A lighthouse whose members take grants. A step takes 0.1 s, a grant is worth 1 s."""
 
+    def hello(self, replica_id: str, **fields: Any) -> list[Any]:
+        return super().hello(replica_id, **{"runs_on": True, **fields})
+
     def boundary(self, replica_id: str, step: int, **fields: Any) -> list[Any]:
         cur = self.lighthouse.current
         assert cur is not None
@@ -56,6 +59,23 @@ class TestLighthouse:
         assert s.granted(s.boundary("b:1", 1)) == [11]
         assert s.lighthouse.current is not None
         assert s.lighthouse.current.number == 1  # still the same quorum
+
+    def test_at_step_0_all_carry_but_most_have_healed(self) -> None:
+        """They say so at the next boundary, where another has been granted more already."""
+        s = Lights()
+        s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        cur = s.lighthouse.current
+        assert cur is not None
+        here = member("b:1", State(1, cur.id), shrink_only=True)
+        assert s.granted(s.feed(Join(s.sessions["b:1"], here, JoinReason.HEALED, number=1))) == [11]
+
+    def test_whoever_stands_still_inside_a_grant_releases_the_others(self) -> None:
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        s.boundary("a:1", 1)
+        effects = s.boundary("b:1", 1, commit_failures=1)
+        assert [(e.quorum_id, e.sessions) for e in of(SendOver, effects)] == [(first.id, (s.sessions["a:1"],))]
 
     def test_one_number_for_all(self) -> None:
         s = Lights()
@@ -141,12 +161,55 @@ class TestLighthouse:
         s.start("a:1")
         assert issued(s.join("a:1", s.committed())) == [["a:1"]]
 
+    def test_a_member_that_takes_no_grants_keeps_all_at_one_step(self) -> None:
+        """It would wait at the next boundary for those that wait for it in a collective."""
+        s = Lights()
+        s.hello("a:1")
+        s.hello("b:1", runs_on=False)
+        s.join("a:1")
+        s.join("b:1")
+        assert s.granted(s.boundary("a:1", 1)) == []
+        assert issued(s.join("b:1", s.committed())) == [["a:1", "b:1"]]
+
+    def test_R16_whoever_stands_before_what_turns_out_to_be_granted_is_let_on(self) -> None:
+        """It came back first and asks; the other had begun a step in between and waits for it in a collective."""
+        s = Lights()
+        first = s.start("a:1", "b:1")
+        s.close("a:1")
+        s.close("b:1")
+        back = {"quorum": first, "lease_left": 50.0, "state": State(30, first.id)}
+        s.hello("a:1", granted_through=5, **back)
+        s.hello("c:1")
+        s.join("c:1")
+        assert s.granted(s.boundary("a:1", 30)) == []
+        assert s.granted(s.hello("b:1", granted_through=31, **back)) == [31]
+        assert issued(s.boundary("a:1", 31)) == []
+        assert issued(s.boundary("b:1", 31)) == [["a:1", "b:1", "c:1"]]
+
+    def test_the_same_with_a_fresh_lighthouse(self) -> None:
+        old = quorum(member("a:1"), member("b:1"), id=5, granted_through=1)
+        s = Lights()
+        back = {"quorum": old, "lease_left": 50.0, "state": State(30, 5)}
+        s.hello("a:1", granted_through=5, **back)
+        here = member("a:1", State(30, 5))
+        assert s.granted(s.feed(Join(s.sessions["a:1"], here, number=1, step_seconds=0.1))) == []
+        assert s.granted(s.hello("b:1", granted_through=31, **back)) == [31]
+
     def test_R16_what_was_run_without_a_session_counts_as_granted(self) -> None:
         s = Lights()
         first = s.start("a:1", "b:1")
         s.close("a:1")
         s.feed(
-            Hello(77, "a:1", state=State(30, first.id), quorum=first, granted_through=1, lease_left=50.0, library=OURS)
+            Hello(
+                77,
+                "a:1",
+                state=State(30, first.id),
+                quorum=first,
+                granted_through=1,
+                lease_left=50.0,
+                library=OURS,
+                runs_on=True,
+            )
         )
         assert s.granted(s.boundary("b:1", 29)) == [39]
 
@@ -160,7 +223,7 @@ class TestLighthouse:
         assert s.granted(s.boundary("b:1", 15)) == [20]
 
     def test_trouble_is_not_answered_by_a_grant(self) -> None:
-        for fields in ({"torn": True}, {"shrink_only": True}, {"commit_failures": 1}):
+        for fields in ({"torn": True}, {"commit_failures": 1}):
             s = Lights()
             s.start("a:1", "b:1")
             assert s.granted(s.boundary("a:1", 1, **fields)) == [], fields
@@ -268,7 +331,7 @@ class TestGroup:
         assert of(AnswerQuorum, s.ask(1, 2))
 
     def test_trouble_goes_to_the_lighthouse(self) -> None:
-        for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}, {"shrink_only": True}):
+        for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}):
             s = Stage().granted(11)
             s.commit(1)
             assert of(SendJoin, s.ask(step=2, **fields)), fields
@@ -277,6 +340,16 @@ class TestGroup:
         s.feed(OverArrived(7, (), "why"))
         (join,) = of(SendJoin, s.ask(step=2))
         assert join.reason is JoinReason.REJOINED
+
+    def test_the_healed_and_those_that_want_no_newcomers_run_on(self) -> None:
+        for fields in ({"reason": JoinReason.HEALED}, {"shrink_only": True}):
+            s = Stage().granted(11)
+            s.commit(1)
+            assert of(AnswerQuorum, s.ask(step=2, **fields)), fields
+            s = Stage()
+            s.commit(0)
+            (join,) = of(SendJoin, s.ask(step=1, **fields))
+            assert of(AnswerQuorum, s.grant(11, join.number)), fields
 
     def test_R16_without_a_session_it_runs_on_until_the_lease_ends(self) -> None:
         s = Stage().granted(2)

@@ -284,3 +284,28 @@ def test_a_vote_for_another_quorum_changes_nothing() -> None:
     assert not answer.commit
     (prepared,) = s.vote()
     assert isinstance(prepared, AnswerPrepared)
+
+
+def test_with_a_peers_client_nobody_votes_between_groups() -> None:
+    """It knows nothing of that all-reduce, and gloo matches them by order."""
+    s = Stage()
+    s.ask()
+    s.arrive(8, member(NAME, T), member("p:1", T, library=""))
+    s.calls += 1
+    (answer,) = s.feed(Vote(s.calls, 0, 4, 8, True, 9, 2))
+    assert answer == AnswerVote((s.calls,), True, "")
+
+
+def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
+    s = Stage()
+    s.vote()
+    held = Prepared(7, 5, 9)
+    s.calls += 1
+    s.feed(Ask(s.calls, 0, T, torn=True, reason=JoinReason.FAILED))
+    answer = s.arrive(
+        8,
+        member(NAME, T, prepared=held, carried=(7,), torn=True),
+        member("h:1", T, prepared=held, carried=(7,)),
+    )
+    assert answer.quorum.settled.adopted == held
+    assert answer.commit is None

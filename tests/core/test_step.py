@@ -316,3 +316,32 @@ class TestUndecided:
         s.ask()
         s.begin(10, State(5, 9), 0, 1)
         assert s.redo(State(5, 9))
+
+    def test_an_undecided_step_may_be_dropped(self) -> None:
+        s = Step(min_replica_size=1, max_retries=0)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        s.ask()
+        s.begin(8, State(), 0, 1)
+        outcome = s.drop(vote, "nobody has it")
+        assert (outcome.committed, outcome.reason, s.commit_failures) == (False, "nobody has it", 1)
+        assert "nobody has it" in outcome.give_up
+        assert s.vote().ok  # the quorum in hand is the next step's
+
+    def test_a_result_that_is_forsaken_needs_a_heal(self) -> None:
+        s = self.held()
+        s.forsake()
+        assert s.torn
+
+    def test_a_result_that_was_no_good_is_never_committed(self) -> None:
+        s = Step(min_replica_size=1)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        s.fail(RuntimeError("x"), 7)
+        s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        with pytest.raises(StepError, match="against this rank's vote"):
+            s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))

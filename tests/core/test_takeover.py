@@ -76,10 +76,19 @@ def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
 
 def test_R8a_who_has_not_received_it_vouches_too() -> None:
     """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
-    assert start(fresh(reports={"b": report(OLD), "c": report(NEW)})) == Adopt(NEW)
+    assert start(fresh(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
     assert start(fresh(reports={"b": report(NEW), "c": Report(None, lease_valid=False)})) == Adopt(NEW)
     assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
     assert start(fresh(reports={"b": Report(None, lease_valid=False)})) == Start()
+
+
+def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
+    """Of quorum 10, which b holds, a is not here: another lighthouse may have let a follow it, and b never heard of it."""
+    assert isinstance(start(fresh(reports={"b": report(OLD), "c": report(NEW)})), Wait)
+    before = quorum(member("z"), member("a"), id=9)
+    told = {"a": report(before), "b": report(OLD), "c": report(NEW)}
+    assert isinstance(start(fresh(reports=told)), Wait)
+    assert start(fresh(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
 
 
 def test_R8a_a_peers_client_need_not_report() -> None:

@@ -9,7 +9,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.sim.untimed.model import Model
 from tests.sim.untimed.search import Search
+from tests.sim.untimed.walk import walks
 from tests.sim.untimed.words import story
 from tests.sim.variants import VARIANTS, Variant
 
@@ -27,25 +29,32 @@ class Catch:
     states: int
     length: int  # of the trace, in actions
     faults: int  # in it
+    seed: int | None  # of the random schedule, if it was found by one
     harm: str
     note: str = ""
 
 
 def hunt(variant: Variant, *, seconds: float = 60.0) -> tuple[Catch, str]:
     """The variant's catch, and the story of it."""
-    began = time.process_time()
-    r = variant.rules
+    began, r, watch = time.process_time(), variant.rules, variant.finds | {"X"}
+    seed = None
     with variant.applied():
-        search = Search(r)
-        report = search.explore(seconds=seconds, watch=variant.finds | {"X"})
-        found = report.findings[0] if report.findings else None
-        tale = story(search.model, found.actions) if found else str(report)
+        if variant.walks:
+            model = Model(r)
+            total = walks(model, seconds=seconds, watch=watch)
+            found, seed, states, text = total.finding, total.seed, total.actions, str(total)
+        else:
+            search = Search(r)
+            report = search.explore(seconds=seconds, watch=watch)
+            model, states, text = search.model, report.states, str(report)
+            found = report.findings[0] if report.findings else None
+        tale = story(model, found.actions) if found else text
     how = f"{r.groups} groups, {r.steps} steps, {r.faults} faults{', vote' if r.vote else ''}"
     actions = found.actions if found else []
     catch = Catch(
         variant.name, variant.left_out, found.invariant if found else "", found.text if found else "", how,
-        round(time.process_time() - began, 2), report.states, len(actions), sum(a[0] in r.kinds for a in actions),
-        variant.harm, variant.note,
+        round(time.process_time() - began, 2), states, len(actions), sum(a[0] in r.kinds for a in actions),
+        seed, variant.harm, variant.note,
     )  # fmt: skip
     return catch, tale
 

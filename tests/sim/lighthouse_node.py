@@ -46,6 +46,7 @@ class LighthouseNode:
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self._supervisors: dict[Stream, str] = {}  # group by stream
         self._probing: set[str] = set()  # replica ids with a probe under way
+        self.dies_sending = False  # at the next quorum, when some of its members have been sent it
         self._ids = 0  # sessions and calls so far; never used twice
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -142,7 +143,13 @@ class LighthouseNode:
         quorum, world = effect.quorum, self.world
         world.checker.on_issue(self, quorum)
         world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
-        self._send(effect.sessions, quorum)
+        sessions = effect.sessions
+        if self.dies_sending:
+            sessions = tuple(s for s in sessions if world.rng.chance(0.5))
+            world.note(self.name, "dies while sending; it has sent it to {}", self._names(sessions) or "nobody")
+            self.dies_sending = False
+            world.after(0.0, self.process, self.crash)
+        self._send(sessions, quorum)
         for call in effect.calls:
             peer = self.calls.pop(call, None)
             if peer is not None:

@@ -83,6 +83,12 @@ class Actor:
             self.active = active
             self.run.blocked += -1 if active else 1
 
+    def lose_session(self) -> None:
+        self.session, self.linked = None, False
+        if self.asking:
+            self.asking = False
+            self.wants = self.reason  # the same join, on a new session
+
     @property
     def able(self) -> bool:
         """Can say something to the lighthouse."""

@@ -7,7 +7,7 @@ from tests.sim.scale_world import World
 from torchft_x.core.messages import LifeEnded
 from torchft_x.core.types import JoinReason
 
-_TROUBLES = ("stop", "freeze", "cut", "cut", "suspect", "misfit")
+_TROUBLES = ("stop", "freeze", "cut", "cut", "replace", "suspect", "misfit")
 
 
 class Churn:
@@ -97,6 +97,15 @@ class Churn:
         noticed = rng.choice([0.0, rng.uniform(0.0, 0.3)])
         w.after(noticed, w.members.disconnect, a, a.session)
         w.after(noticed + rng.choice([rng.uniform(0.05, 1.0), rng.uniform(5.0, 9.0)]), w.members.connect, a)
+
+    def replace(self) -> None:
+        """The member alone sees its stream break, and is back on a new one before the lighthouse hears of it."""
+        w, a = self._world, self._victim()
+        if a is None or a.session is None or not a.linked:
+            return
+        w.count["replaced"] += 1
+        a.lose_session()
+        w.after(w.rng.uniform(0.05, 1.0), w.members.connect, a)
 
     def suspect(self) -> None:
         a, other = self._victim(), self._victim()

@@ -83,10 +83,7 @@ class Members:
         if self._world.sessions.pop(session, None) is None:
             return
         if a.session == session:
-            a.session, a.linked = None, False
-            if a.asking:
-                a.asking = False
-                a.wants = a.reason  # the same join, on a new session
+            a.lose_session()
         self._world.feed(Closed(session))
 
     def leave(self, a: Actor) -> None:

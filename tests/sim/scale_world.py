@@ -24,6 +24,7 @@ from torchft_x.core.messages import (
     Extend,
     Fence,
     GroupAnnounced,
+    HangUp,
     Heard,
     Issue,
     LighthouseEvent,
@@ -178,6 +179,10 @@ class World:
                 self.after(0.002, self._probed, effect)
             case Fence():
                 self.members.end(self.sessions[effect.session])
+            case HangUp():
+                replaced = self.sessions.get(effect.session)
+                if replaced is not None:
+                    self.after(0.002, self.members.disconnect, replaced, effect.session)
             case Refuse():
                 assert effect.session is not None
                 refused = self.sessions[effect.session]
@@ -225,10 +230,7 @@ class World:
         self.away = True
         self.count["restarts"] += 1
         for a in list(self.sessions.values()):
-            a.session, a.linked = None, False
-            if a.asking:
-                a.asking = False
-                a.wants = a.reason  # the same join, on a new session
+            a.lose_session()
             if a.alive:
                 self.after(self.rng.uniform(2.0, 3.0), self.members.connect, a)
         self.sessions.clear()

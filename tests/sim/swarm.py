@@ -176,6 +176,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "lighthouse":
         house = rng.choose(_houses(config)) if config.standby else ""
         return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)))
+    if kind == "lighthouse_sending":
+        return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
 
 

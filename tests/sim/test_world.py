@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +398,22 @@ def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None) -> No
     assert world.checker.lineage == 0
     assert all_is_well(world)
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
+
+
+def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once() -> None:
+    """R8: those that never received it know nothing newer, and nobody waits for a lease or for a time-out."""
+    unsent = 0
+    for seed in range(12):
+        config = WorldConfig(groups=2 + seed % 2, commit_vote=seed % 4 > 1, timeout=60.0, quorum_timeout=60.0,
+                             trace=None)  # fmt: skip
+        world = World(seed, replace(config, lighthouse=LighthouseConfig(boot_id="host")))
+        world.run_for(2.0)
+        strike(world, Fault(world.now, "lighthouse_sending", seconds=0.5))
+        world.run_for(0.6)
+        calm = swarm.Calm(world)
+        assert world.run_while(calm.unsettled, 6.0), f"seed {seed}: {calm.why}"
+        unsent += said(world, "never received it")
+    assert unsent > 3
 
 
 def test_trap_lighthouse_dies_while_a_quorum_is_on_its_way() -> None:

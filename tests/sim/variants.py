@@ -21,7 +21,7 @@ from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import GrantArrived, HangUp, SendJoin
 from torchft_x.core.settle import Settlement, settle
 from torchft_x.core.step import Step
-from torchft_x.core.takeover import Adopt, Start
+from torchft_x.core.takeover import Adopt, Start, Takeover
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
@@ -38,6 +38,7 @@ class Variant:
     finds: frozenset[str]  # invariants, any of them
     patch: Patch
     rules: Rules
+    walks: bool = False  # by random schedules: the shortest is too deep to be met breadth first
     note: str = ""  # how it is modelled, if not by a patch of core
 
     def applied(self) -> AbstractContextManager[Any]:
@@ -120,9 +121,8 @@ def _healed_heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
 
 
 def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
-    if not fresh.reports:
-        return Start()
-    return Adopt(max((r.quorum for r in fresh.reports.values()), key=lambda q: q.id))
+    newest = takeover._newest(fresh.reports)
+    return Adopt(newest) if newest is not None else Start()
 
 
 def _superseded_is_dead(self: Lighthouse, older: Record | None, by: str) -> list[Any]:
@@ -235,7 +235,7 @@ _ALL = [
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
-        patch=_patched((takeover, "start", _first_come)),
+        patch=_patched((takeover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
@@ -288,7 +288,7 @@ _ALL = [
     Variant(
         name="broken call", left_out="a rank whose call broke is not told what the others committed by the quorum",
         harm="ranks of one group diverge, and its gradients spoil those of all groups",
-        finds=frozenset({"I1"}), rules=replace(_VOTE, ranks=2, faults=2, kinds=("error", "call")),
+        finds=frozenset({"I1"}), rules=replace(_VOTE, ranks=2, faults=2, kinds=("error", "call")), walks=True,
         patch=_patched((Group, "_on_ask", _owed_without_commit)),
     ),
 ]  # fmt: skip

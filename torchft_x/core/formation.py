@@ -38,9 +38,10 @@ class Situation:
 
     now: float
     cur: Quorum | None  # newest quorum issued or adopted
-    candidates: tuple[Candidate, ...]
+    open: tuple[Quorum, ...] = ()  # older ones that must be followed, too, see `core.chain`
+    candidates: tuple[Candidate, ...] = ()
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
-    over: Collection[str] = frozenset()  # of cur's members: those that provably commit nothing more in it (R9b)
+    over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
     proven: Collection[str] = frozenset()  # of those: for another reason than the end of their lease
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
@@ -57,7 +58,11 @@ class Form:
 
     members: tuple[Member, ...]  # sorted by replica id
     rebuild: bool  # process groups are rebuilt: the config id changes
-    new_lineage: bool = False  # no member carries on cur's state (R9b)
+    left: Quorum | None = None  # the quorum whose state no member carries on: a new lineage begins (R9b)
+
+    @property
+    def new_lineage(self) -> bool:
+        return self.left is not None
 
 
 def form(s: Situation) -> Form | Wait:
@@ -76,19 +81,30 @@ def form(s: Situation) -> Form | Wait:
     too_few = _too_few(s, members)
     if too_few:
         return too_few
-    heirs = _heirs(s.cur, members)
-    if not heirs:
-        over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
-        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in over]
+    followed = (s.cur, *s.open)
+    for quorum in followed:
+        running = _running(s, quorum, members, asked)
         if running:
             return Wait(
-                f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
+                f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
             )
     elsewhere = _elsewhere(s, asked)
     if elsewhere is not None:
         return elsewhere
-    return Form(members, rebuild=s.broken or _changed(s.cur, chosen), new_lineage=not heirs)
+    return Form(
+        members,
+        rebuild=s.broken or _changed(s.cur, chosen),
+        left=next((q for q in followed if not _heirs(q, members)), None),
+    )
+
+
+def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: Collection[str]) -> list[str]:
+    """Members of this quorum that may go on in it beside the candidates, if none of these follows it (R9)."""
+    if _heirs(quorum, members):
+        return []
+    over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+    return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
 
 
 def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:

@@ -176,10 +176,12 @@ class Lighthouse:
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
+            self._tenure.chain.received(hello.replica_id, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
-        self._grants.on_hello(hello)
-        return effects + self._catch_up(record)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
         """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
@@ -230,6 +232,7 @@ class Lighthouse:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
         record.hear(now)
+        self._tenure.chain.received(record.replica_id, record.quorum_id)  # an answer to what it asked before
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
@@ -240,7 +243,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now))
+        self._ask(record, Candidate(member, join.reason, now), join.number)
         for suspect in join.suspects:
             suspected = self._roll.get(suspect)
             if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
@@ -255,19 +258,21 @@ class Lighthouse:
         record = self._roll.on(progress.session)
         if record is None:
             return []
+        self._tenure.chain.received(record.replica_id, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate) -> None:
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         record.lost = ""
         record.proof = ""
         record.told = False
-        record.join = candidate
+        record.join, record.number = candidate, number
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
         if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
             return effects
@@ -334,6 +339,7 @@ class Lighthouse:
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
+        self._tenure.chain.received(record.replica_id, record.quorum_id)  # it can't say, and is believed
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -378,10 +384,10 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record in self._roll.silent(now, c.heartbeat_timeout):
             effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
-        for record in self._roll.away(self._tenure.inside):
+        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.inside)
+        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -393,7 +399,7 @@ class Lighthouse:
                 return effects
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
-                effects += self._adopt(outcome.quorum)
+                effects += self._adopt(outcome)
         if self._patience.lasts(now):
             return effects  # the common case, in constant time; `form` would say the same
         decision = self._outcome(now)
@@ -412,7 +418,8 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        away = self._tenure.inside - self._tenure.asking  # whoever asks will not commit in the present quorum
+        ran = self._tenure.inside | self._tenure.chain.members
+        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)
@@ -425,12 +432,13 @@ class Lighthouse:
             )
         )  # fmt: skip
 
-    def _adopt(self, quorum: Quorum) -> list[LighthouseEffect]:
+    def _adopt(self, adopt: Adopt) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        quorum = adopt.quorum
         granted = self._takeover.granted_through(quorum)
         self._end_takeover()
         began = self._now if self._config.majority or self._config.standby else self._started_at
-        self._tenure.adopt(quorum, self._roll, started_at=began, granted_through=granted)
+        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:
@@ -443,13 +451,13 @@ class Lighthouse:
                 effects += self._alarm.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects
+        return effects + self._grants.release(self._roll, self._now)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if decision.new_lineage and self.current is not None:
+        if decision.left is not None:
             text = (
-                f"A new lineage begins: no member carries on q{self.current.number} at {self.current.top}, and all "
+                f"A new lineage begins: no member carries on q{decision.left.number} at {decision.left.top}, and all "
                 "that could are over. Training goes on from the newest state among the members."
             )
             effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
@@ -457,6 +465,7 @@ class Lighthouse:
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
+        self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
         if decision.rebuild:
             text = f"Detected quorum change, bumping quorum_id to {quorum.id}"

@@ -30,10 +30,12 @@ class Record:
     address: str = ""
     boot_id: str = ""
     library: str = ""
+    runs_on: bool = False  # takes a grant for the answer to a join
     traits: Traits | None = None  # what it has declared; None: nothing yet, or a peer's client
     session: int | None = None  # newest open session
     calls: tuple[int, ...] = ()  # open unary requests
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)
+    number: int = 0  # of that join, for the grant that may answer it; 0: only a quorum does
     quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
     lease_sent: float | None = None  # when a lease was last sent to it
     lost: str = ""  # why nobody waits for it
@@ -109,6 +111,7 @@ class Roll:
         record.address = hello.address
         record.boot_id = hello.boot_id
         record.library = hello.library
+        record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         record.told = False  # what was said on the older stream may not have arrived

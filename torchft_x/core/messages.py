@@ -35,6 +35,7 @@ class Hello:
     lease_left: float = 0.0
     boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
+    runs_on: bool = False  # its joins may be answered by a grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +263,8 @@ class Ask:
     suspects: tuple[str, ...] = ()
     traits: Traits | None = None  # what the rank declares; None: as last told
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
+    keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
+    votes_late: bool = False  # see Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +399,7 @@ class AnswerQuorum:
     lease_until: float
     base: State | None = None  # where the step begins, if not at the quorum's top: a later step of the same quorum
     commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+    again: bool = False  # all ranks of the group said that they `keep`: they all reduce again, or none does (I2)
 
 
 @dataclass(frozen=True, slots=True)

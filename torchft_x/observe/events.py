@@ -25,6 +25,7 @@ EVENTS = frozenset(
         "commit",
         "drop",
         "redo",
+        "adopt",
         "abort",
         "member_lost",
         "leave",

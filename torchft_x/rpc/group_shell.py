@@ -1,7 +1,9 @@
-"""The shell of the group machine: its session to the lighthouse, its open calls, its clock. Everything on the loop.
+"""The shell of the group machine: its session to the lighthouse, its open calls, its clock.
 
-It has no rules of its own: `core.group` decides, this carries out. Threads come in through `group_server.GroupServer`,
-other ranks through `group_service.GroupService`.
+It has no rules of its own: `core.group` decides, this carries out. Other ranks come in through
+`group_service.GroupService`, on the loop. Group rank 0 comes in on its own thread (`submit`): inside a grant the
+machine answers at once, and neither the loop nor a socket is needed. So a lock guards the machine, and what it decides
+is carried out on the loop only, in the order in which it was decided.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +21,12 @@ from typing import Any
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
 from torchft_x.core.group import Group, GroupConfig
-from torchft_x.core.types import Life, Quorum, group_of
+from torchft_x.core.types import Life, group_of
 from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc import checks, codec, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import metadata
 from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
 
@@ -32,23 +37,9 @@ TICK = 0.1
 """Seconds between the machine's looks at the clock."""
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
+Call = m.Ask | m.Vote | m.Crossed
+Reply = QuorumReply | VoteReply
 Push = m.PushOver | m.PushEnd
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumReply:
-    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
-
-    quorum: Quorum
-    lease_until: float
-
-
-@dataclass(frozen=True, slots=True)
-class VoteReply:
-    """Whether every rank of the group commits, and if not, why."""
-
-    commit: bool
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +53,8 @@ class GroupSettings:
     life: Life
     token: str | None
     boot_id: str
+    runs_on: bool
+    commit_vote: bool
 
 
 class GroupShell:
@@ -82,14 +75,19 @@ class GroupShell:
             library=LIBRARY,
             life=settings.life,
             boot_id=settings.boot_id,
+            runs_on=settings.runs_on,
+            commit_vote=settings.commit_vote,
         )
+        self._loop = asyncio.get_running_loop()  # where effects are carried out
+        self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())  # decides
+        self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
-        self._stood: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # first session, or its refusal
+        self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
             welcome=self._welcome,
@@ -127,7 +125,9 @@ class GroupShell:
         await self._uplink.close(flush)
         if self._ticker is not None:
             self._ticker.cancel()
-        self._fail(tuple(self._calls), "The group server is shut down.", retry=False)
+        with self._lock:
+            calls = tuple(self._calls)
+        self._fail(calls, "The group server is shut down.", retry=False)
 
     async def _tick(self) -> None:
         while True:
@@ -139,21 +139,34 @@ class GroupShell:
 
     # --- calls ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, event: m.Ask, waiter: Waiter) -> None:
-        """One rank wants a quorum; `waiter` gets a `QuorumReply`."""
-        self._open(event, waiter)
-
-    def vote(self, event: m.Vote, waiter: Waiter) -> None:
-        """One rank votes; `waiter` gets a `VoteReply`."""
-        self._open(event, waiter)
-
-    def _open(self, event: m.Ask | m.Vote, waiter: Waiter) -> None:
-        self._calls[event.call] = waiter
-        self._ranks[event.call] = event.rank
+    def take(self, event: Call, waiter: Waiter) -> None:
+        """One rank asks (`waiter` gets a `QuorumReply`) or votes (a `VoteReply`). On the loop."""
+        self._register(event, waiter)
         self._feed(event)
 
+    def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
+        """The same from any thread: the answer, if there is one at once, else who gets it later."""
+        with self._lock:
+            effects = self._handle(event)
+            answer: Reply | concurrent.futures.Future[Any] | None = None
+            if effects and getattr(effects[0], "calls", None) == (event.call,):
+                answer = _reply(effects[0])
+            if answer is not None:
+                effects = effects[1:]  # usually nothing is left
+            else:
+                answer = concurrent.futures.Future()
+                self._register(event, answer)
+            self._effects.extend(effects)
+        if effects:
+            self._loop.call_soon_threadsafe(self._carry_out_all)
+        return answer
+
+    def _register(self, event: Call, waiter: Waiter) -> None:
+        self._calls[event.call] = waiter
+        self._ranks[event.call] = event.rank
+
     def gone(self, call: int) -> None:
-        """The caller doesn't listen any more."""
+        """The caller doesn't listen any more. On the loop."""
         if self._close_call(call) is not None:
             self._feed(m.CallGone(call))
 
@@ -185,7 +198,9 @@ class GroupShell:
 
     def _missing(self, done: str) -> str:
         """Which ranks of this group have no open call, for people; empty if all have."""
-        missing = sorted(set(range(self.settings.world_size)) - set(self._ranks.values()))
+        with self._lock:
+            there = set(self._ranks.values())
+        missing = sorted(set(range(self.settings.world_size)) - there)
         if not missing:
             return ""
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
@@ -194,20 +209,32 @@ class GroupShell:
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
+        """On the loop."""
+        with self._lock:
+            self._effects.extend(self._handle(event))
+        self._carry_out_all()
+
+    def _handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
+        """Under the lock."""
         effects = self._machine.handle(event, time.monotonic())
-        self.end = next((e for e in effects if isinstance(e, m.PushEnd)), self.end)  # the kind of the calls' error
         for effect in effects:
-            self._carry_out(effect)
+            if isinstance(effect, m.PushEnd):
+                self.end = effect  # the kind of the calls' error
+        return effects
+
+    def _carry_out_all(self) -> None:
+        while self._effects:
+            self._carry_out(self._effects.popleft())
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, m.SendJoin):
             self._uplink.send(codec.join_bytes(effect))
+        elif isinstance(effect, m.SendProgress):
+            self._uplink.send(codec.progress_bytes(effect))
         elif isinstance(effect, m.SendLeave):
             self._uplink.send(codec.leave_bytes(effect))
-        elif isinstance(effect, m.AnswerQuorum):
-            self._resolve(effect.calls, QuorumReply(effect.quorum, effect.lease_until))
-        elif isinstance(effect, m.AnswerVote):
-            self._resolve(effect.calls, VoteReply(effect.commit, effect.reason))
+        elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
+            self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
         elif isinstance(effect, m.PushOver):
@@ -218,7 +245,7 @@ class GroupShell:
         elif isinstance(effect, m.Note):
             log.info("%s", effect.text)
 
-    def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:
+    def _resolve(self, calls: Iterable[int], reply: Reply | None) -> None:
         for call in calls:
             waiter = self._close_call(call)
             if waiter is not None and not waiter.done():
@@ -277,3 +304,14 @@ class GroupShell:
             self._feed(m.RefusedArrived(str(error)))
         if not self._stood.done():
             self._stood.set_exception(error)
+
+
+def _reply(effect: m.GroupEffect) -> Reply | None:
+    """What an answer says to its callers; None: it is no answer."""
+    if isinstance(effect, m.AnswerQuorum):
+        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
+    if isinstance(effect, m.AnswerPrepared):
+        return VoteReply(False, "", prepared=True, row=effect.vote)
+    if isinstance(effect, m.AnswerVote):
+        return VoteReply(effect.commit, effect.reason)
+    return None

@@ -149,6 +149,8 @@ class LighthouseShell:
     def _carry_out(self, effect: m.LighthouseEffect) -> None:
         if isinstance(effect, m.Issue):
             self._issue(effect)
+        elif isinstance(effect, m.Extend):
+            self._send([effect.session], codec.grant_bytes(effect))
         elif isinstance(effect, m.SendOver):
             self._send(effect.sessions, pb.Down(over=codec.over_to_proto(effect)).SerializeToString())
         elif isinstance(effect, m.Fence):

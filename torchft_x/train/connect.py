@@ -98,6 +98,8 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             token=options.token,
             connect_timeout=options.connect_timeout,
             quorum_retries=options.quorum_retries,
+            runs_on=True,
+            commit_vote=options.commit_vote,
         )
     except TorchftXError as e:
         if store is not None:

@@ -54,6 +54,8 @@ class Options:
     """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
     min_replica_size: int
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
+    commit_vote: bool = True
+    """Groups vote with each other before each commit."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -95,6 +97,7 @@ def resolve(
     store_port: int | None,
     token: str | None,
     min_replica_size: int,
+    commit_vote: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -127,4 +130,5 @@ def resolve(
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
+        commit_vote=commit_vote,
     )

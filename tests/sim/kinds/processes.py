@@ -141,6 +141,25 @@ def lighthouse(world: World, fault: Fault) -> bool:
 
 
 @kind
+def lighthouse_sending(world: World, fault: Fault) -> bool:
+    """The lighthouse dies at its next quorum, when it has sent it to some of the members; it is back later."""
+    house = world.lighthouse
+    if house.process is None or house.dies_sending:
+        return False
+    house.dies_sending = True
+    world.after(fault.seconds, None, _dies_at_last, world)
+    world.after(fault.seconds + 0.02, None, house.start)
+    return True
+
+
+def _dies_at_last(world: World) -> None:
+    """Nobody has asked for a quorum."""
+    if world.lighthouse.dies_sending:
+        world.lighthouse.dies_sending = False
+        world.lighthouse.crash()
+
+
+@kind
 def replace(world: World, fault: Fault) -> bool:
     """The scheduler takes a host for lost and starts the group on another one, while the old life goes on, cut off
     from the lighthouse for a while.

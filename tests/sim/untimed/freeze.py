@@ -7,19 +7,24 @@ them. In this model it is always ``now == 0``: when time passes, every instant a
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
+from torchft_x.core.chain import Chain
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
 from torchft_x.core.hold import Hold
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.patience import Patience
 from torchft_x.core.pledge import Pledge
+from torchft_x.core.presence import Presence
 from torchft_x.core.step import LocalVote, Step
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
@@ -28,9 +33,12 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Grants, Group, Hold, Lighthouse, Likeness, Pledge, Record, Roll, Step, Takeover, Tenure,
+    Alarm, Ballot, Chain, Grants, Group, Hold, Lighthouse, Likeness, Patience, Pledge, Presence, Record, Roll, Step,
+    Takeover, Tenure,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
+
+_VALUES: set[type] = set()  # classes of values that were met
 
 
 def _nothing(_value: Any) -> Any:
@@ -41,7 +49,7 @@ def _nothing(_value: Any) -> Any:
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing},
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing},
     Record: {"lost": bool, "proof": bool, "probed_at": _nothing, "heard": _nothing},
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
@@ -71,6 +79,15 @@ def register(kind: type, **reduced: Callable[[Any], Any]) -> type:
     return kind
 
 
+def _check_value(kind: type) -> None:
+    """A machine that nobody has named here would be shared by all states, and each would see what the others did."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    frozen = issubclass(kind, (enum.Enum, BaseException, tuple)) or (parameters is not None and parameters.frozen)
+    if kind.__module__.startswith(("torchft_x.", "tests.")) and not frozen:
+        raise TypeError(f"{kind.__qualname__} is not a value: add it to MACHINES")
+    _VALUES.add(kind)
+
+
 def _attributes(thing: Any) -> list[str]:
     return list(type(thing).__slots__ if hasattr(type(thing), "__slots__") else vars(thing))
 
@@ -86,12 +103,14 @@ def clone(thing: Any, memo: dict[int, Any] | None = None) -> Any:
         for name in _attributes(thing):
             setattr(made, name, clone(getattr(thing, name), memo))
         return made
-    if kind is dict:
-        return {k: clone(v, memo) for k, v in thing.items()}
+    if kind is dict or kind is Counter:
+        return kind({k: clone(v, memo) for k, v in thing.items()})
     if kind is list:
         return [clone(v, memo) for v in thing]
     if kind is set:
         return set(thing)
+    if kind not in _VALUES:
+        _check_value(kind)
     return thing
 
 
@@ -103,12 +122,14 @@ def key(thing: Any, seen: set[int] | None = None) -> Any:
         if id(thing) in seen:
             return getattr(thing, "replica_id", None)
         seen.add(id(thing))
+        if kind is Patience:  # numbers are compared only with each other, and an old witness is nobody's
+            return thing._witness.replica_id if thing._witness and thing._asks == thing._tenure.asks else None
         reduced = _REDUCED.get(kind, {})
         return tuple(
             reduced[name](getattr(thing, name)) if name in reduced else key(getattr(thing, name), seen)
             for name in _attributes(thing)
         )
-    if kind is dict:
+    if kind is dict or kind is Counter:
         return tuple((k, key(v, seen)) for k, v in sorted(thing.items()))
     if kind is list:
         return tuple(key(v, seen) for v in thing)
@@ -137,6 +158,8 @@ def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
     lighthouse._started_at = -LONG
     lighthouse._takeover._started_at = -LONG
+    if lighthouse._tenure.first_asked < inf:
+        lighthouse._tenure.first_asked = -LONG
     for record in lighthouse._roll:
         if record.lease_sent is not None and record.replica_id not in renewed:
             record.lease_sent = -LONG

@@ -26,7 +26,7 @@ class Prepared(_message.Message):
     def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits")
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried", "votes_late")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,8 @@ class Member(_message.Message):
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     TRAITS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     address: str
     store_address: str
@@ -53,7 +55,9 @@ class Member(_message.Message):
     prepared: Prepared
     library: str
     traits: Traits
-    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ...) -> None: ...
+    carried: _containers.RepeatedScalarFieldContainer[int]
+    votes_late: bool
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ..., votes_late: bool = ...) -> None: ...
 
 class Trait(_message.Message):
     __slots__ = ("name", "digest", "words", "parts", "ranks")
@@ -104,7 +108,7 @@ class Life(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire")
+    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +120,7 @@ class Hello(_message.Message):
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     group_id: str
     life: Life
@@ -127,17 +132,34 @@ class Hello(_message.Message):
     boot_id: str
     library: str
     wire: int
-    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ...) -> None: ...
+    runs_on: bool
+    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("member", "reason", "suspects")
+    __slots__ = ("member", "reason", "suspects", "number", "step_seconds")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
     suspects: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ...) -> None: ...
+    number: int
+    step_seconds: float
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("quorum_id", "step", "number", "step_seconds")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    step: int
+    number: int
+    step_seconds: float
+    def __init__(self, quorum_id: _Optional[int] = ..., step: _Optional[int] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("state",)
@@ -156,18 +178,20 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class Up(_message.Message):
-    __slots__ = ("hello", "join", "leave", "healed", "ping")
+    __slots__ = ("hello", "join", "leave", "healed", "ping", "progress")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     HEALED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     leave: Leave
     healed: Healed
     ping: Ping
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("heartbeat_timeout_s", "lease_s")
@@ -178,14 +202,16 @@ class Welcome(_message.Message):
     def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("quorum_id", "granted_through", "lease_s")
+    __slots__ = ("quorum_id", "granted_through", "lease_s", "number")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     quorum_id: int
     granted_through: int
     lease_s: float
-    def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    number: int
+    def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("quorum_id", "lost", "reason")
@@ -376,6 +402,20 @@ class StatusReply(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class CrossVote(_message.Message):
+    __slots__ = ("ok", "quorum", "step", "digest", "contributors")
+    OK_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    quorum: int
+    step: int
+    digest: int
+    contributors: int
+    def __init__(self, ok: bool = ..., quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("group_rank",)
