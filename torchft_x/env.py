@@ -70,6 +70,12 @@ def everything() -> dict[str, str]:
     return dict(os.environ)
 
 
+def become(environ: Mapping[str, str]) -> None:
+    """Make this the whole environment of the process, which was forked from one with another."""
+    os.environ.clear()
+    os.environ.update(environ)
+
+
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
     """Whether TorchX started us as a process of this host (``local_cwd`` and its kin, not a container)."""
     job = read(TORCHX_JOB_ID, "", environ) or ""

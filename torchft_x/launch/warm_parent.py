@@ -96,7 +96,7 @@ class Parent:
         self._control = control  # to the supervisor; the agent in waiting reads it, we only write
         self._supervisor = supervisor  # its pid
         self._workers = workers  # of a life
-        self._given = dict(os.environ)  # before the imports, which may set variables of their own
+        self._given = env.everything()  # before the imports, which may set variables of their own
 
     def serve(self) -> Worker:
         """Returns in a worker only."""
@@ -135,7 +135,7 @@ class Parent:
         return pid, None
 
     def _set_by_imports(self) -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if self._given.get(name) != value}
+        return {name: value for name, value in env.everything().items() if self._given.get(name) != value}
 
 
 class Agent:

@@ -9,6 +9,7 @@ import os
 import sys
 import types
 
+from torchft_x import env
 from torchft_x.launch import shim
 
 
@@ -30,8 +31,7 @@ class Worker:
             os._exit(1)
         word = json.loads(text)
         shim.announce(self._agent, word["rank"], word["folder"])
-        os.environ.clear()
-        os.environ.update(word["env"])
+        env.become(word["env"])
         _reseed()
         sys.argv = list(command)
         script = command[0]
