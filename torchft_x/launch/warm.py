@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchft_x.launch.life import LifeSpec
 
 _PARENT = str(Path(__file__).with_name("warm_parent.py"))
-_REPLY = 5.0  # seconds a fork may take; some hundredths are usual
+_REPLY = 10.0  # seconds a fork may take; some hundredths are usual, and a cold start costs more on any machine
 _LOSSES = 3  # parents lost after they were ready, before there is no other one
 
 
