@@ -31,6 +31,7 @@ class Grants:
         before = self._tenure.granted_through
         run = hello.state.step if hello.state.committed_in == cur.id else 0
         self._tenure.granted_through = max(before, hello.granted_through, run)
+        self._tenure.reached = max(self._tenure.reached, run)
         return self._tenure.granted_through > before
 
     def release(self, roll: Roll, now: float) -> list[LighthouseEffect]:
@@ -77,6 +78,7 @@ class Grants:
 
     def _grow(self, step: int, step_seconds: float, now: float) -> None:
         """Grant some steps beyond `step`, unless a change is pending."""
+        self._tenure.reached = max(self._tenure.reached, step)
         if self._tenure.pending:
             return
         c = self._config
