@@ -145,6 +145,11 @@ class TestTime:
         assert record.heard == 18.2  # never in the future
         assert roll.forgive(18.3, tick=0.1) == 0.0
 
+    def test_twice_the_tick_is_no_starvation_and_more_is(self) -> None:
+        roll = Roll(0.0)
+        assert roll.forgive(2.0, tick=1.0) == 0.0
+        assert roll.forgive(4.5, tick=1.0) == 1.5
+
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
         roll = Roll(0.0)
         for name, heard in (("a", 0.0), ("b", 0.1), ("c", 0.0)):
@@ -178,3 +183,12 @@ class TestTime:
         assert sorted(r.replica_id for r in roll) == ["asks", "kept", "lives", "speaks"]
         assert roll.end("gone") == []
         assert len(roll.end("kept")) == 1
+
+    def test_of_two_with_one_life_the_other_is_still_found(self) -> None:
+        roll = Roll(0.0)
+        for n, name in enumerate(("gone", "kept")):
+            record = roll.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
+            record.lost = "silent"
+            roll.close(record)
+        roll.prune(frozenset({"kept"}))
+        assert [r.replica_id for r in roll.end("both")] == ["kept"]
