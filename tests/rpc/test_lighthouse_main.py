@@ -89,6 +89,7 @@ def test_the_flags_are_frozen() -> None:
         "--token_file": None,
         "--advertise_host": None,
         "--address_file": None,
+        "--state_file": None,
         "--run_dir": None,
         "--job_groups": None,
         "--job_min_replicas": 1,

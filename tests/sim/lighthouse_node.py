@@ -1,6 +1,7 @@
 """A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse_server` does.
 
-What it remembers dies with each life. Groups and supervisors speak on streams, the peer's clients in single calls.
+What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.ledger: that survives its
+process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.sim.base import Clock, Process
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core import messages as m
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.types import Member, Quorum, group_of
 
@@ -45,6 +47,7 @@ class LighthouseNode:
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
+        self.ledger: Legacy | None = None  # written down on its host
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # at the next quorum, when some of its members have been sent it
         self._ids = 0  # sessions and calls so far; never used twice
@@ -61,13 +64,19 @@ class LighthouseNode:
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
         is_standby = self is not world.lighthouse
         config = replace(world.config.lighthouse, new_job=first and not is_standby, restarted=not first,
-                         majority=world.config.standby, standby=is_standby)  # fmt: skip
+                         majority=world.config.standby, standby=is_standby, keeps=world.config.ledger,
+                         legacy=self.ledger)  # fmt: skip
         self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
         world.after(config.tick, self.process, self._tick)
 
+    def lose_host(self) -> None:
+        """It starts again on another one."""
+        self.crash()
+        self.ledger = None
+
     def crash(self) -> None:
-        """Everything it knew is gone. Its kernel closes what was open."""
+        """Everything it knew is gone but what is written down. Its kernel closes what was open."""
         process = self.process
         if process is None:
             return
@@ -113,8 +122,12 @@ class LighthouseNode:
     def _carry_out(self, effects: Iterable[m.LighthouseEffect]) -> None:
         note, name = self.world.note, self.name
         for effect in effects:
-            if isinstance(effect, m.Issue):
+            if isinstance(effect, m.Keep):
+                self.ledger = effect.legacy
+            elif isinstance(effect, m.Issue):
                 self._issue(effect)
+            elif isinstance(effect, m.SendWaits):
+                self._send(effect.sessions, effect)
             elif isinstance(effect, m.SendOver):
                 note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HOPELESS_LIVES = 3  # as `RestartRules.loop`
 TOLD_AFTER = 2 / 3  # of the limit: as launch.halts with the product's
 LOOK = 0.1  # seconds between its looks at the processes
+KEPT_EXITS = 8  # as in rpc.supervisor_client
 
 
 class SupervisorNode:
@@ -38,8 +39,9 @@ class SupervisorNode:
         self.attempt = 0
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
-        self._report: m.LifeBegun | m.LifeEnded | None = None  # the last begin, or the last exit
+        self._begun: m.LifeBegun | None = None  # the last begin
         self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
+        self._reports: list[m.LifeEnded] = []  # the last exits
 
     def start(self) -> None:
         for uplink in self.uplinks:
@@ -60,16 +62,17 @@ class SupervisorNode:
         self.attempt += 1
         self.node = GroupNode(world, self, replica_id, life)
         self._halted = None
-        self._report = m.LifeBegun(self.group, life.attempt, life.token)
-        self._send(self._report)
+        self._begun = m.LifeBegun(self.group, life.attempt, life.token)
+        self._send(self._begun)
         world.nodes[replica_id] = self.node
         world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
 
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        self._report = m.LifeEnded(node.life.token, code)
-        self._send(self._report)
+        report = m.LifeEnded(node.life.token, code)
+        self._reports = [*self._reports, report][-KEPT_EXITS:]
+        self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
@@ -149,8 +152,10 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
-        if self._report is not None:
-            self._send(self._report)
+        if self._begun is not None:
+            self._send(self._begun)
+        for report in self._reports:
+            self._send(report)
         self._tell_halted()
 
     def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted) -> None:

@@ -453,32 +453,54 @@ def test_several_join_at_once() -> None:
 
 
 @pytest.mark.parametrize("again", [None, 0.05])
-def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None) -> None:
+@pytest.mark.parametrize(("lost", "words"), [("", "is taken over"), ("host", "Adopted quorum")])
+def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None, lost: str, words: str) -> None:
     world = cluster(groups=3)
-    hit(world, "lighthouse", seconds=1.0)
+    hit(world, "lighthouse", seconds=1.0, other=lost)
     world.run_for(1.0 + (again or 0.0))
     if again is not None:
-        strike(world, Fault(world.now, "lighthouse", seconds=0.02))
+        strike(world, Fault(world.now, "lighthouse", seconds=0.02, other=lost))
     world.run_for(2.0)
-    assert said(world, "Adopted quorum")
+    assert said(world, words)
     assert world.checker.lineage == 0
     assert all_is_well(world)
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
 
 
-def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once() -> None:
+def test_lighthouse_and_group_that_die_together_cost_no_lease() -> None:
+    world = cluster(groups=3)
+    hit(world, "lighthouse_and_group", "g2", 0.5)
+    world.run_for(2.5)  # the lease is 8 s
+    assert world.lighthouse.lives == 2
+    assert members(world) == ["g0:1", "g1:1", "g2:2"]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+
+
+def test_lighthouse_and_the_only_group_that_has_the_state() -> None:
+    """R9(b) by its supervisor's word: a new lineage begins at once, not after a lease."""
+    world = cluster(groups=1)
+    hit(world, "lighthouse_and_group", "g0", 0.3)
+    world.run_for(2.5)
+    assert members(world) == ["g0:2"]
+    assert world.checker.lineage == 1
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize(("ledger", "words"), [(False, "never received it"), (True, "is taken over")])
+def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once(ledger: bool, words: str) -> None:
     """R8: those that never received it know nothing newer, and nobody waits for a lease or for a time-out."""
     unsent = 0
     for seed in range(12):
         config = WorldConfig(groups=2 + seed % 2, commit_vote=seed % 4 > 1, timeout=60.0, quorum_timeout=60.0,
-                             trace=None)  # fmt: skip
+                             trace=None, ledger=ledger)  # fmt: skip
         world = World(seed, replace(config, lighthouse=LighthouseConfig(boot_id="host")))
         world.run_for(2.0)
         strike(world, Fault(world.now, "lighthouse_sending", seconds=0.5))
         world.run_for(0.6)
         calm = swarm.Calm(world)
         assert world.run_while(calm.unsettled, 6.0), f"seed {seed}: {calm.why}"
-        unsent += said(world, "never received it")
+        unsent += said(world, words)
     assert unsent > 3
 
 

@@ -14,6 +14,7 @@ from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
+from torchft_x.core.legacy import Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
@@ -31,6 +32,7 @@ from torchft_x.core.messages import (
     Hello,
     Issue,
     Join,
+    Keep,
     Leave,
     LifeBegun,
     LifeEnded,
@@ -51,9 +53,10 @@ from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
-from torchft_x.core.takeover import Adopt, Takeover
+from torchft_x.core.takeover import Adopt, Takeover, inherited
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member, Quorum
+from torchft_x.core.waits import Waits
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
 
@@ -83,6 +86,16 @@ class Lighthouse:
         self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
+        self._waits = Waits()  # who was told what it waits for
+        self._hellos = 0  # so far
+        self._kept = (0, 0)  # quorum and grant that were kept last
+        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
+        self._kin_as_of = (0, 0)  # config id and hellos at that time
+        self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
+        self._unsaid: list[LighthouseEffect] = []  # effects of the beginning, handed out with those of the first event
+        legacy = inherited(config)
+        if legacy is not None:
+            self._inherit(legacy)
 
     def __repr__(self) -> str:
         return f"<Lighthouse {self._tenure} {self.undecided}>"
@@ -130,7 +143,23 @@ class Lighthouse:
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
-        return self._take(event, now) + self._maybe_form(now)
+        unsaid, self._unsaid = self._unsaid, []
+        effects = unsaid + self._take(event, now) + self._maybe_form(now)
+        return [*self._keep(), *effects] if self._config.keeps else effects
+
+    def _keep(self) -> list[LighthouseEffect]:
+        """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
+        cur, granted = self.current, self._tenure.granted_through
+        if cur is None or (cur.id, granted) == self._kept:
+            return []
+        if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
+            self._kin_as_of = (cur.config_id, self._hellos)
+            records = (self._roll.get(m.replica_id) for m in cur.members)
+            self._kin = tuple(
+                Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if r is not None and not r.unary
+            )
+        self._kept = (cur.id, granted)
+        return [Keep(Legacy(cur, granted, self._kin, self._tenure.chain.open))]
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -191,6 +220,7 @@ class Lighthouse:
             # Which of the two streams is the living one only the member knows: hellos may come late (R3).
             effects.append(HangUp(known.session))
         record = self._roll.open(hello, now)
+        self._hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
@@ -204,9 +234,14 @@ class Lighthouse:
         return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
-        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
-        c = self._config
-        if (c.majority or c.standby) and self.current is not None and quorum.id > self.current.id:
+        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start.
+
+        Or the one before us has, and could not write it down.
+        """
+        c, cur = self._config, self.current
+        ours = not (c.majority or c.standby or (cur is not None and cur.id == self._inherited))
+        if not ours and cur is not None and quorum.id > cur.id:
+            self._inherited = 0
             self._tenure.forget()
             self._takeover = Takeover(c, now)
             for record in self._roll:
@@ -445,7 +480,7 @@ class Lighthouse:
             decision = self._outcome(now) if refusals else decision
         if isinstance(decision, Form):
             return effects + self._issue(decision, now)
-        self._patience.begin(now)
+        self._patience.begin(decision, now)
         return effects
 
     def _outcome(self, now: float) -> Form | Wait:
@@ -466,6 +501,17 @@ class Lighthouse:
                 standby=c.standby,
             )
         )  # fmt: skip
+
+    def _inherit(self, legacy: Legacy) -> None:
+        """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
+        quorum, now = legacy.quorum, self._started_at
+        for kin in legacy.kin:
+            self._roll.restore(kin, now)
+        self._end_takeover()
+        self._tenure.adopt(quorum, legacy.open, self._roll, started_at=now, granted_through=legacy.granted_through)
+        self._inherited = quorum.id
+        text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
+        self._unsaid.append(Note("adopted", text, quorum_id=quorum.id))
 
     def _adopt(self, adopt: Adopt) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
@@ -518,12 +564,16 @@ class Lighthouse:
         self._noted = ""
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log when somebody waits and the reason is a new one."""
-        waited = max((now - r.join.since for r in self._roll if r.join is not None), default=0.0)
-        if waited < _NOTE_WAIT_AFTER:
+        """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
+        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        if not waiting:
             return []
-        reason = self.undecided
-        if not reason or reason == self._noted:
-            return []
-        self._noted = reason
-        return [Note("undecided", reason)]
+        outcome = self._outcome(now) if self._tenure.asking else None
+        effects: list[LighthouseEffect] = []
+        reason = outcome.reason if isinstance(outcome, Wait) else self.undecided
+        if reason and reason != self._noted:
+            self._noted = reason
+            effects.append(Note("undecided", reason))
+        if isinstance(outcome, Wait):
+            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+        return effects

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.gone import Limits
+from torchft_x.core.legacy import Legacy
 from torchft_x.errors import ConfigError
 
 
@@ -36,6 +37,10 @@ class LighthouseConfig:
     """How much a grant is worth: a newcomer waits about that long (R7)."""
     grant_steps: int = 4096
     """Most steps of one grant."""
+    legacy: Legacy | None = None
+    """Left by the lighthouse before this one, on this host and boot, and of this job (R8c)."""
+    keeps: bool = False
+    """The shell keeps what the next lighthouse must know (`Keep`)."""
     majority: bool = False
     """There are other lighthouses for the same groups: go on only with most of the last quorum's members."""
     standby: bool = False

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Limits, Sight, judge
 from torchft_x.core.guardians import Guardians
+from torchft_x.core.legacy import Kin
 from torchft_x.core.messages import Hello
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import Life, group_number, group_of
@@ -137,6 +138,17 @@ class Roll:
         record.told = False  # what was said on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
+
+    def restore(self, kin: Kin, now: float) -> None:
+        """Know a member again that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
+        record = self.ensure(kin.replica_id, now, unary=False)
+        record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
+        if kin.life.token:
+            self._lives.setdefault(kin.life.token, []).append(record)
+        group, order = group_of(kin.replica_id), _order(kin.life)
+        newest = self._newest.get(group)
+        if newest is None or newest[0] < order:
+            self._newest[group] = (order, kin.replica_id)
 
     def close(self, record: Record) -> None:
         """Forget the member's session, and its join with it (R3)."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
@@ -228,6 +229,16 @@ LighthouseEvent = (
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep this where it survives the process, before any later effect is carried out (R8c). Replaces what was kept.
+
+    Comes only if the configuration says `keeps`. Of the same quorum it may say no more than a higher grant.
+    """
+
+    legacy: Legacy
+
+
+@dataclass(frozen=True, slots=True)
 class Issue:
     """Send the quorum to these sessions (encode it once) and answer these unary calls."""
 
@@ -264,6 +275,15 @@ class SendPatience:
     sessions: tuple[int, ...]
     seconds: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendWaits:
+    """Tell these sessions, which have asked, why there is no quorum yet."""
+
+    sessions: tuple[int, ...]
+    reason: str
+    lease: bool  # it may take until the end of somebody's lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +328,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | Extend | SendOver | SendPatience | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = Keep | Issue | Extend | SendOver | SendPatience | SendWaits | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
@@ -331,6 +351,7 @@ class Ask:
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
     keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
     votes_late: bool = False  # see Member
+    usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +427,14 @@ class RefusedArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsArrived:
+    """What the lighthouse waits for. For `core.endurance`; it changes nothing in the group."""
+
+    reason: str
+    lease: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Depart:
     """The group shuts down at a step boundary: leave gracefully."""
 
@@ -422,6 +451,7 @@ GroupEvent = (
     | OverArrived
     | FencedArrived
     | RefusedArrived
+    | WaitsArrived
     | Depart
     | Tick
 )

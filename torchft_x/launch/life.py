@@ -21,7 +21,7 @@ from torchft_x.launch.halts import STOPPED, Halts
 from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 
-_SHIM = str(Path(__file__).with_name("shim.py"))
+SHIM = str(Path(__file__).with_name("shim.py"))
 _POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
 _MEET = 120  # seconds within which torchrun of every node must have come; all are told to start at the same time
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
@@ -75,7 +75,7 @@ class LifeSpec:
     def argv(self) -> list[str]:
         rank = "0" if self.bare else "${local_rank}"  # torchrun fills it in
         kind = "program" if self.runner == "program" else "worker"
-        worker = [_SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
+        worker = [SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
         if self.bare:
             return [sys.executable, *worker]
         torchrun = f"""-m torch.distributed.run --nnodes {self.nodes} --nproc_per_node {self.workers}
@@ -128,7 +128,7 @@ class Life:
         self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
         with open(self._agent_log, "wb") as log:
             self._agent = subprocess.Popen(
-                [sys.executable, _SHIM, "agent", str(os.getpid()), *spec.argv()],
+                [sys.executable, SHIM, "agent", str(os.getpid()), *spec.argv()],
                 env=spec.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

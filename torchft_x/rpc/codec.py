@@ -20,6 +20,7 @@ from torchft_x.rpc.checks import (
     MAX_DATA,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_TEXT,
     check_replica_id,
     check_seconds,
     check_text,
@@ -272,6 +273,10 @@ def suspects_bytes(replica_ids: tuple[str, ...]) -> bytes:
     return pb.Up(suspects=pb.Suspects(replica_ids=replica_ids)).SerializeToString()
 
 
+def waits_bytes(effect: m.SendWaits) -> bytes:
+    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+
+
 def grant_bytes(effect: m.Extend) -> bytes:
     """A whole `Down` message."""
     grant = pb.Grant(
@@ -311,6 +316,8 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
         return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
         return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+    if kind == "waits":
+        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 

@@ -90,8 +90,11 @@ class GroupClient:
         traits: Traits | None = None,
         step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
+
+        Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
         (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
@@ -111,8 +114,9 @@ class GroupClient:
             suspects=suspects,
             traits=traits,
             step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self._fetch(ask, timeout)
+        return self._fetch(ask, timeout + patience)
 
     def ask(self, ask: m.Ask) -> Asked:
         """Ask for a quorum (`call` is not used). Nothing is sent before the answer is waited for."""

@@ -166,6 +166,7 @@ class GroupServer:
         traits: Traits | None = None,
         step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
@@ -182,8 +183,9 @@ class GroupServer:
             suspects=suspects,
             traits=traits,
             step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self.ask(ask).wait(timeout)
+        return self.ask(ask).wait(timeout + patience)
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""

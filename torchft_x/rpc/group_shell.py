@@ -20,9 +20,10 @@ from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
+from torchft_x.core.endurance import Endurance
 from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, group_of
-from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc import codec, wire
 from torchft_x.rpc.delay import Delay
@@ -82,6 +83,7 @@ class GroupShell:
         self._loop = asyncio.get_running_loop()  # where effects are carried out
         self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())  # decides
+        self._endurance = Endurance(time.monotonic())  # decides when to give up, where the user has not
         self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
@@ -139,6 +141,8 @@ class GroupShell:
             await asyncio.sleep(TICK)
             try:
                 self._feed(m.Tick())
+                for call in self._endurance.expired(time.monotonic()):
+                    self._give_up(call)
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the group server failed")
 
@@ -169,6 +173,20 @@ class GroupShell:
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
         self._ranks[event.call] = event.rank
+        if isinstance(event, m.Ask) and event.usual > 0:
+            self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
+
+    def _endure(self, call: int, usual: float, since: float) -> None:
+        """On the loop, as all that `_endurance` hears. The answer may have come meanwhile."""
+        if call in self._calls:
+            self._endurance.begin(call, usual, since)
+
+    def _give_up(self, call: int) -> None:
+        """Its usual time is over, and the lighthouse waits for nothing that would take longer. On the loop."""
+        waiter, sentence = self._calls.get(call), self.why_no_quorum()
+        self.gone(call)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(DeadlineError(sentence))
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
@@ -192,6 +210,7 @@ class GroupShell:
 
     def _close_call(self, call: int) -> Waiter | None:
         self._ranks.pop(call, None)
+        self._endurance.end(call)
         return self._calls.pop(call, None)
 
     def checkpoint_metadata(self, rank: int) -> str:
@@ -208,6 +227,12 @@ class GroupShell:
         """For the sentence of a caller whose deadline has passed."""
         if not self._uplink.is_up:
             return f"No quorum in time: {self._uplink.away()}."
+        if self._endurance.reason:
+            what = " for a lease to end" if self._endurance.for_lease else ""
+            return (
+                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} "
+                f"waits{what}: {self._endurance.reason}"
+            )
         return (
             f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} waits "
             "for other groups; its log says for whom."
@@ -254,6 +279,8 @@ class GroupShell:
         elif isinstance(effect, m.SendLeave):
             self._uplink.send(codec.leave_bytes(effect))
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
+            if isinstance(effect, m.AnswerQuorum):
+                self._endurance.answered(time.monotonic())
             self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
@@ -299,6 +326,7 @@ class GroupShell:
 
     def _session_down(self, reason: str) -> None:
         log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        self._endurance.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
@@ -306,6 +334,7 @@ class GroupShell:
             log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
         else:
             self._stood.set_result(None)
+        self._endurance.session(True, time.monotonic())
         if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
             self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
@@ -314,7 +343,9 @@ class GroupShell:
         down = codec.parse(pb.Down, data, "lighthouse's message")
         kind = down.WhichOneof("kind")
         if kind == "patience":
-            self.delay.told(*codec.patience_from_proto(down.patience), time.monotonic())
+            seconds, reason = codec.patience_from_proto(down.patience)
+            self.delay.told(seconds, reason, time.monotonic())
+            self._endurance.paused(seconds, time.monotonic())
         elif kind == "pong":
             self._pong.set()
         event = codec.down_to_event(down)
@@ -323,7 +354,9 @@ class GroupShell:
             raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
-        if event is not None:
+        if isinstance(event, m.WaitsArrived):
+            self._endurance.told(event.reason, event.lease, time.monotonic())
+        elif event is not None:
             self._feed(event)
 
     def _session_refused(self, error: TorchftXError) -> None:

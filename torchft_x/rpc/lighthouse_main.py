@@ -21,11 +21,14 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.ledger import Ledger, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse_server import LighthouseShell
 from torchft_x.rpc.token import check_token
 
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
+DEFECT = 70
+"""Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
 FLUSH = 1.0
 """Seconds the last words to the supervisors may take."""
 
@@ -51,6 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
     p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
     p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
+    p.add_argument("--state_file", metavar="PATH", help="what the next lighthouse on this host must know is kept here")
     p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
     p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
     p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
@@ -68,6 +72,7 @@ class Settings:
     roster: RosterConfig | None
     advertise_host: str | None
     address_file: str | None
+    state_file: str | None
     run_dir: str | None
 
 
@@ -105,12 +110,16 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster=roster,
         advertise_host=args.advertise_host,
         address_file=args.address_file,
+        state_file=args.state_file if args.state_file is not None else env.read(env.STATE_FILE),
         run_dir=args.run_dir,
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job. Returns the exit code; 2: bad input."""
+    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job.
+
+    Returns the exit code; 2: bad input; 70: a defect of ours, as against a job that has failed (1).
+    """
     args = make_parser().parse_args(argv)
     _log_to_stderr(env.read(env.LOG_LEVEL, "INFO") or "INFO")
     try:
@@ -118,6 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TorchftXError as e:
         print(f"torchft_x lighthouse: {e}", file=sys.stderr)
         return 2
+    except Exception:
+        log.exception("the lighthouse has failed")
+        return DEFECT
 
 
 def _serve(settings: Settings) -> int:
@@ -136,8 +148,9 @@ def _serve(settings: Settings) -> int:
     except OSError as e:
         raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
     roster = Roster(settings.roster) if settings.roster is not None else None
+    ledger = _open_ledger(settings)
     shell = LighthouseShell(
-        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict
+        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = wire.advertised(settings.bind, port, settings.advertise_host).url
@@ -153,7 +166,16 @@ def _serve(settings: Settings) -> int:
     finally:
         loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
         events.close()
+        if ledger is not None:
+            ledger.close()
     return code
+
+
+def _open_ledger(settings: Settings) -> Ledger | None:
+    if settings.state_file is None:
+        return None
+    run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=run)
 
 
 def _on_signals(ended: threading.Event) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -28,6 +29,8 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import checks, codec, probe, supervisor_codec, wire
 from torchft_x.rpc.companion_desk import CompanionDesk
+from torchft_x.rpc.job_book import JobBook
+from torchft_x.rpc.ledger import Found, Ledger
 from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.node_desk import NodeDesk
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -60,9 +63,19 @@ class LighthouseShell:
         roster: r.Roster | None = None,
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         config.check_together()
+        found = Found()
+        if ledger is not None:
+            if config.new_job:
+                ledger.void()  # whatever it holds is of another job
+            else:
+                found = ledger.read()
+            config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
+        self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
+        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
         self._token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._roster = roster  # decides when the job is over; None: runs until stopped
@@ -82,6 +95,9 @@ class LighthouseShell:
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
         self._stopping = False  # new streams are ended at once
+        self._book = JobBook(ledger, found)  # what is over in this job
+        for event in self._book.events:
+            self._feed_roster(event)
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -148,8 +164,13 @@ class LighthouseShell:
             self._carry_out(effect)
 
     def _carry_out(self, effect: m.LighthouseEffect) -> None:
-        if isinstance(effect, m.Issue):
+        if isinstance(effect, m.Keep):
+            if self._ledger is not None:
+                self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
+        elif isinstance(effect, m.Issue):
             self._issue(effect)
+        elif isinstance(effect, m.SendWaits):
+            self._send(effect.sessions, codec.waits_bytes(effect))
         elif isinstance(effect, m.Extend):
             self._send([effect.session], codec.grant_bytes(effect))
         elif isinstance(effect, m.SendOver):
@@ -171,7 +192,7 @@ class LighthouseShell:
     def _issue(self, effect: m.Issue) -> None:
         quorum = effect.quorum
         if effect.sessions:
-            self._send(effect.sessions, codec.quorum_bytes(quorum))
+            self._send(effect.sessions, self._encoded(quorum))
         if effect.calls:
             data = codec.peer_quorum_bytes(quorum)
             for call in effect.calls:
@@ -186,6 +207,11 @@ class LighthouseShell:
             )
         if self._roster is not None:
             self._feed_roster(r.QuorumIssued(self._lives_of(quorum)))
+
+    def _encoded(self, quorum: Quorum) -> bytes:
+        if self._bytes[0] != quorum.id:
+            self._bytes = (quorum.id, codec.quorum_bytes(quorum))
+        return self._bytes[1]
 
     def _lives_of(self, quorum: Quorum) -> frozenset[str]:
         ids = {x.replica_id for x in quorum.members}
@@ -425,6 +451,8 @@ class LighthouseShell:
     def _feed_roster(self, event: r.RosterEvent) -> None:
         """To the roster; without one, to what takes its place for companions."""
         machine = self._roster or self._visits
+        if self._roster is not None:
+            self._book.hear(event)
         for effect in machine.handle(event, time.monotonic()):
             if isinstance(effect, StopCompanion):
                 self._companions.stop(effect)
@@ -434,6 +462,8 @@ class LighthouseShell:
                     if group == effect.group:
                         stream.send(data)
             elif isinstance(effect, r.Verdict):
+                if self._ledger is not None:
+                    self._ledger.void()  # the next one here is of another job
                 if self._on_verdict is not None:
                     self._on_verdict(effect.code, effect.sentence)
             else:

@@ -21,12 +21,15 @@ log = logging.getLogger(__name__)
 
 REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse won't have: the user's mistake, as in the commands."""
+KEPT_EXITS = 8
+"""Ends of lives that are said again after a reconnect: a group may die more than once while the lighthouse is away, and
+the others may wait for the proof of each death."""
 
 
 class SupervisorClient:
     """Reports one group's lives. No call waits for the network, except `close`.
 
-    What is true now is said again after every reconnect (the last start, the last exit, the end), so a report made while
+    What is true now is said again after every reconnect (the last start, the last exits, the end), so a report made while
     the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
@@ -85,7 +88,7 @@ class SupervisorClient:
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         """That life has ended: proof of death for the other groups."""
         exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
-        self._report("exited", pb.SupervisorUp(exited=exited))
+        self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
 
     def halted(self, life: str, who: str, seconds: float) -> None:
         """A process of that life has been stopped (SIGSTOP, a debugger) for so long; `who` empty: none is, any more."""
@@ -166,9 +169,12 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
-            if kind in ("started", "exited", "ended"):
+            if kind.startswith(("started", "exited", "ended")):
                 self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
+            exits = [k for k in self._reports if k.startswith("exited")]
+            for old in exits[:-KEPT_EXITS]:
+                del self._reports[old]
             self._send(data)
 
         loop.post(remember_and_send)

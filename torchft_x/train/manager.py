@@ -61,7 +61,8 @@ class Manager:
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
-        quorum_timeout: of `start_quorum`.
+        quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
+            is away or waits for somebody's lease to end; three minutes in all.
         connect_timeout: for finding the group's store, its server and the lighthouse.
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
@@ -139,7 +140,12 @@ class Manager:
         self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
         where = "in backward" if vote_in_backward else "at the step's end"
         self._declared.add("vote between groups", where if options.commit_vote else "off")
-        self._asking = (True, False, options.quorum_timeout)  # arguments of the newest start_quorum
+        self._asking = (
+            True,
+            False,
+            options.quorum_timeout,
+            options.quorum_patience,
+        )  # arguments of the newest start_quorum
         self._closed = False
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
@@ -183,7 +189,9 @@ class Manager:
         p = self._parts
         if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
-        self._asking = (allow_heal, shrink_only, p.options.quorum_timeout if timeout is None else seconds(timeout))
+        patience = p.options.quorum_patience if timeout is None else 0.0
+        timeout = p.options.quorum_timeout if timeout is None else seconds(timeout)
+        self._asking = (allow_heal, shrink_only, timeout, patience)
         self._course.start()
 
     def wait_quorum(self) -> None:
@@ -409,10 +417,10 @@ class Manager:
         return {"user": self._parts.states.save(), "torchft": self.state_dict()}
 
     def _next_round(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
-        allow_heal, shrink_only, timeout = self._asking
+        allow_heal, shrink_only, timeout, patience = self._asking
         return Round(
             self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
-            previous=previous, timeout=timeout, in_place=waits,
+            previous=previous, timeout=timeout, patience=patience, in_place=waits,
             counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,
         )  # fmt: skip
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x import env, net
+from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 
 DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
+# Seconds: what a lighthouse may have to wait for by itself, the lease of groups it can't reach. With the product's lease
+# in it, which can't be set.
+PATIENCE = LighthouseConfig().lease + LighthouseConfig().lease_margin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,8 @@ class Options:
     """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote."""
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC."""
+    quorum_patience: float
+    """Seconds more while the lighthouse is away or waits for a lease to end; 0 where the user has set quorum_timeout."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
     quorum_retries: int
@@ -128,12 +134,14 @@ def resolve(
             return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
+    quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
         replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
         group_rank=number(rank, env.RANK, 0),
         group_world_size=number(world_size, env.WORLD_SIZE, 1),
         timeout=span(timeout, env.TIMEOUT),
         quorum_timeout=span(quorum_timeout, env.QUORUM_TIMEOUT),
+        quorum_patience=PATIENCE if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
         quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
         lighthouse=lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 ANNOUNCED_TOO_MUCH = 0.5  # seconds; a pause ends before what was announced, as a rule
+_MOMENT = 0.003
+"""Seconds in which a death is reported, or not."""
 
 
 @kind
@@ -141,13 +143,27 @@ def join(world: World, fault: Fault) -> bool:
 
 @kind
 def lighthouse(world: World, fault: Fault) -> bool:
-    """A lighthouse (the first, or `target`) dies; one without memory starts at the same address after a while."""
+    """A lighthouse (the first, or `target`) dies; another starts at the same address after a while. It finds what the
+    one before has written down, unless the host is lost, too (`other` is "host").
+    """
     house = next((x for x in world.lighthouses if x.site == fault.target), world.lighthouse)
     if house.process is None:
         return False
-    house.crash()
+    if fault.other == "host":
+        house.lose_host()
+    else:
+        house.crash()
     world.after(fault.seconds, None, house.start)
     return True
+
+
+@kind
+def lighthouse_and_group(world: World, fault: Fault) -> bool:
+    """A group (`target`) dies, and the lighthouse in the same moment; perhaps before it has heard of it."""
+    killed = crash(world, Fault(world.now, "crash", fault.target))
+    again = Fault(world.now, "lighthouse", "", fault.seconds, fault.other)
+    world.after(_MOMENT * world.rng.random(), None, lighthouse, world, again)
+    return killed
 
 
 @kind

@@ -30,13 +30,14 @@ from torchft_x.core.presence import Presence
 from torchft_x.core.step import LocalVote, Step
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
+from torchft_x.core.waits import Waits
 
 LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
     Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
-    Record, Roll, Step, Takeover, Tenure,
+    Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -50,8 +51,8 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing},
+    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos"), _nothing),
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,
         "proof": bool,

@@ -243,6 +243,14 @@ class Over(_message.Message):
     reason: str
     def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Waits(_message.Message):
+    __slots__ = ("reason", "lease")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    lease: bool
+    def __init__(self, reason: _Optional[str] = ..., lease: bool = ...) -> None: ...
+
 class Fenced(_message.Message):
     __slots__ = ("by",)
     BY_FIELD_NUMBER: _ClassVar[int]
@@ -264,7 +272,7 @@ class Patience(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong", "patience")
+    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong", "waits", "patience")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +280,7 @@ class Down(_message.Message):
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     quorum: Quorum
@@ -280,8 +289,9 @@ class Down(_message.Message):
     fenced: Fenced
     refused: Refused
     pong: Ping
+    waits: Waits
     patience: Patience
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
     __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion", "incarnation")
@@ -476,3 +486,55 @@ class WatchEvent(_message.Message):
     fenced: Fenced
     refused: Refused
     def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Kin(_message.Message):
+    __slots__ = ("replica_id", "life", "boot_id", "runs_on")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNS_ON_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    life: Life
+    boot_id: str
+    runs_on: bool
+    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("group", "host", "node", "nodes", "attempt", "life", "code", "sentence", "together")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    host: str
+    node: int
+    nodes: int
+    attempt: int
+    life: str
+    code: int
+    sentence: str
+    together: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Ledger(_message.Message):
+    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open")
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KIN_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    wire: int
+    quorum: Quorum
+    boot_id: str
+    run: bytes
+    kin: _containers.RepeatedCompositeFieldContainer[Kin]
+    done: _containers.RepeatedCompositeFieldContainer[Done]
+    open: _containers.RepeatedCompositeFieldContainer[Quorum]
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ...) -> None: ...
