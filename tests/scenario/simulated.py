@@ -191,6 +191,7 @@ def config(scenario: Scenario) -> WorldConfig:
         lighthouse=lighthouse,
         timeout=scenario.timeout,
         quorum_timeout=60.0,  # train.options
+        endures=lighthouse.lease + lighthouse.lease_margin,
         retry_quorum=False,  # a script ends by the DeadlineError
         connect_limit=10.0,  # comm.gloo
         keepalive=15.0,  # rpc.wire
