@@ -6,7 +6,8 @@ with valid leases, that they know nothing newer (R8). Then nobody may have gone 
 
 from __future__ import annotations
 
-from tests.core.scene import Scene, issued, notes
+from tests.core.scene import Scene, issued, member, notes, quorum
+from torchft_x.core.chain import Chain
 from torchft_x.core.types import JoinReason, State
 
 FAILED = JoinReason.FAILED
@@ -98,3 +99,35 @@ def test_R9_who_follows_the_one_before_goes_on_at_once() -> None:
     s.close("c:1")
     s.wait(6.0, alive=("b:1",))
     assert issued(s.join("b:1", at, FAILED)) == [["b:1"]]
+
+
+def chain(*quorums: tuple[int, str]) -> Chain:
+    c = Chain()
+    for id, names in quorums:
+        c.leave(quorum(*map(member, names), id=id))
+    return c
+
+
+def ids(c: Chain) -> list[int]:
+    return [q.id for q in c.open]
+
+
+def test_whoever_has_received_a_newer_one_closes_those_of_its_own_before_it() -> None:
+    c = chain((4, "ab"), (5, "a"), (6, "b"))
+    c.received("x", 9)
+    assert ids(c) == [4, 5, 6]  # none of its own
+    c.received("a", 5)
+    assert ids(c) == [5, 6]
+    assert c.members == {"a", "b"}
+    c.received("b", 7)
+    assert ids(c) == [5]
+
+
+def test_a_quorum_is_closed_when_all_of_its_members_are_over() -> None:
+    c = chain((4, "ab"), (5, "a"))
+    c.close(lambda replica_id: replica_id == "b")
+    assert ids(c) == [4, 5]
+    c.close(lambda replica_id: replica_id == "a")
+    assert ids(c) == [4]
+    c.close(lambda replica_id: True)
+    assert (ids(c), c.members) == ([], frozenset())

@@ -154,6 +154,17 @@ class TestSeveralLighthouses:
         assert isinstance(self.decide("ab", over={"c"}), Wait)
         assert isinstance(self.decide("ab", over={"c", "d"}), Form)
 
+    def test_half_at_a_standby_wait_for_proof_because_the_others_may_be_at_the_first_lighthouse(self) -> None:
+        decision = self.decide("ab", over={"c", "d"}, standby=True)
+        assert isinstance(decision, Wait)
+        assert decision.reason.endswith("waiting for them, or for proof that they have ended.")
+        assert isinstance(self.decide("ab", over={"c", "d"}, proven={"c", "d"}, standby=True), Form)
+
+    def test_it_says_what_half_wait_for(self) -> None:
+        decision = self.decide("ab")
+        assert isinstance(decision, Wait)
+        assert decision.reason.endswith("waiting for them, or for the end of their lease.")
+
     def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
         decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
         assert isinstance(decision, Wait)

@@ -49,6 +49,44 @@ def test_first_quorum_while_others_are_alive_or_announced(monkeypatch: pytest.Mo
     assert issued(s.heard("a")) == [["a", "b"]]
 
 
+def test_half_of_those_alive_even_after_the_join_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(join_timeout=0.5)
+    s.hello("a")
+    s.hello("b")
+    forbid(monkeypatch)
+    s.join("a")
+    s.now = 2.0
+    s.heard("a")
+
+
+def test_most_of_those_alive_before_the_join_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(join_timeout=2.0)
+    for name in "abc":
+        s.hello(name)
+    with monkeypatch.context() as m:
+        forbid(m)
+        s.join("a")
+        s.join("b")
+        s.now = 1.9
+        s.heard("a")
+    s.now = 2.0
+    assert issued(s.heard("a")) == [["a", "b"]]
+
+
+def test_it_is_one_that_may_still_commit_who_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(boot_id="another host")
+    s.start("a", "b")
+    s.kill("a")
+    s.kill("b")
+    s.exited("b")
+    s.hello("c")
+    s.join("c")  # a is the one
+    forbid(monkeypatch)
+    s.hello("d")
+    s.join("d")
+    s.heard("c")
+
+
 def test_newcomers_while_all_members_are_gone_but_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
     s = Scene(lease=30.0, lease_margin=1.0, boot_id="another host")
     s.start("a", "b")

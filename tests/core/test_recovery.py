@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
-from torchft_x.core.recovery import Plan, WorldSizeMode, participation, plan
+from torchft_x.core.recovery import Plan, WorldSizeMode, later, participation, plan, stranded
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -123,6 +125,39 @@ def test_all_torn_is_the_end_with_a_sentence() -> None:
 def test_a_stranger_is_told_so() -> None:
     with pytest.raises(ConfigError, match="x is not a member of quorum 7"):
         plan(of_steps(1, 1), "x", 0)
+
+
+def test_a_later_step_of_the_same_quorum_begins_at_its_own_state() -> None:
+    q = of_steps(0, 0)
+    later = plan(q, "r1", 0, base=State(3, q.id))
+    assert later.top == State(3, q.id)
+    assert not later.heal  # it is not the first step any more, so nobody starts from another one's weights
+    assert plan(q, "r1", 0).top == State()
+
+
+@pytest.mark.parametrize("own", ["r0", "r1", "r2"])
+@pytest.mark.parametrize("group_rank", [0, 1])
+def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank: int) -> None:
+    q, base = of_steps(0, 0, 0), State(3, 7)
+    assert later(plan(q, own, group_rank), base) == plan(q, own, group_rank, base=base)
+
+
+class TestStranded:
+    """Whoever could heal from the other library only."""
+
+    def test_ours_that_committed_the_same_step_elsewhere(self) -> None:
+        """A peer's client compares steps only; we don't."""
+        ours, theirs = member("ours", State(3, 1)), member("theirs", State(3, 2), library="")
+        [(who, sentence)] = stranded((ours, theirs))
+        assert who == ours
+        assert "ours (torchft_x) would have to fetch step 3 (quorum 2) from theirs (torchft)" in sentence
+        newer = replace(ours, state=State(3, 9))
+        assert stranded((newer, theirs)) == []  # for a peer's client there is nothing to heal
+
+    def test_nobody_where_nobody_holds_a_complete_state(self) -> None:
+        """Then healing is no question of libraries, and `plan` says what is wrong."""
+        torn = (member("ours", State(3, 1), torn=True), member("theirs", State(3, 1), torn=True, library=""))
+        assert stranded(torn) == []
 
 
 class TestLibraries:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests import scenario
+from tests.scenario.language import read
+from tests.scenario.test_simulated import failing
 from tests.sim.hunt import hunt
 from tests.sim.untimed.search import Search
-from tests.sim.variants import VARIANTS, Variant
+from tests.sim.variants import SLOW_TAKEOVER, VARIANTS, Variant
 from torchft_x.core import formation
 
-SLOW = {"vote off", "step alone", "R14 adopt", "R9a healed", "R13", "R3", "late grant"}  # more than about 2 s
+SLOW = {
+    "vote off",
+    "step alone",
+    "R14 adopt",
+    "R9a healed",
+    "R13",
+    "R3",
+    "late grant",
+    "R8 lease",
+    "R9 chain",
+}  # more than about 2 s
 
 
 @pytest.mark.parametrize(
@@ -34,3 +49,11 @@ def test_a_patch_is_taken_back() -> None:
     with VARIANTS["R9a any"].applied():
         assert formation._heirs is not before
     assert formation._heirs is before
+
+
+def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lease() -> None:
+    """R8: in virtual time, because the explorer knows no seconds."""
+    story = read(Path(scenario.__file__).with_name("files") / "lighthouse_back.txt")
+    assert not failing(story)
+    with SLOW_TAKEOVER():
+        assert any("train together" in said for said in failing(story))

@@ -45,6 +45,7 @@ def commits(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_lighthouse_that_comes_back_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
     lighthouse = Lighthouse(tmp_path)

@@ -15,33 +15,40 @@ from torchft_x.core.types import Quorum
 
 
 class Chain:
-    """The open quorums, from old to new. Nearly always there is none."""
+    """The open quorums. Nearly always there is none, or one for the time of a step."""
 
     def __init__(self) -> None:
-        self.open: tuple[Quorum, ...] = ()
+        self._open: tuple[tuple[Quorum, frozenset[str]], ...] = ()  # with the replica ids of its members
+        self.members: frozenset[str] = frozenset()  # of all open quorums
 
     def __repr__(self) -> str:
         return f"<Chain {[q.number for q in self.open]}>"
 
+    @property
+    def open(self) -> tuple[Quorum, ...]:
+        return tuple(q for q, _ in self._open)
+
     def begin(self, older: Iterable[Quorum] = ()) -> None:
         """`older`: what a lighthouse without memory knows of those before the one it takes over."""
-        self.open = tuple(older)
+        self._open, self.members = (), frozenset()
+        for quorum in older:
+            self.leave(quorum)
 
     def leave(self, quorum: Quorum) -> None:
         """Another quorum is issued after this one."""
-        self.open = (*self.open, quorum)
+        self._keep((*self._open, (quorum, frozenset(m.replica_id for m in quorum.members))))
 
     def received(self, replica_id: str, quorum_id: int) -> None:
         """This member has received this quorum: no older one of its own will be the newest that all members know."""
-        if self.open:
-            self.open = tuple(q for q in self.open if q.id >= quorum_id or q.member(replica_id) is None)
+        if self._open and replica_id in self.members:
+            self._keep(tuple(x for x in self._open if x[0].id >= quorum_id or replica_id not in x[1]))
 
     def close(self, is_over: Callable[[str], bool]) -> None:
         """Where all members are over nobody can name the quorum any more with a valid lease."""
-        if self.open:
-            self.open = tuple(q for q in self.open if not all(is_over(m.replica_id) for m in q.members))
+        if self._open:
+            self._keep(tuple(x for x in self._open if not all(map(is_over, x[1]))))
 
-    @property
-    def members(self) -> frozenset[str]:
-        """Replica ids of all members of open quorums."""
-        return frozenset(m.replica_id for q in self.open for m in q.members) if self.open else frozenset()
+    def _keep(self, quorums: tuple[tuple[Quorum, frozenset[str]], ...]) -> None:
+        if len(quorums) != len(self._open):
+            self._open = quorums
+            self.members = frozenset().union(*(members for _, members in quorums))

@@ -91,7 +91,7 @@ def form(s: Situation) -> Form | Wait:
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
                 lease=True,
             )
-    elsewhere = _elsewhere(s, asked)
+    elsewhere = _elsewhere(s, s.cur, asked)
     if elsewhere is not None:
         return elsewhere
     return Form(
@@ -109,24 +109,24 @@ def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: C
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
 
 
-def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:
+def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None:
     """With several lighthouses: may those of cur that are not here go on at another one?
 
     Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
     after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
     may be renewed there.
     """
-    if not s.majority or s.cur is None:
+    if not s.majority:
         return None
-    here = sum(m.replica_id in asked for m in s.cur.members)
-    rest = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
-    total = len(s.cur.members)
+    here = sum(m.replica_id in asked for m in cur.members)
+    rest = [m.replica_id for m in cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
+    total = len(cur.members)
     half = 2 * here == total and not s.standby
     if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
         return None
     until = "the end of their lease" if half else "proof that they have ended"
     return Wait(
-        f"Only {here} of {total} members of q{s.cur.number} are here, and {listed(rest)} may go on at another "
+        f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
         f"lighthouse: waiting for them, or for {until}.",
         lease=True,
     )
@@ -141,7 +141,7 @@ def _cut_to_shrink(s: Situation) -> list[Candidate]:
 
 
 def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
-    if members and len(members) >= s.min_replicas:
+    if len(members) >= s.min_replicas:
         return None
     names = f" ({listed([m.replica_id for m in members])})" if members else ""
     return Wait(

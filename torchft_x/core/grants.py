@@ -29,6 +29,7 @@ class Grants:
         before = self._tenure.granted_through
         run = hello.state.step if hello.state.committed_in == cur.id else 0
         self._tenure.granted_through = max(before, hello.granted_through, run)
+        self._tenure.reached = max(self._tenure.reached, run)
         return self._tenure.granted_through > before
 
     def release(self, roll: Roll, now: float) -> list[LighthouseEffect]:
@@ -75,6 +76,7 @@ class Grants:
 
     def _grow(self, step: int, step_seconds: float) -> None:
         """Grant about `grant_seconds` worth of steps beyond `step`, unless a change is pending."""
+        self._tenure.reached = max(self._tenure.reached, step)
         if self._tenure.pending:
             return
         c = self._config

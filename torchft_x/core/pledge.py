@@ -43,11 +43,6 @@ class Pledge:
     def between_groups(self) -> bool:
         return self._between_groups
 
-    @property
-    def waiting(self) -> bool:
-        """Whether some rank waits for an outcome."""
-        return self._local.waiting or self._final.waiting
-
     def open(self, quorum: Quorum) -> tuple[list[GroupEffect], Prepared | None]:
         """A quorum is in hand. Also returned: the result this group commits before anything else (R14)."""
         effects = [*self._local.open(quorum.id), *self._final.open(quorum.id)]

@@ -131,12 +131,13 @@ class Takeover:
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c = self._config
-        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values() if r.quorum is not None)])
+        reports = self._reports if self._newest is not None else {}  # nobody has anything to take over: said at once
+        lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
         return start(
             Fresh(
                 now=now,
                 started_at=self._started_at,
-                reports=self._reports,
+                reports=reports,
                 new_job=c.new_job,
                 restarted=c.restarted,
                 hello_grace=c.hello_grace,

@@ -28,6 +28,7 @@ class Tenure:
         self.asks = 0  # grows when a member of current asks, and when anybody asks no more
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
+        self.reached = 0  # newest step a member of current told to have committed; for people
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = first_id  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
@@ -171,6 +172,7 @@ class Tenure:
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
+        self.reached = quorum.top.step
         records = [roll.get(m.replica_id) for m in quorum.members]
         self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
         self._number = max(self._number, quorum.number)

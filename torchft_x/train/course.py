@@ -283,6 +283,8 @@ class Course:
             outcome = p.step.settle(reply.commit, reply.reason, undecided=undecided)
         if outcome.undecided:
             p.log.info("step %s is undecided (%s): the next quorum says what becomes of it", vote.step, outcome.reason)
+            # Nothing more is reduced in it: whoever has committed, and waits there, hears it at once.
+            p.guard.fail(StepError(f"step {vote.step} is undecided: {outcome.reason}"), vote.quorum_id)
         else:
             round.tell(vote, outcome)
         return outcome

@@ -50,7 +50,7 @@ def _nothing(_value: Any) -> Any:
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing},
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
     Record: {"lost": bool, "proof": bool, "probed_at": _nothing, "heard": _nothing},
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
