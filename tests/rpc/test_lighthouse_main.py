@@ -85,7 +85,7 @@ def test_the_flags_are_frozen() -> None:
         "--bind": "[::]:29510",
         "--join_timeout_ms": 60000,
         "--quorum_tick_ms": 100,
-        "--heartbeat_timeout_ms": 5000,
+        "--heartbeat_timeout_ms": None,
         "--token_file": None,
         "--advertise_host": None,
         "--address_file": None,

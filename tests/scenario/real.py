@@ -136,7 +136,8 @@ class Cluster:
     def start_lighthouse(self) -> None:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
-        command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
+        if self._scenario.heartbeat_timeout is not None:
+            command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.legacy import Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
@@ -21,6 +22,9 @@ from torchft_x.core.messages import (
     Closed,
     Fence,
     GroupAnnounced,
+    GuardianGone,
+    GuardianHeard,
+    GuardianHere,
     HangUp,
     Healed,
     Heard,
@@ -32,17 +36,21 @@ from torchft_x.core.messages import (
     Leave,
     LifeBegun,
     LifeEnded,
+    LifeHalted,
     LighthouseEffect,
     LighthouseEvent,
     Note,
+    Paused,
     Probed,
     Progress,
     Refuse,
+    Suspected,
     Tick,
     UnaryGone,
     UnaryJoin,
 )
 from torchft_x.core.patience import Patience
+from torchft_x.core.pauses import Pauses
 from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
 from torchft_x.core.takeover import Adopt, Takeover, inherited
@@ -76,6 +84,7 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
+        self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
         self._waits = Waits()  # who was told what it waits for
         self._hellos = 0  # so far
@@ -168,14 +177,25 @@ class Lighthouse:
                 return self._on_closed(session, now)
             case Probed(replica_id, refused):
                 return self._on_probed(replica_id, refused)
-            case LifeBegun(group, attempt):
+            case Paused():
+                return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
+            case Suspected(session, suspects):
+                known = self._roll.on(session) is not None
+                return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
+            case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
+                self._roll.guardians.begin(group, token)
                 return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code)
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
+            case GuardianHere() | GuardianHeard() | GuardianGone():
+                self._roll.guardians.take(event, now)
+                return []
+            case LifeHalted():
+                return self._on_halted(event, now)
             case UnaryJoin(call, member):
                 return self._on_unary_join(call, member, now)
             case UnaryGone(call):
@@ -275,15 +295,14 @@ class Lighthouse:
         extended = self._grants.on_boundary(record, join, now)
         if extended:
             return extended
+        record.note_step(member.state.step, join.step_seconds, now)
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now), join.number)
-        for suspect in join.suspects:
-            suspected = self._roll.get(suspect)
-            if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
-                effects += self._alarm.probe(suspected, now)
+        effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
+        effects += self._pauses.tell(record, now)
         known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
         if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
             effects += self._refuse_misfits()
@@ -293,6 +312,7 @@ class Lighthouse:
         record = self._roll.on(progress.session)
         if record is None:
             return []
+        record.note_step(progress.step, progress.step_seconds, now)
         self._tenure.chain.received(record.replica_id, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
@@ -352,8 +372,22 @@ class Lighthouse:
         record.proof = ""  # it speaks, so a refused connect was about something else
         if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)
-        record.lost = ""  # it was silent, but stands where it stood: still waiting, or never in a quorum
-        self._tenure.recount(record)
+        self._find_again(record)
+        return []
+
+    def _find_again(self, record: Record) -> None:
+        """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
+        if self._roll.guardians.halt_of(record.life.token) is None:
+            record.lost = ""
+            self._tenure.recount(record)
+
+    def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
+        """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
+        halt = Halt(now - event.seconds, event.who) if event.who else None
+        self._roll.guardians.halt(event.stream, event.life_token, halt)
+        for record in self._roll.of_life(event.life_token):
+            if halt is None and record.lost and not record.proof and record.session is not None and record.join:
+                self._find_again(record)
         return []
 
     def _on_closed(self, session: int, now: float) -> list[LighthouseEffect]:
@@ -415,10 +449,11 @@ class Lighthouse:
         c = self._config
         effects: list[LighthouseEffect] = []
         forgiven = self._roll.forgive(now, c.tick)
-        if forgiven > c.heartbeat_timeout:
+        if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
-        for record in self._roll.silent(now, c.heartbeat_timeout):
-            effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
+        for record, reason in self._roll.gone(now, c.silence):
+            effects += self._alarm.lose(record, reason)
+        effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
@@ -511,6 +546,8 @@ class Lighthouse:
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
+        for record in records:
+            record.pace = (quorum.top.step, now)  # what came before was waiting
         self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
         if decision.rebuild:

@@ -78,6 +78,23 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The member announces that it may be silent, or late at the next step, for so many seconds. 0: the pause is over."""
+
+    session: int
+    seconds: float
+    reason: str = ""  # "evaluation"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A rank of the member saw a connection to these members break: look after them at once, before its join comes."""
+
+    session: int
+    suspects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """A ping, or any other sign of life without content."""
 
@@ -105,6 +122,7 @@ class LifeBegun:
 
     group: str  # as the supervisor names it
     attempt: int
+    life_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +139,39 @@ class GroupAnnounced:
 
     group: str
     present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianHere:
+    """A supervisor's stream stands: it watches over the lives of this group, on this node of it."""
+
+    stream: int  # named by the shell; not used twice
+    group: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianHeard:
+    """A supervisor has spoken."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianGone:
+    """That stream has ended."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeHalted:
+    """A supervisor's word: a process of this life has been stopped (SIGSTOP, a debugger) for so many seconds."""
+
+    stream: int
+    life_token: str
+    who: str  # "worker 1"; empty: none is stopped any more
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +207,18 @@ LighthouseEvent = (
     | Progress
     | Leave
     | Healed
+    | Paused
+    | Suspected
     | Heard
     | Closed
     | Probed
     | LifeBegun
     | LifeEnded
     | GroupAnnounced
+    | GuardianHere
+    | GuardianHeard
+    | GuardianGone
+    | LifeHalted
     | UnaryJoin
     | UnaryGone
     | Heartbeat
@@ -221,6 +278,15 @@ class SendWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class SendPatience:
+    """Tell these sessions that a quorum may take so much longer: a member has announced a pause. 0: it is over."""
+
+    sessions: tuple[int, ...]
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Tell the session that a newer life of its group is here, then close it."""
 
@@ -262,7 +328,9 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = (
+    Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note
+)
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 

@@ -211,6 +211,9 @@ class Keeper:
             end = life.poll()
             if end is not None:
                 return end
+            halt = life.halt()
+            if halt is not None:
+                lives.halted(begun, *halt)
             if self._stops.first is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stops.first)

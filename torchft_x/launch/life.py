@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x.launch import tree
+from torchft_x.launch.halts import STOPPED, Halts
 from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 
@@ -95,9 +96,14 @@ class _Worker:
         self.pidfd = tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
         self.code: int | None = None  # exit code or -signal, once known
         self.gone = False  # ended; with code None torchrun was quicker, and tells how in its own log
+        self.stopped = False  # by a signal or a debugger
 
     def look(self) -> None:
-        if not self.gone and not tree.is_alive(self.pid):
+        if self.gone:
+            return
+        state = tree.state(self.pid)
+        self.stopped = state in STOPPED
+        if state in ("", "Z", "X"):
             self.code = tree.exit_status(self.pid)
             self.gone = True
 
@@ -118,6 +124,7 @@ class Life:
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
+        self._halts = Halts()  # which of them have been stopped, and for how long
         self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
         with open(self._agent_log, "wb") as log:
             self._agent = subprocess.Popen(
@@ -163,6 +170,12 @@ class Life:
         if self._stopping:
             return several and len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
         return failed or (not several and self.has_finished)
+
+    def halt(self) -> tuple[str, float] | None:
+        """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
+        many seconds; empty: none is, any more. None: no news."""
+        news = self._halts.look([r for r, w in self._workers.items() if w.stopped], time.monotonic())
+        return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
 
     def terminate(self) -> None:
         """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""

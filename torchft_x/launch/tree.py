@@ -32,10 +32,15 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+def state(pid: int) -> str:
+    """The letter of proc(5): R, S, D, T, t, Z, X, ...; empty: the process is gone."""
     stat = _stat(pid)
-    return stat is not None and stat[0] not in ("Z", "X")
+    return "" if stat is None else stat[0]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process is there; a zombie is not."""
+    return state(pid) not in ("", "Z", "X")
 
 
 def exit_status(pid: int) -> int | None:

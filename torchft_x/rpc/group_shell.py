@@ -25,11 +25,12 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.delay import Delay
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ class GroupShell:
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self.delay = Delay()  # other groups' pauses
+        self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
         self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
@@ -182,6 +187,21 @@ class GroupShell:
         self.gone(call)
         if waiter is not None and not waiter.done():
             waiter.set_exception(DeadlineError(sentence))
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
+
+        After this the process may not come to say anything for a while.
+        """
+        self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
+        self._pong.clear()
+        if self._uplink.is_up:
+            self._uplink.send(codec.pause_bytes(seconds, reason))
+            await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        self._uplink.send(codec.suspects_bytes(replica_ids))
 
     def gone(self, call: int) -> None:
         """The caller doesn't listen any more. On the loop."""
@@ -295,11 +315,12 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
-    def _welcome(self, data: bytes) -> float:
-        """Heartbeat timeout from the answer to hello; or the end of this group."""
+    def _welcome(self, data: bytes) -> Rhythm:
+        """What the answer to hello says about signs of life; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+            self.heartbeat_timeout = rhythm(down.welcome).limit
+            return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
@@ -314,10 +335,18 @@ class GroupShell:
         else:
             self._stood.set_result(None)
         self._endurance.session(True, time.monotonic())
+        if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
-        event = codec.down_to_event(codec.parse(pb.Down, data, "lighthouse's message"))
+        down = codec.parse(pb.Down, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "patience":
+            self.delay.told(*codec.patience_from_proto(down.patience), time.monotonic())
+        elif kind == "pong":
+            self._pong.set()
+        event = codec.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)
             raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")

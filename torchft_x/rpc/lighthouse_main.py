@@ -45,7 +45,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms
     )
     p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
-    p.add_argument("--heartbeat_timeout_ms", default=5000, help="silence that means death (default %(default)s)", **ms)
+    p.add_argument(
+        "--heartbeat_timeout_ms",
+        help="silence of any kind that means death (default: 5000 for a group without a supervisor, 1500 for a lost host "
+        "or a stopped process, 10000 or more for one that runs but is silent)",
+        **ms,
+    )
     p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
     p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
     p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
@@ -74,7 +79,7 @@ class Settings:
 def read_settings(args: argparse.Namespace) -> Settings:
     """Raises `ConfigError` naming the flag."""
     for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms"):
-        if getattr(args, name) <= 0:
+        if getattr(args, name) is not None and getattr(args, name) <= 0:
             raise ConfigError(f"--{name} is {getattr(args, name)}, it must be a positive number of milliseconds.")
     if args.token_file is not None:
         token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
@@ -93,7 +98,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             min_replicas=args.min_replicas,
             join_timeout=args.join_timeout_ms / 1000,
             tick=args.quorum_tick_ms / 1000,
-            heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
+            heartbeat_timeout=None if args.heartbeat_timeout_ms is None else args.heartbeat_timeout_ms / 1000,
             # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and attempt == 0 and replaced_within is None,

@@ -65,6 +65,7 @@ class LighthouseShell:
         on_verdict: Callable[[int, str], None] | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        config.check_together()
         found = Found()
         if ledger is not None:
             if config.new_job:
@@ -174,6 +175,8 @@ class LighthouseShell:
             self._send([effect.session], codec.grant_bytes(effect))
         elif isinstance(effect, m.SendOver):
             self._send(effect.sessions, pb.Down(over=codec.over_to_proto(effect)).SerializeToString())
+        elif isinstance(effect, m.SendPatience):
+            self._send(effect.sessions, codec.patience_bytes(effect))
         elif isinstance(effect, m.Fence):
             self._send([effect.session], pb.Down(fenced=pb.Fenced(by=effect.by)).SerializeToString(), last=True)
         elif isinstance(effect, m.HangUp):
@@ -254,7 +257,7 @@ class LighthouseShell:
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
-        for pause in probe.pauses(self.config.heartbeat_timeout):
+        for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
             self._feed(m.Probed(effect.replica_id, refused))
             if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
@@ -308,7 +311,7 @@ class LighthouseShell:
 
     def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
         if session in self._sessions:
-            if up.WhichOneof("kind") == "ping":
+            if up.WhichOneof("kind") in ("ping", "pause"):
                 stream.send(_PONG)
             self._feed(codec.up_to_event(session, up))
             return
@@ -320,8 +323,7 @@ class LighthouseShell:
         self._members[session] = (hello.replica_id, hello.life)
         effects = self._machine.handle(hello, time.monotonic())
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
-            welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
-            stream.send(pb.Down(welcome=welcome).SerializeToString())
+            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
         for effect in effects:
             self._carry_out(effect)
 
@@ -373,6 +375,7 @@ class LighthouseShell:
             self._companions.gone(key)
             group, _ = self._supervisors.pop(key, ("", None))
             if group:
+                self._feed(m.GuardianGone(key))
                 if not any(other == group for other, _ in self._supervisors.values()):
                     self._feed(m.GroupAnnounced(group, False))
                 self._feed_roster(r.SupervisorGone(group, self._nodes.gone(key)))
@@ -385,11 +388,14 @@ class LighthouseShell:
             self._greet_supervisor(key, stream, up.hello)
             return
         stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
+        self._feed(m.GuardianHeard(key))
         if key in self._companions:
             self._companions.hear(key, up)
             return
         group, _ = self._supervisors[key]
-        if key in self._nodes:
+        if kind == "halted":
+            self._feed(supervisor_codec.halted_event(key, up.halted))
+        elif key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
@@ -409,7 +415,7 @@ class LighthouseShell:
             else f"the supervisor of group {hello.group:.200}"
         )
         _check_wire(hello.wire, f"{who} on {hello.host:.200}")
-        welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
+        welcome = self._welcome(self.config.silence.supervisor_ping)
         if hello.companion:
             stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
             self._companions.greet(key, stream, hello)
@@ -421,7 +427,12 @@ class LighthouseShell:
             self._nodes.greet(key, stream, hello)
         self._supervisors[key] = (group, stream)
         self._feed(m.GroupAnnounced(group, True))
+        self._feed(m.GuardianHere(key, group, hello.node))
         self._feed_roster(r.SupervisorHere(group, host, hello.node, max(1, hello.nodes)))
+
+    def _welcome(self, ping: float) -> pb.Welcome:
+        c = self.config
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
         """The number of the group's next life, if it is above what the supervisor will take by itself."""
@@ -432,7 +443,7 @@ class LighthouseShell:
     def _feed_group(self, event: r.RosterEvent) -> None:
         """What is true of a group as a whole."""
         if isinstance(event, r.LifeStarted):
-            self._feed(m.LifeBegun(event.group, event.attempt))
+            self._feed(m.LifeBegun(event.group, event.attempt, event.life))
         elif isinstance(event, r.LifeExited):
             self._feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)

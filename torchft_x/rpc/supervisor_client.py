@@ -15,7 +15,7 @@ from torchft_x.rpc import checks, codec, loop, supervisor_codec, wire
 from torchft_x.rpc.notifier import Notifier
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import check_token, metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,11 @@ class SupervisorClient:
         """That life has ended: proof of death for the other groups."""
         exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
         self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
+
+    def halted(self, life: str, who: str, seconds: float) -> None:
+        """A process of that life has been stopped (SIGSTOP, a debugger) for so long; `who` empty: none is, any more."""
+        halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
+        self._report("halted", pb.SupervisorUp(halted=halted))
 
     def done(self, code: int, sentence: str) -> None:
         """The group won't be started again."""
@@ -164,6 +169,8 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
+            if kind in ("started", "exited", "ended"):
+                self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
             for old in exits[:-KEPT_EXITS]:
@@ -213,6 +220,7 @@ class SupervisorClient:
             return  # it was sent twice
         del self._reports["ready"]
         self._reports.pop("ended", None)  # a new life begins: what was before is known
+        self._reports.pop("halted", None)
         started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
         self._reports["started"] = started
         self._send(started)
@@ -241,11 +249,11 @@ class SupervisorClient:
             self._notifier.post(lambda: callback(*stop))
 
 
-def _welcome(data: bytes) -> float:
-    """Heartbeat timeout from the answer to hello."""
+def _welcome(data: bytes) -> Rhythm:
+    """What the answer to hello says about signs of life."""
     down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
         raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
-    return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+    return rhythm(down.welcome)

@@ -18,11 +18,13 @@ from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
+from torchft_x.core.guardians import Guardians
 from torchft_x.core.hold import Hold
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.patience import Patience
+from torchft_x.core.pauses import Pauses
 from torchft_x.core.pledge import Pledge
 from torchft_x.core.presence import Presence
 from torchft_x.core.step import LocalVote, Step
@@ -34,8 +36,8 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Grants, Group, Hold, Lighthouse, Likeness, Patience, Pledge, Presence, Record, Roll, Step,
-    Takeover, Tenure, Waits,
+    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -51,7 +53,11 @@ def _nothing(_value: Any) -> Any:
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos"), _nothing),
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
-    Record: {"lost": bool, "proof": bool, "probed_at": _nothing, "heard": _nothing},
+    Record: {
+        "lost": bool,
+        "proof": bool,
+        **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
+    },
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
