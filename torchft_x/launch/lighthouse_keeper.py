@@ -10,6 +10,7 @@ Nothing else ends it but too many deaths.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 """Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
 _GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
+_PORT_WAIT = 1.0  # seconds; the server of a keeper that was killed dies a moment after it
 _VERDICTS = (0, 1)  # exit codes that end the job
 _USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
 _BIND = "--bind"
@@ -199,11 +201,16 @@ def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
     except OSError:
         return argv, None
     held = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, bind.port))
-    except OSError:
-        held.close()
-        return argv, None
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    deadline = time.monotonic() + _PORT_WAIT
+    while True:
+        try:
+            held.bind((host, bind.port))
+            break
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                held.close()
+                return argv, None
+            time.sleep(0.02)
     port = held.getsockname()[1]
     return [*argv, _BIND, net.Address(bind.host, port).target], held
