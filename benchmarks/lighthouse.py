@@ -12,6 +12,7 @@ from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.libraries import Library
 from benchmarks.processes import Child, GaveUp, free_port, listens, memory_mb, wait_for
 from benchmarks.stats import Goal
+from torchft_x.launch import tree
 from torchft_x.rpc import wire
 
 import grpc  # isort: skip  (our room sets its environment first)
@@ -37,8 +38,8 @@ class Served:
         self.ready = time.monotonic() - began
 
     def memory(self) -> float:
-        """Resident, in 1e6 bytes."""
-        return memory_mb(self._child.pid)
+        """Resident, in 1e6 bytes. Of ours two processes: the server, and the parent that starts it again."""
+        return sum(memory_mb(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
 
     def stop(self) -> None:
         self._child.kill()

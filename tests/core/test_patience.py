@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.scene import Scene, issued
+from tests.core.scene import Scene, issued, of
 from torchft_x.core import lighthouse
+from torchft_x.core.messages import Refuse
+from torchft_x.core.types import JoinReason
 
 
 class Asked(Exception):
@@ -124,3 +126,15 @@ def test_a_member_that_asks_after_all_ends_the_wait() -> None:
     s.join("c")
     s.hello("a")
     assert issued(s.join("a")) == [["a", "c"]]
+
+
+def test_a_newcomer_ends_a_wait_for_enough_whoever_else_may_still_commit() -> None:
+    """The one that carries on is here; nobody has to wait for the lease of the other."""
+    s = Scene(min_replicas=2, boot_id="another host")
+    s.start("a", "b")
+    s.join_all("a", "b", state=s.committed())
+    s.kill("b")
+    s.join("a", s.committed(), JoinReason.FAILED)
+    assert of(Refuse, s.unary("theirs", 1))  # it would have to heal across the libraries, and was the second
+    s.hello("c")
+    assert issued(s.join("c")) == [["a", "c"]]

@@ -30,7 +30,9 @@ from torchft_x.errors import (
     TransferError,
     UnreachableError,
 )
+from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
+from torchft_x.rpc.ask import lighthouse_status
 from torchft_x.rpc.group_client import GroupClient
 from torchft_x.train.ddp import DistributedDataParallel
 from torchft_x.train.manager import Manager
@@ -445,11 +447,41 @@ def test_different_state_dict_keys_are_told() -> None:
         leave(a)
 
 
+@pytest.mark.parametrize("given", [{"quorum_timeout": 4.9}, {"heartbeat_interval": 5.0}])
+def test_times_that_contradict_the_lighthouses_are_refused(given: dict[str, float]) -> None:
+    with lighthouse(1) as addr, pytest.raises(ConfigError, match=f"{next(iter(given))} is .* lost after 5 s"):
+        Trainer(0, addr, **given)
+
+
+def test_a_planned_pause_is_announced_and_ends() -> None:
+    with lighthouse(2) as addr:
+        a = Trainer(0, addr)
+
+        def pause() -> float:
+            (member,) = lighthouse_status(parse_address(addr))["members"]
+            return float(member["pause"])
+
+        with a.manager.planned_pause("evaluation", seconds=600):
+            assert 500 < pause() <= 600
+        assert pause() == 0
+        leave(a)
+
+
+def test_a_planned_pause_ends_with_an_error_too() -> None:
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr)
+        with pytest.raises(KeyError), a.manager.planned_pause("evaluation", seconds=600):
+            raise KeyError
+        with pytest.raises(ConfigError, match="seconds of planned_pause"), a.manager.planned_pause("x", seconds=0):
+            pass
+        leave(a)
+
+
 def test_no_quorum_in_time_says_why() -> None:
     with lighthouse(2) as addr:
-        a = Trainer(0, addr, quorum_timeout=0.3)
+        a = Trainer(0, addr)
         with pytest.raises(DeadlineError) as e:
-            a.step()
+            a.manager.start_quorum(timeout=0.3)
         assert isinstance(e.value, TimeoutError)
         leave(a)
 

@@ -18,6 +18,7 @@ class Wait:
 
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
+    lease: bool = False  # it may take until the end of somebody's lease
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -87,7 +88,8 @@ def form(s: Situation) -> Form | Wait:
         if running:
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
-                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
+                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
+                lease=True,
             )
     elsewhere = _elsewhere(s, s.cur, asked)
     if elsewhere is not None:
@@ -125,7 +127,8 @@ def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None
     until = "the end of their lease" if half else "proof that they have ended"
     return Wait(
         f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
-        f"lighthouse: waiting for them, or for {until}."
+        f"lighthouse: waiting for them, or for {until}.",
+        lease=True,
     )
 
 

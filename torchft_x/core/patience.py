@@ -9,6 +9,7 @@ waiting for it. When in doubt the answer is no, and `form` decides.
 from __future__ import annotations
 
 from torchft_x.core.alarm import Alarm
+from torchft_x.core.formation import Wait
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.tenure import Tenure
@@ -41,9 +42,12 @@ class Patience:
             return True
         return bool(t.silent or t.presence.absent) and now < t.first_asked + c.join_timeout
 
-    def begin(self, now: float) -> None:
-        """`form` has said `Wait`: find a member of the present quorum that may still commit in it."""
+    def begin(self, decision: Wait, now: float) -> None:
+        """`form` has said `Wait`: find a member of the present quorum that may still commit in it, if that is why."""
         t = self._tenure
+        self._witness = None
+        if not decision.lease:
+            return  # somebody who has not been in it may end this wait
         names = (m.replica_id for m in reversed(t.current.members)) if t.current else ()
         running = (self._roll.get(name) for name in names if name not in t.asking)
         self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)

@@ -47,5 +47,7 @@ def member_status(record: Record, *, inside: bool, over: bool, now: float) -> di
         "reason": join.reason.value if join else None,
         "step": join.member.state.step if join else None,
         "lost": record.lost,
+        "suspected": record.suspected,
+        "pause": max(0.0, record.pause_until - now),
         "over": over,
     }

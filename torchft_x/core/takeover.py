@@ -3,8 +3,11 @@
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
 
-That all of its members are here and know nothing newer is enough. Some of them may not have received it: the lighthouse
-may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over. What
+What an earlier life has written down where this one runs needs no members to tell it (R8c, `inherited`): every quorum
+was written there before it was sent, so that no newer one exists, and there is nothing to wait for.
+
+Without that, it is enough that all of its members are here and know nothing newer. Some of them may not have received
+it: the lighthouse may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over. What
 these have received last must not have been followed by anybody else, so that its members must all be here, too. That a
 quorum is followed by one of which its own members know nothing is ruled out by `core.chain`.
 """
@@ -15,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Wait, listed
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.messages import Hello
 from torchft_x.core.types import Member, Quorum
@@ -144,6 +148,14 @@ class Takeover:
         )
 
 
+def inherited(config: LighthouseConfig) -> Legacy | None:
+    """R8(c). What can be taken over at once, before anybody has reported: as if only the sessions had broken.
+
+    Not where other lighthouses serve the same groups: they may have issued a newer quorum.
+    """
+    return None if config.majority or config.standby else config.legacy
+
+
 def start(fresh: Fresh) -> Start | Adopt | Wait:
     """R8. The first caller is not enough, and neither are all but the dead: the newest quorum may be unknown to them."""
     lease_end = fresh.started_at + fresh.old_lease
@@ -159,7 +171,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
             )
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
-            return Wait(text, lease_end)
+            return Wait(text, lease_end, lease=True)
         grace_end = fresh.started_at + fresh.hello_grace
         if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
@@ -177,6 +189,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
         "report with a valid lease, or until every lease from before the start is over.",
         lease_end,
+        lease=True,
     )
 
 

@@ -20,6 +20,7 @@ from torchft_x.rpc.checks import (
     MAX_DATA,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_TEXT,
     check_replica_id,
     check_seconds,
     check_text,
@@ -204,7 +205,13 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
         return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
         return m.Heard(session)
-    raise RefusedError("A session sends one hello, then join, progress, leave, healed and ping; something else came.")
+    if kind == "pause":
+        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_text(up.pause.reason, "reason", 200))
+    if kind == "suspects":
+        return m.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
+    raise RefusedError(
+        "A session sends one hello, then join, progress, leave, healed, pause, suspects and ping; something else came."
+    )
 
 
 def _join_from_proto(session: int, p: pb.Join) -> m.Join:
@@ -248,6 +255,28 @@ def quorum_bytes(quorum: Quorum) -> bytes:
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
 
 
+def waits_bytes(effect: m.SendWaits) -> bytes:
+    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+
+
+def patience_bytes(effect: m.SendPatience) -> bytes:
+    patience = pb.Patience(seconds=effect.seconds, reason=effect.reason)
+    return pb.Down(patience=patience).SerializeToString()
+
+
+def patience_from_proto(p: pb.Patience) -> tuple[float, str]:
+    """Seconds and reason."""
+    return check_seconds(p.seconds, "patience"), check_text(p.reason, "reason")
+
+
+def pause_bytes(seconds: float, reason: str) -> bytes:
+    return pb.Up(pause=pb.Pause(seconds=seconds, reason=reason)).SerializeToString()
+
+
+def suspects_bytes(replica_ids: tuple[str, ...]) -> bytes:
+    return pb.Up(suspects=pb.Suspects(replica_ids=replica_ids)).SerializeToString()
+
+
 def grant_bytes(effect: m.Extend) -> bytes:
     """A whole `Down` message."""
     grant = pb.Grant(
@@ -287,6 +316,8 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
         return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
         return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+    if kind == "waits":
+        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 

@@ -15,7 +15,7 @@ from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
-from torchft_x.rpc import codec, rank_codec, wire
+from torchft_x.rpc import codec, delay, rank_codec, wire
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -90,8 +90,11 @@ class GroupClient:
         traits: Traits | None = None,
         step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
+
+        Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
         (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
@@ -111,8 +114,9 @@ class GroupClient:
             suspects=suspects,
             traits=traits,
             step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self._fetch(ask, timeout)
+        return self._fetch(ask, timeout + patience)
 
     def ask(self, ask: m.Ask) -> Asked:
         """Ask for a quorum (`call` is not used). Nothing is sent before the answer is waited for."""
@@ -152,6 +156,12 @@ class GroupClient:
     def leave(self) -> None:
         """Leaving is the group server's work; a rank that isn't its owner has nothing to say."""
 
+    def pause(self, seconds: float, reason: str) -> None:
+        """The same: the group's silence is that of rank 0, which speaks for it."""
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
+
     def close(self) -> None:
         self._closed.set()
         for call in self._watches:
@@ -159,12 +169,15 @@ class GroupClient:
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
-        try:
-            return bytes(method(message.SerializeToString(), timeout=timeout, metadata=metadata(self._token)))
-        except grpc.RpcError as e:
-            raise error_of(e, self._what) from None
-        except ValueError:  # gRPC's way to say that the channel is closed
-            raise UnreachableError(f"The connection to the {self._what} is closed.") from None
+        said = (*metadata(self._token), (delay.TIMEOUT_KEY, f"{timeout:.3f}"))
+        while True:
+            try:
+                return bytes(method(message.SerializeToString(), timeout=timeout + delay.LATE, metadata=said))
+            except grpc.RpcError as e:
+                if delay.KEY not in dict(e.trailing_metadata() or ()):  # else a group pauses, and is waited for
+                    raise error_of(e, self._what) from None
+            except ValueError:  # gRPC's way to say that the channel is closed
+                raise UnreachableError(f"The connection to the {self._what} is closed.") from None
 
     def _watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Read pushes until closed; a broken watch is opened again, and the server repeats what it said last."""
@@ -213,6 +226,8 @@ class LocalGroupClient:
         self.vote = server.vote
         self.should_commit = server.should_commit
         self.watch = server.watch
+        self.pause = server.pause
+        self.suspect = server.suspect
 
     def __repr__(self) -> str:
         return f"LocalGroupClient({self._server!r})"

@@ -166,6 +166,7 @@ class GroupServer:
         traits: Traits | None = None,
         step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
@@ -182,8 +183,9 @@ class GroupServer:
             suspects=suspects,
             traits=traits,
             step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self.ask(ask).wait(timeout)
+        return self.ask(ask).wait(timeout + patience)
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
@@ -197,6 +199,23 @@ class GroupServer:
         """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
         reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
+        reason = reason[:200]
+        try:
+            loop.call(self._shell.pause(seconds, reason), 2.0, "announcing the pause")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
+        loop.post(self._shell.suspect, replica_ids)
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
+        return self._shell.heartbeat_timeout
 
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Call back on a thread of its own when a quorum is over or the group must stop."""
@@ -219,7 +238,7 @@ class GroupServer:
             if not waiter.done():
                 waiter.set_exception(DeadlineError(sentence))
 
-        concurrent.futures.wait([waiter], timeout)
+        self._shell.delay.wait(waiter, timeout, time.monotonic)
         if not waiter.done():
             loop.post(give_up)
             concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)

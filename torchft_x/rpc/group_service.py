@@ -14,8 +14,8 @@ import grpc
 
 from torchft_x.core import messages as m
 from torchft_x.core import recovery
-from torchft_x.errors import RefusedError
-from torchft_x.rpc import checks, codec, rank_codec, wire
+from torchft_x.errors import DeadlineError, RefusedError
+from torchft_x.rpc import checks, codec, delay, rank_codec, wire
 from torchft_x.rpc.group_shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -62,9 +62,15 @@ class GroupService:
         ask = rank_codec.ask_from_proto(next(self._ids), p)
         waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
         self._shell.take(ask, waiter)
-        reply: QuorumReply = await answer(
-            waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
-        )
+        timeout = delay.time_left(context) or 0.0
+        try:
+            reply: QuorumReply = await answer(
+                waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
+            )
+        except DeadlineError:
+            if self._shell.delay.more(timeout, time.monotonic()) > 0:
+                context.set_trailing_metadata(((delay.KEY, "1"),))
+            raise
         if not p.ours:
             who = self._shell.settings.replica_id
             plan = recovery.plan(reply.quorum, who, ask.rank, init_sync=p.init_sync, base=reply.base)

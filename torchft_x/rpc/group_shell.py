@@ -20,15 +20,17 @@ from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
+from torchft_x.core.endurance import Endurance
 from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, group_of
-from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.delay import Delay
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +83,17 @@ class GroupShell:
         self._loop = asyncio.get_running_loop()  # where effects are carried out
         self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())  # decides
+        self._endurance = Endurance(time.monotonic())  # decides when to give up, where the user has not
         self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self.delay = Delay()  # other groups' pauses
+        self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
         self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
@@ -134,6 +141,8 @@ class GroupShell:
             await asyncio.sleep(TICK)
             try:
                 self._feed(m.Tick())
+                for call in self._endurance.expired(time.monotonic()):
+                    self._give_up(call)
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the group server failed")
 
@@ -164,6 +173,35 @@ class GroupShell:
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
         self._ranks[event.call] = event.rank
+        if isinstance(event, m.Ask) and event.usual > 0:
+            self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
+
+    def _endure(self, call: int, usual: float, since: float) -> None:
+        """On the loop, as all that `_endurance` hears. The answer may have come meanwhile."""
+        if call in self._calls:
+            self._endurance.begin(call, usual, since)
+
+    def _give_up(self, call: int) -> None:
+        """Its usual time is over, and the lighthouse waits for nothing that would take longer. On the loop."""
+        waiter, sentence = self._calls.get(call), self.why_no_quorum()
+        self.gone(call)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(DeadlineError(sentence))
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
+
+        After this the process may not come to say anything for a while.
+        """
+        self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
+        self._pong.clear()
+        if self._uplink.is_up:
+            self._uplink.send(codec.pause_bytes(seconds, reason))
+            await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        self._uplink.send(codec.suspects_bytes(replica_ids))
 
     def gone(self, call: int) -> None:
         """The caller doesn't listen any more. On the loop."""
@@ -172,6 +210,7 @@ class GroupShell:
 
     def _close_call(self, call: int) -> Waiter | None:
         self._ranks.pop(call, None)
+        self._endurance.end(call)
         return self._calls.pop(call, None)
 
     def checkpoint_metadata(self, rank: int) -> str:
@@ -188,6 +227,12 @@ class GroupShell:
         """For the sentence of a caller whose deadline has passed."""
         if not self._uplink.is_up:
             return f"No quorum in time: {self._uplink.away()}."
+        if self._endurance.reason:
+            what = " for a lease to end" if self._endurance.for_lease else ""
+            return (
+                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} "
+                f"waits{what}: {self._endurance.reason}"
+            )
         return (
             f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} waits "
             "for other groups; its log says for whom."
@@ -234,6 +279,8 @@ class GroupShell:
         elif isinstance(effect, m.SendLeave):
             self._uplink.send(codec.leave_bytes(effect))
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
+            if isinstance(effect, m.AnswerQuorum):
+                self._endurance.answered(time.monotonic())
             self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
@@ -268,16 +315,18 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
-    def _welcome(self, data: bytes) -> float:
-        """Heartbeat timeout from the answer to hello; or the end of this group."""
+    def _welcome(self, data: bytes) -> Rhythm:
+        """What the answer to hello says about signs of life; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+            self.heartbeat_timeout = rhythm(down.welcome).limit
+            return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
     def _session_down(self, reason: str) -> None:
         log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        self._endurance.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
@@ -285,16 +334,29 @@ class GroupShell:
             log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
         else:
             self._stood.set_result(None)
+        self._endurance.session(True, time.monotonic())
+        if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
-        event = codec.down_to_event(codec.parse(pb.Down, data, "lighthouse's message"))
+        down = codec.parse(pb.Down, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "patience":
+            seconds, reason = codec.patience_from_proto(down.patience)
+            self.delay.told(seconds, reason, time.monotonic())
+            self._endurance.paused(seconds, time.monotonic())
+        elif kind == "pong":
+            self._pong.set()
+        event = codec.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)
             raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
-        if event is not None:
+        if isinstance(event, m.WaitsArrived):
+            self._endurance.told(event.reason, event.lease, time.monotonic())
+        elif event is not None:
             self._feed(event)
 
     def _session_refused(self, error: TorchftXError) -> None:

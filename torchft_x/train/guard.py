@@ -18,18 +18,27 @@ from torchft_x.core.types import Prepared
 from torchft_x.errors import CollectiveError, DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.observe.events import EventLog
 
+_FEW = 8  # of so many others one may ask after all when the error names none; of more only with the join
 _ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
 
 
 class Guard:
     """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
 
-    def __init__(self, step: Step, pg: Any, log: logging.LoggerAdapter[Any], events: EventLog) -> None:
+    def __init__(
+        self,
+        step: Step,
+        pg: Any,
+        log: logging.LoggerAdapter[Any],
+        events: EventLog,
+        suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
+    ) -> None:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
         self._pg = pg
         self._log = log
+        self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
         self._broken = True  # the process group must be made anew even if its members stay
@@ -80,6 +89,8 @@ class Guard:
         if first:
             if error is not self.ended:  # the training thread raises that one
                 self._log.warning("step %s fails: %s", step, error)
+            if suspects and (getattr(error, "suspects", ()) or len(suspects) <= _FEW):
+                self._suspect(suspects)  # now; the join, which names them too, comes when the step has ended
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:

@@ -8,8 +8,9 @@ group server.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Phase, Step, Terms
 from torchft_x.core.types import Quorum
 from torchft_x.durations import Seconds, seconds
+from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
 from torchft_x.train import work
 from torchft_x.train.course import Course, Kept
@@ -59,7 +61,8 @@ class Manager:
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
-        quorum_timeout: of `start_quorum`.
+        quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
+            is away or waits for somebody's lease to end; three minutes in all.
         connect_timeout: for finding the group's store, its server and the lighthouse.
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
@@ -69,7 +72,8 @@ class Manager:
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
-        heartbeat_interval: without effect; the session to the lighthouse needs no tuning.
+        heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
+            than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
         init_sync: at step 0 all groups take one group's weights.
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
@@ -124,20 +128,24 @@ class Manager:
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
-        del heartbeat_interval
         end_with_a_sentence()  # should the others refuse this group, and the script not handle it
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
-            min_replica_size=min_replica_size, commit_vote=commit_vote,
+            min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
         self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
         where = "in backward" if vote_in_backward else "at the step's end"
         self._declared.add("vote between groups", where if options.commit_vote else "off")
-        self._asking = (True, False, options.quorum_timeout)  # arguments of the newest start_quorum
+        self._asking = (
+            True,
+            False,
+            options.quorum_timeout,
+            options.quorum_patience,
+        )  # arguments of the newest start_quorum
         self._closed = False
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
@@ -181,7 +189,9 @@ class Manager:
         p = self._parts
         if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
-        self._asking = (allow_heal, shrink_only, p.options.quorum_timeout if timeout is None else seconds(timeout))
+        patience = p.options.quorum_patience if timeout is None else 0.0
+        timeout = p.options.quorum_timeout if timeout is None else seconds(timeout)
+        self._asking = (allow_heal, shrink_only, timeout, patience)
         self._course.start()
 
     def wait_quorum(self) -> None:
@@ -239,6 +249,26 @@ class Manager:
         """
         self._course.veto(e)
         self._guard.fail(e)
+
+    @contextlib.contextmanager
+    def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
+        """Announce that this group may be silent or late for up to `seconds`: an evaluation, a checkpoint, a compile.
+
+        While it lasts the group isn't taken for hung, and groups that wait for its next quorum wait `seconds` longer
+        than their quorum_timeout. Between two steps, on every rank::
+
+            with manager.planned_pause("evaluation", seconds=600):
+                evaluate(model)
+
+        A group that dies meanwhile, or whose process is stopped, is lost as ever.
+        """
+        limit = seconds_of(seconds, "seconds of planned_pause")
+        client = self._parts.link.client
+        client.pause(limit, reason)
+        try:
+            yield
+        finally:
+            client.pause(0.0, reason)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""
@@ -387,10 +417,10 @@ class Manager:
         return {"user": self._parts.states.save(), "torchft": self.state_dict()}
 
     def _next_round(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
-        allow_heal, shrink_only, timeout = self._asking
+        allow_heal, shrink_only, timeout, patience = self._asking
         return Round(
             self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
-            previous=previous, timeout=timeout, in_place=waits,
+            previous=previous, timeout=timeout, patience=patience, in_place=waits,
             counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,
         )  # fmt: skip
 

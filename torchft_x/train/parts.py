@@ -75,7 +75,7 @@ def assemble(
         attempt=options.attempt,
     )
     log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
-    guard = Guard(step, pg, log, events)
+    guard = Guard(step, pg, log, events, link.client.suspect)
     link.client.watch(guard.on_over, guard.on_end)
     return Parts(
         options=options,

@@ -45,6 +45,7 @@ class Round:
         allow_heal: bool,
         shrink_only: bool,
         timeout: float,
+        patience: float = 0.0,
         in_place: bool,
         counts_after_heal: bool,
         previous: Quorum | None,
@@ -69,6 +70,7 @@ class Round:
         self._allow_heal = allow_heal
         self._shrink_only = shrink_only
         self._timeout = timeout  # seconds, of the quorum
+        self._patience = patience  # seconds more, while the lighthouse is away or waits for a lease
         self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._healing = Healing(parts, in_place=in_place)
         self._counts_after_heal = counts_after_heal
@@ -81,14 +83,16 @@ class Round:
 
     def wait_ready(self) -> None:
         """Raises what kept the quorum from coming."""
-        if not self.ready.wait(self._timeout + self._parts.options.timeout + _PATIENCE):
-            raise DeadlineError(f"no quorum within {self._timeout:g} s, and its thread does not come back.")
+        if not self.ready.wait(self._timeout + self._patience + self._parts.options.timeout + _PATIENCE):
+            raise DeadlineError(
+                f"no quorum within {self._timeout + self._patience:g} s, and its thread does not come back."
+            )
         if self.error is not None:
             raise self.error
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
-        if not self.done.wait(self._timeout + 2 * self._parts.options.timeout + _PATIENCE):
+        if not self.done.wait(self._timeout + self._patience + 2 * self._parts.options.timeout + _PATIENCE):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
@@ -142,7 +146,7 @@ class Round:
         try:
             try:
                 asked = self._asked or self._parts.link.client.ask(self._ask())
-                plan = self._begin(asked.wait(self._timeout))
+                plan = self._begin(asked.wait(self._timeout + self._patience))
             except Exception as e:
                 raise self._unanswered(e) from None
             self._configure(plan)
@@ -178,6 +182,7 @@ class Round:
             step_seconds=p.pace.seconds,
             keeps=self._keeps,
             votes_late=self.votes_late,
+            usual=self._timeout if self._patience > 0 else 0.0,
         )
 
     def _unanswered(self, error: Exception) -> Exception:
