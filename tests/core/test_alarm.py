@@ -69,3 +69,14 @@ def test_who_is_refused_is_refused_once_on_everything_it_has_asked() -> None:
     wrong = s.feed(Join(s.sessions["a:1"], member("x:1")))
     assert [(r.session, r.call) for r in of(Refuse, wrong)] == [(s.sessions["a:1"], None)]
     assert s.feed(Join(s.sessions["a:1"], member("a:1"))) == []  # its stream counts no more
+
+
+def test_a_peers_client_that_hangs_up_asks_no_more() -> None:
+    s = Scene(min_replicas=2)
+    s.unary("p:1", 7)
+    assert s.lighthouse.status(0.0)["asking"] == ["p:1"]
+    s.unary("p:1", 8)
+    s.unary_gone(7)
+    assert s.lighthouse.status(0.0)["asking"] == ["p:1"]
+    s.unary_gone(8)
+    assert s.lighthouse.status(0.0)["asking"] == []

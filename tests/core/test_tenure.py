@@ -75,6 +75,16 @@ def test_a_quorum_uses_up_the_joins_and_begins_the_leases() -> None:
     assert (other.quorum_id, other.lease_sent) == (0, None)
 
 
+def test_a_quorum_begins_anew() -> None:
+    desk = Desk("a", "b")
+    desk.issue(member("a"), member("b"))
+    desk.change("b", lost="it left")
+    desk.tenure.broken = "b is lost"
+    q = desk.issue(member("a", State(4, 9)))
+    assert (desk.tenure.gone, desk.tenure.broken, desk.tenure.reached) == (set(), "", 4)
+    assert (desk.tenure.granted_through, q.granted_through) == (5, 5)
+
+
 def test_a_member_holds_the_quorum_when_it_is_in_it_and_has_received_it() -> None:
     desk = Desk("a", "b", "c")
     desk.change("c", quorum_id=0)
