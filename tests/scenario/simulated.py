@@ -186,9 +186,6 @@ def config(scenario: Scenario) -> WorldConfig:
         keepalive=15.0,  # rpc.wire
         welcome_timeout=5.0,  # rpc.uplink
         startup=STARTUP,
-        commit_vote=True,  # as the product does by default
-        runs_on=True,
-        max_redo=2,
     )
 
 
