@@ -328,9 +328,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = (
-    Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note
-)
+LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
