@@ -162,6 +162,37 @@ class TestLighthouse:
         assert s.granted(s.progress("a:1", 5)) == []
         assert s.granted(s.boundary("b:1", 1)) == []
 
+    def test_after_a_loss_grants_are_small_for_a_while(self) -> None:
+        """The lost group is back soon, and waits for the end of a grant."""
+        s = Lights(return_seconds=0.35, return_within=10.0)
+        s.start("a:1", "b:1", "c:1")
+        assert s.granted(s.boundary("a:1", 1)) == [11]
+        s.exited("c:1")
+        s.join("a:1", s.committed())
+        assert issued(s.join("b:1", s.committed())) == [["a:1", "b:1"]]
+        assert s.granted(s.boundary("a:1", 2)) == [5]
+        s.now += 9.9
+        assert s.granted(s.progress("a:1", 100)) == [103]
+        s.now += 0.2
+        assert s.granted(s.progress("a:1", 102)) == [112]
+
+    def test_a_large_quorum_asks_less_often_after_a_loss(self) -> None:
+        names = [f"g{n:03}:1" for n in range(601)]
+        s = Lights(return_seconds=0.1, grant_seconds=5.0)
+        s.start(*names)
+        s.exited(names[0])
+        for name in names[1:]:
+            effects = s.join(name, s.committed())
+        assert len(issued(effects)[0]) == 600
+        assert s.granted(s.boundary(names[1], 2)) == [5]
+
+    def test_a_grant_is_never_larger_after_a_loss(self) -> None:
+        s = Lights(return_seconds=2.0)
+        s.start("a:1", "b:1")
+        s.exited("b:1")
+        assert issued(s.join("a:1", s.committed())) == [["a:1"]]
+        assert s.granted(s.boundary("a:1", 2)) == [12]
+
     def test_whoever_leaves_inside_a_grant_is_waited_for_by_nobody(self) -> None:
         """Its place in the process group is empty: the others must hear it at once."""
         s = Lights()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.scene import quorum
+from torchft_x.core.gone import Limits
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import Hello
 from torchft_x.core.types import Life
@@ -20,7 +21,7 @@ class TestOver:
     """R9(b): what proves that a member commits nothing more."""
 
     def over(self, record: Record, now: float) -> bool:
-        return record.is_over(now, lease=30.0, heartbeat_timeout=5.0)
+        return record.is_over(now, lease=30.0, alone=5.0)
 
     def test_proof(self) -> None:
         assert self.over(Record("a", 0.0, proof="it has left"), 0.0)
@@ -144,6 +145,11 @@ class TestTime:
         assert record.heard == 18.2  # never in the future
         assert roll.forgive(18.3, tick=0.1) == 0.0
 
+    def test_twice_the_tick_is_no_starvation_and_more_is(self) -> None:
+        roll = Roll(0.0)
+        assert roll.forgive(2.0, tick=1.0) == 0.0
+        assert roll.forgive(4.5, tick=1.0) == 1.5
+
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
         roll = Roll(0.0)
         for name, heard in (("a", 0.0), ("b", 0.1), ("c", 0.0)):
@@ -151,8 +157,9 @@ class TestTime:
         lost = roll.get("c")
         assert lost is not None
         lost.lost = "silent"
-        assert roll.silent(5.0, 5.0) == []
-        assert [r.replica_id for r in roll.silent(5.1, 5.0)] == ["a"]
+        limits = Limits.all(5.0)
+        assert roll.gone(5.0, limits) == []
+        assert [(r.replica_id, why) for r, why in roll.gone(5.1, limits)] == [("a", "silent for 5 s")]
 
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
         roll = Roll(0.0)
@@ -176,3 +183,12 @@ class TestTime:
         assert sorted(r.replica_id for r in roll) == ["asks", "kept", "lives", "speaks"]
         assert roll.end("gone") == []
         assert len(roll.end("kept")) == 1
+
+    def test_of_two_with_one_life_the_other_is_still_found(self) -> None:
+        roll = Roll(0.0)
+        for n, name in enumerate(("gone", "kept")):
+            record = roll.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
+            record.lost = "silent"
+            roll.close(record)
+        roll.prune(frozenset({"kept"}))
+        assert [r.replica_id for r in roll.end("both")] == ["kept"]

@@ -52,6 +52,7 @@ def test_a_member_that_waits_and_one_that_does_not() -> None:
     assert members(s)["a:1"] == {
         "replica_id": "a:1", "address": "http://a-1", "library": "torchft_x/0.1", "kind": "session", "heard": 3.0,
         "in_quorum": False, "waits": False, "waited": None, "reason": None, "step": None, "lost": "", "over": False,
+        "suspected": False, "pause": 0.0,
     }  # fmt: skip
     b = members(s)["b:1"]
     assert (b["waits"], b["waited"], b["reason"], b["step"], b["heard"]) == (True, 1.0, "boundary", 3, 1.0)

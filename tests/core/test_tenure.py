@@ -184,6 +184,8 @@ def test_R8_what_is_taken_over() -> None:
 def test_what_another_lighthouse_knows_better_is_forgotten() -> None:
     desk = Desk("a", "b")
     desk.issue(member("a"), member("b"))
+    desk.issue(member("a"), member("b"))
+    assert len(desk.tenure.chain.open) == 1  # nobody is known to have received the second
     desk.change("b", lost="it left")
     desk.tenure.broken = "b is lost"
     desk.tenure.granted_through = 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tests.scenario.play import Commit, Record, judge, play
 from tests.scenario.values import EVERYBODY, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
@@ -34,16 +35,26 @@ class Watching(Checker):
         super().__init__(world)
         self._of = world
         self._record = record
+        self._open: dict[RankNode, tuple[int, int]] = {}  # (step, quorum) that did not commit at once: the next says
+
+    def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Any, ...], size: int) -> None:
+        super().on_committed(rank, vote, result, size)
+        if rank.rank == 0:
+            self._close(rank, (vote.step + 1, vote.quorum_id))
+            self._record.committed(Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, size))
 
     def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
         super().on_settled(rank, vote, commit, before)
-        if rank.rank != 0:
-            return
-        if commit:
-            made = Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, rank.step.size)
-            self._record.committed(made)
-        else:
-            self._record.dropped.add((vote.step + 1, vote.quorum_id))
+        if rank.rank == 0 and not commit:
+            self._close(rank, None)
+            self._open[rank] = (vote.step + 1, vote.quorum_id)
+
+    def _close(self, rank: RankNode, late: tuple[int, int] | None) -> None:
+        """What was open was committed `late`, or reduced again, or else dropped."""
+        was = self._open.pop(rank, None)
+        if was not in (None, late) and not rank.voting.redoes:
+            assert was is not None
+            self._record.dropped.add(was)
 
 
 class Simulation:
@@ -186,6 +197,9 @@ def config(scenario: Scenario) -> WorldConfig:
         keepalive=15.0,  # rpc.wire
         welcome_timeout=5.0,  # rpc.uplink
         startup=STARTUP,
+        commit_vote=True,
+        runs_on=True,
+        max_redo=2,  # core.step
     )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import scenario
+from tests.core import test_chain
 from tests.scenario.language import read
 from tests.scenario.test_simulated import failing
 from tests.sim.hunt import hunt
 from tests.sim.untimed.search import Search
-from tests.sim.variants import SLOW_TAKEOVER, VARIANTS, Variant
+from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
 from torchft_x.core import formation
 
 SLOW = {
@@ -23,7 +25,6 @@ SLOW = {
     "R3",
     "late grant",
     "R8 lease",
-    "R9 chain",
 }  # more than about 2 s
 
 
@@ -57,3 +58,10 @@ def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lea
     assert not failing(story)
     with SLOW_TAKEOVER():
         assert any("train together" in said for said in failing(story))
+
+
+@pytest.mark.parametrize("told", [test_chain.test_R9_of_two_groups, test_chain.test_R9_of_three_groups])
+def test_who_follows_only_the_quorum_before_goes_on_beside_others(told: Callable[[], None]) -> None:
+    told()
+    with ONE_BEFORE(), pytest.raises(AssertionError, match=r"go on|goes on"):
+        told()

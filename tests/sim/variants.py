@@ -258,12 +258,6 @@ _ALL = [
         patch=_patched((takeover, "_vouches", _ended_leases_vouch)),
     ),
     Variant(
-        name="R9 chain", left_out="a quorum that was sent need be followed only, not the ones before it, received or not",
-        harm="split brain: whoever alone received it goes on, and so do those that never heard of it",
-        finds=frozenset({"I4"}), rules=replace(_TWO, faults=4, kinds=("suspect", "error", "cut", "lighthouse")), walks=True,
-        patch=_patched((Chain, "leave", lambda self, quorum: None)),
-    ),
-    Variant(
         name="R2/R9b", left_out="superseded counts as dead",
         harm="split brain: the older life goes on in its lease",
         finds=frozenset({"I4"}), rules=replace(_TWO, groups=1, kinds=("twin",)),
@@ -321,3 +315,6 @@ _ALL = [
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = _patched((takeover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
+
+ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
+"""A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/test_chain` tells it."""

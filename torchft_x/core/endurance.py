@@ -27,6 +27,7 @@ class Endurance:
         self._calls: dict[int, _Wait] = {}  # calls without a time of their own
         self._looked = now  # when time was last counted
         self._up_since: float | None = None  # when the session to the lighthouse came; None: it is away
+        self._paused_until = now  # a group that is waited for has announced a pause until then
         self.reason = ""  # what the lighthouse waits for, as it said; '' if it has not, or nobody waits any more
         self.for_lease = False  # whether that may take until the end of a lease
 
@@ -53,6 +54,11 @@ class Endurance:
         self._count(now)
         self.reason, self.for_lease = reason, for_lease
 
+    def paused(self, seconds: float, now: float) -> None:
+        """A group that is waited for pauses for so long; 0: it does no more."""
+        self._count(now)
+        self._paused_until = now + seconds
+
     def answered(self, now: float) -> None:
         """A quorum, or a grant: what it waited for has come."""
         self.told("", False, now)
@@ -66,7 +72,7 @@ class Endurance:
         since, self._looked = self._looked, now
         if self._up_since is None or self.for_lease:
             return
-        counted = now - max(since, self._up_since + _MOMENT)
+        counted = now - max(since, self._up_since + _MOMENT, self._paused_until)
         if counted > 0:
             for wait in self._calls.values():
                 wait.spent += counted

@@ -12,6 +12,8 @@ from torchft_x.core.messages import Extend, Hello, Join, LighthouseEffect, Progr
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member
 
+_SMALL_QUORUM = 200  # members whose requests for grants of `return_seconds` are no burden
+
 
 class Grants:
     """Part of the lighthouse; shares its tenure."""
@@ -55,7 +57,7 @@ class Grants:
         tenure = self._tenure
         if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
             return []
-        self._grow(progress.step, progress.step_seconds)
+        self._grow(progress.step, progress.step_seconds, now)
         return [self._extend(record, progress.number, now)]
 
     def on_boundary(self, record: Record, join: Join, now: float) -> list[LighthouseEffect]:
@@ -63,7 +65,7 @@ class Grants:
         if not self._may_run_on(record, join.member, join.reason, join.number):
             return []
         step = join.member.state.step
-        self._grow(step, join.step_seconds)
+        self._grow(step, join.step_seconds, now)
         return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
 
     def _may_run_on(self, record: Record, member: Member, reason: JoinReason, number: int) -> bool:
@@ -74,15 +76,22 @@ class Grants:
         plain = reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (member.torn or member.commit_failures)
         return bool(here and plain and number and not tenure.broken and not record.lost)
 
-    def _grow(self, step: int, step_seconds: float) -> None:
-        """Grant about `grant_seconds` worth of steps beyond `step`, unless a change is pending."""
+    def _grow(self, step: int, step_seconds: float, now: float) -> None:
+        """Grant some steps beyond `step`, unless a change is pending."""
         self._tenure.reached = max(self._tenure.reached, step)
         if self._tenure.pending:
             return
         c = self._config
-        steps = int(c.grant_seconds / step_seconds) if step_seconds > 0 else 1
+        steps = int(self._worth(now) / step_seconds) if step_seconds > 0 else 1
         more = step + min(max(steps, 1), c.grant_steps)
         self._tenure.granted_through = max(self._tenure.granted_through, more)
+
+    def _worth(self, now: float) -> float:
+        """Seconds of a grant. A newcomer waits for its end, and after a loss one is likely: the lost group, restarted."""
+        c = self._config
+        if now - self._tenure.lost_at >= c.return_within:
+            return c.grant_seconds
+        return min(c.grant_seconds, c.return_seconds * max(1.0, len(self._tenure.inside) / _SMALL_QUORUM))
 
     def _extend(self, record: Record, number: int, now: float) -> Extend:
         cur = self._tenure.current

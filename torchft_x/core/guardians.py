@@ -6,7 +6,7 @@ group server runs on node 0, so that one's silence is told apart from the group'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torchft_x.core.gone import Halt
 from torchft_x.core.messages import GuardianGone, GuardianHeard, GuardianHere
@@ -19,7 +19,6 @@ class _Guardian:
     group: str
     node: int
     heard: float  # last sign of life
-    halts: dict[str, Halt] = field(default_factory=dict)  # by life token; what it says now
 
 
 class Guardians:
@@ -30,6 +29,7 @@ class Guardians:
         self._groups: dict[str, list[int]] = {}  # group -> its open streams
         self._life_of: dict[str, str] = {}  # group -> token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
+        self._halts: dict[str, dict[int, Halt]] = {}  # life token -> stream -> what it says of a stopped process
 
     def __repr__(self) -> str:
         return f"<Guardians of {sorted(self._groups)}, halted={sorted(self.halted)}>"
@@ -56,6 +56,7 @@ class Guardians:
         """Its words go with it: a supervisor says again what is true on its next stream."""
         guardian = self._streams.pop(stream, None)
         if guardian is not None:
+            self._forget(stream)
             rest = self._groups[guardian.group]
             rest.remove(stream)
             if not rest:
@@ -69,13 +70,16 @@ class Guardians:
 
     def halt(self, stream: int, token: str, halt: Halt | None) -> None:
         """A process of that life is stopped; None: none is, any more."""
-        guardian = self._streams.get(stream)
-        if guardian is None:
+        if stream not in self._streams:
             return
-        if halt is None:
-            guardian.halts.pop(token, None)
-        else:
-            guardian.halts = {token: halt}  # it has one life at a time
+        self._forget(stream)  # it has one life at a time
+        if halt is not None:
+            self._halts.setdefault(token, {})[stream] = halt
+
+    def _forget(self, stream: int) -> None:
+        """What this stream said of stopped processes. There are few of those, at most times none."""
+        for token in [t for t, halts in self._halts.items() if halts.pop(stream, None) and not halts]:
+            del self._halts[token]
 
     def heard(self, token: str) -> float | None:
         """When the supervisor beside the group server of that life was last heard. None: there is none here."""
@@ -84,13 +88,12 @@ class Guardians:
 
     def halt_of(self, token: str) -> Halt | None:
         """The longest stop of a process of that life."""
-        halts = [g.halts[token] for g in self._streams.values() if token in g.halts] if token else []
-        return min(halts, key=lambda h: h.since, default=None)
+        return min(self._halts.get(token, {}).values(), key=lambda h: h.since, default=None)
 
     @property
     def halted(self) -> set[str]:
         """Tokens of lives of which a process is stopped now."""
-        return {token for g in self._streams.values() for token in g.halts}
+        return set(self._halts)
 
     def forgive(self, seconds: float, now: float) -> None:
         """The lighthouse was starved for so long, and the silence was its own."""

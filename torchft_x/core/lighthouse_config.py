@@ -35,6 +35,10 @@ class LighthouseConfig:
     """A lighthouse of this job has run before: without a report a fresh one waits for the old lease to end (R8)."""
     grant_seconds: float = 1.0
     """How much a grant is worth: a newcomer waits about that long (R7)."""
+    return_within: float = 10.0
+    """A group that was lost is mostly back so soon; meanwhile grants are small, so that it need not wait."""
+    return_seconds: float = 0.1
+    """How much such a grant is worth, in quorums of up to 200 members; in larger ones in proportion."""
     grant_steps: int = 4096
     """Most steps of one grant."""
     legacy: Legacy | None = None
@@ -53,11 +57,11 @@ class LighthouseConfig:
             raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
         if self.grant_steps < 1:
             raise ConfigError(f"grant_steps is {self.grant_steps}; a grant has at least 1 step.")
-        for name in ("heartbeat_timeout", "tick", "lease", "grant_seconds"):
+        for name in ("heartbeat_timeout", "tick", "lease", "grant_seconds", "return_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be a positive number of seconds.")
-        for name in ("join_timeout", "lease_margin", "hello_grace"):
+        for name in ("join_timeout", "lease_margin", "hello_grace", "return_within"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")
 

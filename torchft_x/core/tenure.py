@@ -29,6 +29,7 @@ class Tenure:
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
+        self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = first_id  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
@@ -129,6 +130,8 @@ class Tenure:
         self.next_id += 1
         if cur is not None:
             self.chain.leave(cur)
+        if self.gone:
+            self.lost_at = now
         self._begin(quorum, roll)
         for member in quorum.members:
             record = roll.get(member.replica_id)

@@ -20,6 +20,7 @@ from torchft_x.launch import tree
 from torchft_x.launch.halts import STOPPED, Halts
 from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
+from torchft_x.launch.warm import Forked, Warm
 
 SHIM = str(Path(__file__).with_name("shim.py"))
 _POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
@@ -111,8 +112,9 @@ class _Worker:
 class Life:
     """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
 
-    def __init__(self, spec: LifeSpec) -> None:
+    def __init__(self, spec: LifeSpec, warm: Warm | None = None) -> None:
         self.spec = spec  # fixed
+        self._warm = warm  # forks the workers, if it can
         self._started = time.monotonic()
         self._stopping = False  # workers were asked to end: each may take the grace, their codes mean nothing
         logs = None if spec.run_dir is None else spec.run_dir / "logs"
@@ -126,17 +128,22 @@ class Life:
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = Halts()  # which of them have been stopped, and for how long
         self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
+        forked = warm.fork(spec, self._agent_log) if warm is not None else "there is no warm parent"
+        self.cold = forked if isinstance(forked, str) else None  # why torchrun was started; None: it was not
+        self._agent = self._start_torchrun() if isinstance(forked, str) else forked
+        self._agent_code: int | None = None
+        self._agent_fd = tree.open_pidfd(self._agent.pid)
+
+    def _start_torchrun(self) -> subprocess.Popen[bytes] | Forked:
         with open(self._agent_log, "wb") as log:
-            self._agent = subprocess.Popen(
-                [sys.executable, SHIM, "agent", str(os.getpid()), *spec.argv()],
-                env=spec.env,
+            return subprocess.Popen(
+                [sys.executable, SHIM, "agent", str(os.getpid()), *self.spec.argv()],
+                env=self.spec.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._agent_code: int | None = None
-        self._agent_fd = tree.open_pidfd(self._agent.pid)
 
     @property
     def uptime(self) -> float:
@@ -204,6 +211,9 @@ class Life:
         if self._agent.pid in ended:
             # Popen must not wait for a pid we have collected
             self._agent_code = self._agent.returncode = ended[self._agent.pid]
+        for worker in self._workers.values():  # a warm one becomes ours if its agent ends first
+            if worker.pid in ended and worker.code is None:
+                worker.code, worker.gone = ended[worker.pid], True
 
     @property
     def has_finished(self) -> bool:
@@ -213,7 +223,7 @@ class Life:
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
-        self._collect(tree.kill_descendants())
+        self._collect(tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
         self._read_announcements()
         self.relay.close()
         self._learn_from_torchrun()
@@ -250,7 +260,8 @@ class Life:
         if self.spec.bare:
             return code, f"{self.spec.who(0)} {how}", self.relay.tail(0)
         when = "" if self._workers else " before a worker started"
-        return code or 1, f"torchrun {how}{when}", tuple(self._agent_words()) if code > 0 else ()
+        agent = self._agent.title if isinstance(self._agent, Forked) else "torchrun"
+        return code or 1, f"{agent} {how}{when}", tuple(self._agent_words()) if code > 0 else ()
 
     def _learn_from_torchrun(self) -> None:
         """Codes of workers that torchrun collected before we looked, from the report it writes when one failed."""

@@ -31,6 +31,7 @@ EVENTS = frozenset(
         "leave",
         "exit",
         "restart",
+        "warm",
         "error",
     ]
 )

@@ -343,7 +343,9 @@ class GroupShell:
         down = codec.parse(pb.Down, data, "lighthouse's message")
         kind = down.WhichOneof("kind")
         if kind == "patience":
-            self.delay.told(*codec.patience_from_proto(down.patience), time.monotonic())
+            seconds, reason = codec.patience_from_proto(down.patience)
+            self.delay.told(seconds, reason, time.monotonic())
+            self._endurance.paused(seconds, time.monotonic())
         elif kind == "pong":
             self._pong.set()
         event = codec.down_to_event(down)

@@ -169,7 +169,7 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
-            if kind in ("started", "exited", "ended"):
+            if kind.startswith(("started", "exited", "ended")):
                 self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]

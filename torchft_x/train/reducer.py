@@ -230,8 +230,10 @@ class Reducer:
             if good:
                 self._install()
             self._ending = True
-            self._manager.end_pass(good)  # may come back through `reduce_again`
-            self._ending = False
+            try:
+                self._manager.end_pass(good)  # may come back through `reduce_again`
+            finally:
+                self._ending = False
             if wanted is False:
                 self._local = [None] * len(self._params)
 
