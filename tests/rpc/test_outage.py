@@ -74,10 +74,10 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
         first = Asking(a).result().quorum
         Asking(a, state=State(1, first.id)).result()  # it commits, and is the only carrier
         with group("1:b", server.address()) as b:
-            ask = Asking(b, timeout=scaled(8.0), patience=scaled(3.0))
+            ask = Asking(b, timeout=8.0, patience=4.0)
             lost(a)
             shell = b._shell
-            wait_for(lambda: shell._endurance.for_lease, 7.0, "the lighthouse to say what it waits for")
+            wait_for(lambda: shell._endurance.for_lease, 8.0, "the lighthouse to say what it waits for")
             with pytest.raises(DeadlineError, match="waits for a lease to end: No candidate holds the newest state"):
                 ask.result()
 
