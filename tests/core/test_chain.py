@@ -71,6 +71,24 @@ def test_R9_of_three_groups() -> None:
     assert not (alone and elsewhere), "c goes on alone, and so do a and b"
 
 
+def test_a_member_of_an_open_quorum_ends_the_wait_as_soon_as_it_asks() -> None:
+    """As above, and b is back: with it c follows q1, too. b is not in q2, the present quorum."""
+    s = Scene()
+    s.hello("a:1")
+    s.hello("b:1")
+    s.join("a:1")
+    s.join("b:1")
+    del s.quorums["b:1"]
+    lose(s, "b:1", alive=("a:1",))
+    s.hello("c:1")
+    s.join("c:1")
+    s.join("a:1", State(), FAILED)
+    lose(s, "a:1", alive=("c:1",))
+    assert issued(s.join("c:1", State(), FAILED)) == []
+    s.hello("b:1")
+    assert issued(s.join("b:1")) == [["b:1", "c:1"]]
+
+
 def test_R9_who_has_received_it_goes_on_alone() -> None:
     """The same, but a says that it has q3 before it is gone: the next lighthouse hears of q3 from it."""
     s = Scene()

@@ -2,8 +2,8 @@
 
 `formation.form` looks at every member; with ten thousand of them it may not be asked at every event. Here is what is
 known without looking: what is counted, and one *witness* that was found when it was last asked, a member for which
-the others wait. While the witness may still commit, and nobody of the present quorum has asked since, they go on
-waiting for it. When in doubt the answer is no, and `form` decides.
+the others wait. While the witness may still commit, and nobody has asked since of those who could end the wait (members
+of the present quorum, and of older ones that are open), they go on waiting for it. When in doubt the answer is no, and `form` decides.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torchft_x.core.formation import Wait
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.tenure import Tenure
+from torchft_x.core.types import Quorum
 
 
 class Patience:
@@ -25,6 +26,7 @@ class Patience:
         self._alarm = alarm  # knows who is over
         self._witness: Record | None = None  # a member of the present quorum that is waited for
         self._asks = -1  # the tenure's `asks` when the witness was found
+        self._open: tuple[Quorum, ...] = ()  # quorums that must be followed, too, at that time
 
     def __repr__(self) -> str:
         return f"<Patience witness={self._witness}>"
@@ -36,7 +38,8 @@ class Patience:
         if t.missing or asking < c.min_replicas:
             return True
         if t.current is not None:
-            witness = self._witness if self._asks == t.asks else None
+            same = self._asks == t.asks and self._open is t.chain.open
+            witness = self._witness if same else None
             return witness is not None and not self._alarm.is_over(witness, now)
         if asking <= len(t.silent):
             return True
@@ -51,4 +54,4 @@ class Patience:
         names = (m.replica_id for m in reversed(t.current.members)) if t.current else ()
         running = (self._roll.get(name) for name in names if name not in t.asking)
         self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)
-        self._asks = t.asks
+        self._asks, self._open = t.asks, t.chain.open

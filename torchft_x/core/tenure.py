@@ -25,7 +25,7 @@ class Tenure:
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
         self.presence = Presence()  # of announced groups
-        self.asks = 0  # grows when a member of current asks, and when anybody asks no more
+        self.asks = 0  # grows when a member of current or of an open quorum asks, and when anybody asks no more
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
@@ -74,7 +74,8 @@ class Tenure:
         replica_id, lost = record.replica_id, bool(record.lost)
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
-        if (inside and asks) or (replica_id in self.asking and not asks):
+        counts = asks and (inside or (bool(self.chain.open) and replica_id in self.chain.members))
+        if counts or (replica_id in self.asking and not asks):
             self.asks += 1
         if asks and join is not None and join.since < self.first_asked:
             self.first_asked = join.since
