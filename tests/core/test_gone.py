@@ -155,19 +155,26 @@ class TestGuardians:
         g.open(2, "0", 1, 0.0)
         g.halt(2, "t0", Halt(3.0, "worker 2"))
         g.halt(1, "t0", Halt(2.0, "worker 0"))
-        assert g.halt_of("t0") == Halt(2.0, "worker 0")
+        assert g.halt_of("t0", 0.0) == Halt(2.0, "worker 0")
         g.halt(1, "t0", None)
-        assert g.halt_of("t0") == Halt(3.0, "worker 2")
+        assert g.halt_of("t0", 0.0) == Halt(3.0, "worker 2")
         g.close(2)
-        assert g.halt_of("t0") is None
+        assert g.halt_of("t0", 0.0) is None
         assert g.halted == set()
+
+    def test_the_word_of_a_supervisor_that_is_silent_since_does_not_count(self) -> None:
+        g = Guardians()
+        g.open(1, "0", 0, 5.0)
+        g.halt(1, "t0", Halt(3.0, "worker 0"))
+        assert g.halt_of("t0", 5.0) is not None
+        assert g.halt_of("t0", 5.1) is None
 
     def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:
         g = Guardians()
         g.halt(1, "t0", Halt(3.0, "worker 2"))
         g.hear(1, 3.0)
         g.close(1)
-        assert g.halt_of("t0") is None
+        assert g.halt_of("t0", 0.0) is None
 
 
 class Watched(Scene):
@@ -268,6 +275,18 @@ class TestLighthouse:
         s.join("0:a", State(5, q))
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a"]
         s.feed(LifeHalted(101, "t1", ""))  # its join still stands
+        s.join("0:a", State(6, s.quorums["0:a"].id))
+        assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
+
+    def test_a_supervisor_that_is_cut_off_can_not_say_that_it_goes_on(self) -> None:
+        """L2: the member speaks, and waits."""
+        s = Watched()
+        q = s.quorums["1:a"].id
+        s.join("1:a", State(5, q))
+        s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
+        assert s.lost(s.pass_time(1.0, "0:a", watched=(0, 1)))
+        s.join("0:a", State(5, q))
+        s.pass_time(1.6, "0:a", "1:a", watched=(0,))
         s.join("0:a", State(6, s.quorums["0:a"].id))
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
 

@@ -98,8 +98,9 @@ class Alarm:
     def note_suspects(self, now: float) -> list[LighthouseEffect]:
         """A line for the log when a member is silent though it runs, once."""
         notes: list[LighthouseEffect] = []
-        for record in self._roll.silent(now, self._config.silence):
-            text = "" if record.suspected else suspect(self._roll.sight(record), self._config.silence, now)
+        limits = self._config.silence
+        for record in self._roll.silent(now, limits):
+            text = "" if record.suspected else suspect(self._roll.sight(record, limits, now), limits, now)
             if text:
                 record.suspected = True
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))

@@ -86,9 +86,15 @@ class Guardians:
         streams = self._groups.get(self._watched.get(token, ""), ()) if token else ()
         return max((g.heard for g in map(self._streams.__getitem__, streams) if g.node == 0), default=None)
 
-    def halt_of(self, token: str) -> Halt | None:
-        """The longest stop of a process of that life."""
-        return min(self._halts.get(token, {}).values(), key=lambda h: h.since, default=None)
+    def halt_of(self, token: str, since: float) -> Halt | None:
+        """The longest stop of a process of that life, of those told by supervisors that were heard at `since` or later:
+        one that is silent may be kept from saying that the process goes on.
+        """
+        halts = self._halts.get(token)
+        if not halts:
+            return None
+        true = [halt for stream, halt in halts.items() if self._streams[stream].heard >= since]
+        return min(true, key=lambda h: h.since, default=None)
 
     @property
     def halted(self) -> set[str]:

@@ -377,7 +377,8 @@ class Lighthouse:
 
     def _find_again(self, record: Record) -> None:
         """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
-        if self._roll.guardians.halt_of(record.life.token) is None:
+        since = self._now - self._config.silence.host
+        if self._roll.guardians.halt_of(record.life.token, since) is None:
             record.lost = ""
             self._tenure.recount(record)
 

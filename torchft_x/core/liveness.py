@@ -237,11 +237,11 @@ class Roll:
         self.guardians.forgive(gap - tick, now)
         return gap - tick
 
-    def sight(self, record: Record) -> Sight:
+    def sight(self, record: Record, limits: Limits, now: float) -> Sight:
         """What is known about its being here."""
         token = record.life.token
         watched = None if record.unary else self.guardians.heard(token)
-        halt = self.guardians.halt_of(token)
+        halt = self.guardians.halt_of(token, now - limits.host)
         connected = record.session is not None
         return Sight(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
 
@@ -252,7 +252,7 @@ class Roll:
 
     def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
         """Members that have just run out of time, and why."""
-        judged = [(r, judge(self.sight(r), limits, now)) for r in self.silent(now, limits)]
+        judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
         return [(r, reason) for r, reason in judged if reason]
 
     def away(self, inside: frozenset[str]) -> list[Record]:
