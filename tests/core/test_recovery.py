@@ -75,6 +75,15 @@ def test_without_init_sync_those_behind_still_heal() -> None:
     assert plan(of_steps(0, 2), "r0", 0, init_sync=False).source_rank == 1
 
 
+def test_I1_before_the_first_commit_every_quorum_names_its_own_snapshot() -> None:
+    """r1 offers its weights in quorum 20, copies r0's in quorum 21, and is the primary of quorum 22: what it offered in
+    quorum 20 is of the same step, and not what the others start from."""
+    fresh = [plan(replace(of_steps(0, 0), id=id), name, 0).snapshot for id in (20, 22) for name in ("r0", "r1")]
+    assert fresh == [State(0, 20), State(0, 20), State(0, 22), State(0, 22)]
+    later_on = quorum(member("a", State(4, 9)), member("b"), id=30)
+    assert {plan(later_on, name, 0).snapshot for name in "ab"} == {State(4, 9)}
+
+
 def test_ids_failures_and_handles_are_handed_on() -> None:
     q = quorum(
         member("a", commit_failures=1, handles=("a0", "a1")),

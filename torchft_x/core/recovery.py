@@ -43,6 +43,13 @@ class Plan:
     handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
     commit_failures: int  # the most failed commits in a row of any member
 
+    @property
+    def snapshot(self) -> State:
+        """The name under which sources offer `top`. Before the first commit each quorum begins at weights of its own
+        (`init_sync`): a source may have offered others, and copied the present ones since.
+        """
+        return self.top if self.top.committed_in else State(self.top.step, self.quorum_id)
+
 
 def plan(
     quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None

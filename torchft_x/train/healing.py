@@ -37,8 +37,8 @@ class Healing:
         try:
             with p.states.read():
                 p.transport.send_checkpoint(
-                    list(plan.dst_ranks), plan.top.step, p.full_state(), p.options.timeout,
-                    committed_in=plan.top.committed_in,
+                    list(plan.dst_ranks), plan.snapshot.step, p.full_state(), p.options.timeout,
+                    committed_in=plan.snapshot.committed_in,
                 )  # fmt: skip
         except Exception as e:
             # Our own step is as good as before; those who wanted the state ask again.
@@ -76,9 +76,9 @@ class Healing:
         state = p.transport.recv_checkpoint(
             plan.source_rank or 0,
             metadata,
-            plan.top.step,
+            plan.snapshot.step,
             max(1.0, p.options.timeout - (time.monotonic() - began)),
-            committed_in=plan.top.committed_in,
+            committed_in=plan.snapshot.committed_in,
             into=p.full_state() if in_place else None,
         )
         self._check(plan, state, in_place)
