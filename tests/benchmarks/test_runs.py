@@ -12,6 +12,8 @@ from benchmarks.processes import GaveUp, wait_for
 from tests.rpc.test_peer import HOW
 
 JOBS = sorted(set(cli.BENCHMARKS) - {"lighthouse", "fanout"})
+BESIDE_THE_PEER = ["empty", "fanout", "heal", "kill"]
+"""Of each way to run the peer one; the others take minutes of waiting for it."""
 
 
 def run(out: Path, *argv: str) -> list[results.Row]:
@@ -39,7 +41,7 @@ def test_what_needs_no_job_runs(name: str, tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", sorted(set(JOBS) - set(BESIDE_THE_PEER)))
 def test_what_starts_jobs_runs(name: str, tmp_path: Path) -> None:
     check_ours(run(tmp_path / "bench.json", name, "--only", "ours"))
 
@@ -47,7 +49,7 @@ def test_what_starts_jobs_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.peer
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["empty", "ddp", "fanout", "heal", "kill", "lighthouse"])
+@pytest.mark.parametrize("name", BESIDE_THE_PEER)
 def test_the_peer_is_measured_too(name: str, tmp_path: Path) -> None:
     if not isinstance(find_peer(), Library):
         pytest.skip(HOW)

@@ -62,6 +62,9 @@ signal.pause()
 
 Starter = Callable[..., Driven]
 
+KILLS = 4
+"""More cost ever longer pauses: these lives do nothing, and are killed at once."""
+
 
 def events(run: Driven, name: str) -> list[dict]:
     return [e for e in read_events(run.folder) if e["event"] == name]
@@ -125,20 +128,20 @@ def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> Non
     wait_until_warm(run)
     chances = set()
     seeds = set()
-    for attempt in range(11):
+    for attempt in range(KILLS + 1):
         rank = attempt % workers
         for other in range(workers):
             chances.add(found(run, attempt, other)["chance"])
             seeds.add(found(run, attempt, other)["seed"])
-        if attempt < 10:
+        if attempt < KILLS:
             kill(run, attempt, rank)
     starts = events(run, "start")
-    assert [e["warm"] for e in starts] == [False] + [True] * 10, [e.get("reason") for e in starts]
-    assert [e["code"] for e in events(run, "exit")] == [-9] * 10
+    assert [e["warm"] for e in starts] == [False] + [True] * KILLS, [e.get("reason") for e in starts]
+    assert [e["code"] for e in events(run, "exit")] == [-9] * KILLS
     assert {r["reason"] for r in run.reports("exited")} == {f"worker {r} killed by SIGKILL" for r in range(workers)}
-    assert len(chances) == len(seeds) == 11 * workers  # each process draws its own
-    assert len({r["life"] for r in run.reports("started")}) == 11
-    assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == 10
+    assert len(chances) == len(seeds) == (KILLS + 1) * workers  # each process draws its own
+    assert len({r["life"] for r in run.reports("started")}) == KILLS + 1
+    assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == KILLS
     end(run)
 
 
