@@ -256,7 +256,7 @@ def lighthouse(
     min_replicas: int = 1,
     port: int = 29510,
     join_timeout_ms: int = 60000,
-    heartbeat_timeout_ms: int = 5000,
+    heartbeat_timeout_ms: int = 0,
     quorum_tick_ms: int = 100,
     token_file: str = "",
     run_dir: str = "",
@@ -275,7 +275,7 @@ def lighthouse(
         min_replicas: groups that a quorum needs
         port: where it listens, on all addresses of its host; 0: a free port
         join_timeout_ms: how long a quorum waits for groups that are alive and haven't asked
-        heartbeat_timeout_ms: silence after which a group counts as lost
+        heartbeat_timeout_ms: silence of any kind after which a group counts as lost; 0: what fits
         quorum_tick_ms: how often it looks at the clock
         token_file: file with the token that every caller needs
         run_dir: directory for its address, events, and a token if none is given

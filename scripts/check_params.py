@@ -43,6 +43,7 @@ class Dump:
     committed_in: int = 0
     t: float = 0.0  # unix seconds of the commit
     healed: bool = False  # was the state copied from another group just before this step?
+    drawn: int = 0  # batches its process had drawn until then; 0: it doesn't say
 
     @property
     def life(self) -> str:
@@ -74,6 +75,7 @@ def read_dump(path: Path, *, flip: bool = False) -> Dump:
         committed_in=int(header.get("committed_in") or 0),
         t=float(header.get("t") or 0.0),
         healed=bool(header.get("healed")),
+        drawn=int(header.get("drawn") or 0),
     )
 
 
@@ -160,6 +162,16 @@ def shared_steps(dumps: list[Dump]) -> int:
     for d in dumps:
         at[d.step].add(d.group)
     return sum(len(groups) > 1 for groups in at.values())
+
+
+def thrown_away(dumps: list[Dump]) -> int:
+    """Batches that were drawn by a process that lived on, and committed by nobody: the price of dropped steps."""
+    lives: dict[str, list[Dump]] = defaultdict(list)
+    for d in dumps:
+        if d.drawn:
+            lives[d.life].append(d)
+    made = [sorted(life, key=lambda d: d.step) for life in lives.values()]
+    return sum(two.drawn - one.drawn - 1 for life in made for one, two in pairwise(life))
 
 
 def table(dumps: list[Dump]) -> str:

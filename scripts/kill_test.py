@@ -152,6 +152,7 @@ def report(job: Job, kills: list[tuple[str, float]], args: argparse.Namespace) -
         "next_commit": figures([d.next_commit for d in deaths]),
         "rejoined": figures([d.rejoined for d in deaths]),
         "dropped_steps": sum(d.dropped for d in deaths),
+        "batches_thrown_away": check_params.thrown_away(dumps),
         "deaths": [asdict(d) for d in deaths],
     }
 
@@ -167,6 +168,7 @@ def show(result: dict[str, Any]) -> None:
         if f["median"] is not None:
             print(f"  {what:<45} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
     print(f"  {'steps dropped':<45} {result['dropped_steps']}")
+    print(f"  {'batches drawn by survivors, not committed':<45} {result['batches_thrown_away']}")
     for finding in result["findings"]:
         print(f"  FAILED: {finding}")
     if not result["findings"]:

@@ -99,7 +99,9 @@ LIGHTHOUSE = (
     Parameter("min_replicas", "int", "1", "groups that a quorum needs"),
     Parameter("port", "int", "29510", "where it listens, on all addresses of its host; 0: a free port"),
     Parameter("join_timeout_ms", "int", "60000", "how long a quorum waits for groups that are alive and haven't asked"),
-    Parameter("heartbeat_timeout_ms", "int", "5000", "silence after which a group counts as lost"),
+    Parameter(
+        "heartbeat_timeout_ms", "int", "0", "silence of any kind after which a group counts as lost; 0: what fits"
+    ),
     Parameter("quorum_tick_ms", "int", "100", "how often it looks at the clock"),
     Parameter("token_file", "str", '""', "file with the token that every caller needs"),
     Parameter("run_dir", "str", '""', "directory for its address, events, and a token if none is given"),

@@ -24,8 +24,10 @@ import math
 import os
 import queue
 import random
+import signal
 import sys
 import sysconfig
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -298,7 +300,24 @@ class Voice:
 # Training
 
 
-def train(args: argparse.Namespace) -> None:
+class Leaving:
+    """SIGTERM: leave at the next step boundary, which costs the others nothing; or die, if that doesn't come soon."""
+
+    SECONDS = 2.0  # a step that waits for groups that leave as well may never end
+
+    def __init__(self) -> None:
+        self.told = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self.told = True
+        timer = threading.Timer(self.SECONDS, os._exit, (128 + number,))
+        timer.daemon = True
+        timer.start()
+
+
+def train(args: argparse.Namespace) -> bool:
+    """Whether training has come to its end."""
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     torch.set_num_threads(args.threads)
@@ -312,6 +331,7 @@ def train(args: argparse.Namespace) -> None:
     model = Transformer(args)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     healed = False  # was the state loaded since the last commit?
+    drawn = 0  # batches this process has drawn; check_params.py counts those that were thrown away
 
     def state_dict() -> dict:
         return {"model": model.state_dict(), "optim": adamw.state_dict()}
@@ -348,11 +368,13 @@ def train(args: argparse.Namespace) -> None:
         print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
 
-    while manager.current_step() < args.steps:
+    leaving = Leaving()
+    while manager.current_step() < args.steps and not leaving.told:
         began = time.monotonic()
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
+        drawn += 1
         loss = ddp(*get_batch(data, args, step, participant))
         loss.backward()  # averages the gradients over the groups while it runs
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
@@ -364,25 +386,26 @@ def train(args: argparse.Namespace) -> None:
         step = manager.current_step()
         set_lr(step)
         if dumper:
-            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
+            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
         healed = False
         voice.log(step, loss, manager.num_participants())
         if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):
             checkpoint.save({"manager": manager.state_dict(), "user": state_dict()}, writer=f"{group}-{attempt}")
 
-    if voice.speaks:
+    if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown()
+    manager.shutdown(wait=not leaving.told)
+    return not leaving.told
 
 
 def main() -> int:
     try:
-        train(parse_args())
+        done = train(parse_args())
     except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it
         print(f"train_ddp.py: {e}", file=sys.stderr)
         # 2: a mistake in what we were given, or refused by the others: trying again would end the same way
         return 2 if isinstance(e, (errors.ConfigError, errors.RefusedError)) else 1
-    return 0
+    return 0 if done else 128 + signal.SIGTERM
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun keeps the store over it
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
 TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
+STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
@@ -43,6 +44,10 @@ FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, so that it is not started again
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
+WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
+WARM_IMPORTS = (
+    "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does
+)
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
@@ -64,6 +69,12 @@ _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 def everything() -> dict[str, str]:
     """A copy of the whole environment, for a child process."""
     return dict(os.environ)
+
+
+def become(environ: Mapping[str, str]) -> None:
+    """Make this the whole environment of the process, which was forked from one with another."""
+    os.environ.clear()
+    os.environ.update(environ)
 
 
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:

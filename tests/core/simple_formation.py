@@ -32,23 +32,26 @@ def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
     for r in old:
         if r not in names and r not in s.lost:
             return None
-    complete = [m.state for m in s.cur.members if not m.torn]
-    top = max(complete) if complete else None
-    heir = False
-    for r in names:
-        before = s.cur.member(r)
-        now = asked[r].member
-        if before is None or now.torn:
-            continue
-        was_carrier = not before.torn and before.state == top
-        has_committed = now.state > (top or State())
-        heir = heir or was_carrier or has_committed
-    all_over = all(r in names or r in s.over for r in old)
-    if not heir and not all_over:
-        return None
+    new_lineage = False
+    for q in [s.cur, *s.open]:
+        complete = [m.state for m in q.members if not m.torn]
+        top = max(complete) if complete else None
+        heir = False
+        for r in names:
+            before = q.member(r)
+            now = asked[r].member
+            if before is None or now.torn:
+                continue
+            was_carrier = not before.torn and before.state == top
+            has_committed = now.state > (top or State())
+            heir = heir or was_carrier or has_committed
+        all_over = all(m.replica_id in names or m.replica_id in s.over for m in q.members)
+        if not heir and not all_over:
+            return None
+        new_lineage = new_lineage or not heir
     failed = any(
         c.member.commit_failures or c.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         for r, c in asked.items()
         if r in names
     )
-    return names, s.broken or failed or names != old, not heir
+    return names, s.broken or failed or names != old, new_lineage

@@ -135,6 +135,22 @@ def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_
     assert isinstance(exited, LifeExited)
 
 
+def test_the_grace_counts_from_the_end_of_the_stream(scene: Scene) -> None:
+    scene.now = 10.0
+    scene.see(NodeGone(2))
+    scene.now = 12.9
+    assert scene.see(Tick()) == []
+    scene.now = 13.0
+    assert len(scene.see(Tick())) == 1
+
+
+def test_a_node_that_has_ended_its_part_may_be_away(scene: Scene) -> None:
+    scene.ended(1, 0)
+    scene.see(NodeGone(2))
+    scene.now = 60.0
+    assert scene.see(Tick()) == []
+
+
 def test_a_reconnect_within_the_grace_changes_nothing(scene: Scene) -> None:
     scene.see(NodeGone(2))
     scene.now = 2.0
@@ -161,6 +177,21 @@ def test_an_order_to_begin_that_was_lost_is_sent_again() -> None:
     assert scene.ready(1, session=7) == [SendBegin(7, 0, "L0", MEETING)]
 
 
+def test_a_node_that_was_sent_the_order_again_waits_for_no_other_life() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.ready(n)
+    scene.see(NodeGone(2))
+    scene.here(1, session=7)
+    scene.ready(1, session=7)
+    scene.started(1, session=7)
+    scene.ended(0, 1)
+    scene.ended(1, -9, session=7)
+    assert scene.ready(0, 1) == []
+    assert scene.ready(1, 1, session=7)[0] == LifeStarted("g", 1, "L1")
+
+
 def test_a_node_that_never_began_has_confirmed_when_it_is_ready_again(scene: Scene) -> None:
     scene = Scene()
     for n in (0, 1):
@@ -184,6 +215,17 @@ def test_a_supervisor_that_was_started_again_gets_the_groups_number_and_proves_n
     assert begun == [LifeStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
 
 
+def test_a_newer_supervisor_while_the_stream_of_the_older_still_stands(scene: Scene) -> None:
+    again = "the supervisor of node 1 was started again"
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendLifeOver(1, "L0", -9, again)]
+
+
+def test_why_a_life_ended_stands(scene: Scene) -> None:
+    scene.ended(0, 5)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
+    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
+
+
 def test_the_predecessor_is_sent_away(scene: Scene) -> None:
     scene.here(1, session=7, incarnation="new")
     (refused,) = scene.here(1, session=8)
@@ -204,11 +246,53 @@ def test_one_node_done_stops_the_others_and_those_that_come_later(scene: Scene) 
     assert scene.ready(1, session=7) == []
 
 
+def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
+    scene.ended(0, 1)
+    scene.see(NodeDone(1, 1, "no restarts left"))
+    stop = (1, "node 0 stopped: no restarts left")
+    assert scene.here(0, session=8) == [CloseStream(1)]  # it knows
+    for node, session in ((0, 9), (1, 7)):
+        assert scene.here(node, session, incarnation=f"new{node}")[-1] == SendStop(session, *stop)
+        assert scene.ready(node, 1, session) == []
+        assert scene.started(node, "other", 3, session)[0] == SendLifeOver(
+            session, "other", -9, "another life of the group has been begun"
+        )
+    assert scene.machine.waits_for("g") == ""
+    assert scene.machine.status()["g"]["life"] == ""
+
+
+def test_who_is_away_is_not_told_to_stop(scene: Scene) -> None:
+    scene.see(NodeGone(2))
+    assert scene.see(NodeDone(1, 1, "x")) == []
+
+
 def test_a_node_that_stops_in_the_middle_ends_the_life(scene: Scene) -> None:
     effects = scene.see(NodeDone(2, 143, "stopped by SIGTERM"))
     why = "node 1 stopped: stopped by SIGTERM"
     assert effects == [SendLifeOver(1, "L0", -9, why), SendStop(1, 143, why)]
     assert scene.ended(0, -15)[-1] == LifeExited("g", 0, "L0", -9, why)
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(code: int) -> None:
+    in_the_middle = Scene()
+    in_the_middle.begin()
+    assert in_the_middle.see(NodeDone(2, code, "told to")) == [
+        SendLifeOver(1, "L0", -9, "node 1 stopped: told to"),
+        SendStop(1, code, "node 1 stopped: told to"),
+    ]
+    finished = Scene()
+    finished.begin()
+    finished.ended(1, 0)
+    over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
+    assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
+
+
+def test_why_a_group_was_stopped_stands(scene: Scene) -> None:
+    scene.ended(0, 0)
+    scene.see(NodeDone(1, 0, "finished"))
+    scene.ended(1, 0)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
 def test_a_new_lighthouse_takes_a_running_life_over() -> None:
@@ -234,6 +318,40 @@ def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() ->
     scene.here(1)
     scene.ready(1, 0)
     assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
+
+
+def test_a_node_that_is_ready_has_no_part_in_a_life_taken_over() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.started(0, "old", 4)
+    scene.here(1)
+    over = SendLifeOver(1, "old", -9, "node 1 did not begin with the others")
+    assert scene.ready(1) == [over, SendLifeOver(2, "old", -9, "node 1 did not begin with the others")]
+    assert scene.ended(0, -9, "old") == [over]  # another supervisor of node 1 may have run it: no proof
+
+
+def test_a_confirmation_stands_when_its_node_stops() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old", 4)
+    scene.ended(1, 1, "old")
+    scene.see(NodeDone(2, 1, "no restarts left"))
+    assert scene.ended(0, -9, "old")[-1] == LifeExited("g", 4, "old", 1, "why1")
+
+
+def test_the_number_of_a_life_that_is_over_is_not_used_again() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old", 4)
+    scene.ended(0, 1, "old")
+    scene.ended(1, 1, "old")
+    assert scene.machine.status()["g"] == {
+        "nodes": 2, "attempt": 4, "life": "", "waits_for": "group g waits for nodes 0 and 1 to be ready",
+    }  # fmt: skip
+    scene.ready(0, 0)
+    assert scene.ready(1, 0)[0] == LifeStarted("g", 5, "L0")
 
 
 def test_the_highest_number_any_node_knows_is_the_groups() -> None:
@@ -275,6 +393,23 @@ def test_a_second_life_is_told_to_end(scene: Scene) -> None:
     assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
 
 
+def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
+    assert scene.ended(1, 3, "other") == [SendLifeOver(2, "other", 3, "why1")]
+    assert scene.ended(1, 0, "other") == [SendLifeOver(2, "other", -9, "why1")]
+    assert scene.machine.waits_for("g") == ""  # L0 runs
+
+
+def test_the_ends_of_eight_lives_are_remembered(scene: Scene) -> None:
+    for life in range(9):
+        scene.ended(0, 10 + life, f"L{life}")
+        scene.ended(1, 10 + life, f"L{life}")
+        scene.ready(0, life + 1)
+        scene.ready(1, life + 1)
+    assert scene.ended(1, 1, "L0") == [SendLifeOver(2, "L0", 1, "why1")]  # forgotten: as it says itself
+    for life in range(1, 9):
+        assert scene.ended(1, 1, f"L{life}") == [SendLifeOver(2, f"L{life}", 10 + life, "why0")]
+
+
 def test_how_a_life_ended_is_said_again_to_a_node_that_missed_it(scene: Scene) -> None:
     scene.ended(0, 5)
     scene.ended(1, -9)
@@ -287,7 +422,9 @@ def test_a_group_that_waits_says_for_whom() -> None:
     scene.ready(0)
     scene.here(1)
     assert scene.machine.waits_for("g") == "group g waits for node 2 to come and node 1 to be ready"
-    scene.now = 6.0
+    scene.now = 4.9
+    assert scene.see(Tick()) == []
+    scene.now = 5.0
     assert scene.see(Tick()) == [Note("undecided", "Group g waits for node 2 to come and node 1 to be ready.")]
     assert scene.see(Tick()) == []  # said once
     scene.ready(1)
@@ -298,6 +435,18 @@ def test_a_group_that_waits_says_for_whom() -> None:
     scene.ended(0)
     assert scene.machine.waits_for("g") == "group g waits for nodes 1 and 2 to end its part and node 0 to be ready"
     assert "waits for nodes 1 and 2" in repr(scene.machine)
+    scene.see(NodeGone(2))
+    assert scene.machine.waits_for("g") == (
+        "group g waits for node 1 to come back and node 2 to end its part and node 0 to be ready"
+    )
+
+
+def test_a_group_nobody_has_begun_yet() -> None:
+    scene = Scene()
+    scene.here(0)
+    assert scene.machine.status()["g"] == {
+        "nodes": 2, "attempt": 0, "life": "", "waits_for": "group g waits for node 1 to come and node 0 to be ready",
+    }  # fmt: skip
 
 
 # --- random schedules --------------------------------------------------------------------------------------------------

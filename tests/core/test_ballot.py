@@ -76,6 +76,27 @@ def test_I2_who_votes_after_a_cancellation_gets_the_same_answer() -> None:
     assert vote(b, 1) == AnswerVote((101,), False, "the quorum is over")
 
 
+def test_I2_a_decision_stands_whatever_is_said_later() -> None:
+    b = ballot()
+    vote(b, 0)
+    assert vote(b, 1) == AnswerVote((100, 101), True, "")
+    assert b.cancel("the quorum is over") == []
+    assert vote(b, 1, call=7) == AnswerVote((7,), True, "")
+
+
+def test_I2_a_ballot_cancelled_before_anybody_voted_is_a_no_for_all() -> None:
+    b = ballot()
+    b.cancel("the quorum is over")
+    assert vote(b, 0) == AnswerVote((100,), False, "the quorum is over")
+    assert vote(b, 1) == AnswerVote((101,), False, "the quorum is over")
+
+
+def test_without_a_quorum_a_vote_that_names_one_is_refused() -> None:
+    for named in (1, Q):
+        text = f"group rank 0 votes in quorum {named}, but the group holds no quorum."
+        assert vote(Ballot(2), 0, quorum=named) == AnswerVote((100,), False, text)
+
+
 def test_the_next_step_of_the_same_quorum_is_a_new_ballot() -> None:
     b = ballot()
     vote(b, 0)
@@ -92,12 +113,30 @@ def test_a_new_quorum_ends_the_ballot_in_hand() -> None:
     assert vote(b, 1, quorum=41) == AnswerVote((100, 101), True, "")
 
 
+def test_the_ballot_of_a_new_quorum_may_be_about_any_step() -> None:
+    b = ballot()
+    vote(b, 0, step=3)
+    b.open(41)
+    assert vote(b, 0, step=9, quorum=41) == []
+    assert vote(b, 1, step=9, quorum=41) == AnswerVote((100, 101), True, "")
+
+
 def test_a_vote_whose_caller_went_away_is_taken_back() -> None:
     b = ballot()
     vote(b, 0)
     b.gone(100)
     assert vote(b, 1) == []  # rank 0 would not learn of a commit
     assert vote(b, 0, call=9) == AnswerVote((9, 101), True, "")
+
+
+def test_only_the_vote_of_that_call_is_taken_back() -> None:
+    b = ballot(3)
+    vote(b, 0)
+    vote(b, 1)
+    b.gone(100)
+    assert b.voted == {1}
+    assert vote(b, 2) == []
+    assert vote(b, 0, call=9) == AnswerVote((9, 101, 102), True, "")
 
 
 def test_the_older_call_of_a_rank_that_votes_twice_is_told() -> None:

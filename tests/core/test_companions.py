@@ -74,3 +74,27 @@ def test_names_that_went_are_forgotten_in_the_end() -> None:
         machine.handle(CompanionGone(f"c{k}"), 1.0)
     assert len(machine.status()) <= REMEMBERED + 1
     assert machine.present == {"here"}
+
+
+def test_the_one_that_went_first_is_forgotten_and_nobody_before_there_are_too_many() -> None:
+    machine = present("here")
+    for k in range(REMEMBERED - 1):
+        machine.handle(CompanionHere(f"c{k}", "h"), 1.0)
+        machine.handle(CompanionGone(f"c{k}"), 1.0)
+    assert len(machine.status()) == REMEMBERED
+    machine.handle(CompanionHere("one more", "h"), 1.0)
+    assert len(machine.status()) == REMEMBERED
+    assert "c0" not in machine.status()
+    assert "c1" in machine.status()
+
+
+def test_those_that_are_here_are_never_forgotten() -> None:
+    names = [f"c{k}" for k in range(REMEMBERED + 2)]
+    assert present(*names).present == set(names)
+
+
+def test_after_the_end_of_the_job_a_silent_end_is_no_trouble() -> None:
+    machine = present("eval")
+    machine.end("over")
+    machine.handle(CompanionGone("eval"), 10.0)
+    assert machine.handle(Tick(), 60.0) == []

@@ -129,7 +129,7 @@ class TestSuccession:
 
     def test_R9b_all_outside_are_over(self) -> None:
         decision = form(situation(asks("n"), Q1, lost={"a", "b"}, over={"a", "b"}))
-        assert decision == Form((member("n"),), rebuild=True, new_lineage=True)
+        assert decision == Form((member("n"),), rebuild=True, left=Q1)
 
     def test_R9b_lost_is_not_over(self) -> None:
         assert "a, b may still commit" in waits(situation(asks("n"), Q1, lost={"a", "b"}))
@@ -153,6 +153,17 @@ class TestSeveralLighthouses:
         assert isinstance(self.decide("ab"), Wait)
         assert isinstance(self.decide("ab", over={"c"}), Wait)
         assert isinstance(self.decide("ab", over={"c", "d"}), Form)
+
+    def test_half_at_a_standby_wait_for_proof_because_the_others_may_be_at_the_first_lighthouse(self) -> None:
+        decision = self.decide("ab", over={"c", "d"}, standby=True)
+        assert isinstance(decision, Wait)
+        assert decision.reason.endswith("waiting for them, or for proof that they have ended.")
+        assert isinstance(self.decide("ab", over={"c", "d"}, proven={"c", "d"}, standby=True), Form)
+
+    def test_it_says_what_half_wait_for(self) -> None:
+        decision = self.decide("ab")
+        assert isinstance(decision, Wait)
+        assert decision.reason.endswith("waiting for them, or for the end of their lease.")
 
     def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
         decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
@@ -227,7 +238,8 @@ def situations(draw: st.DrawFn) -> Situation:
     names = {c.member.replica_id for c in asked}
     return Situation(
         now=draw(st.floats(0, 10)),
-        cur=draw(st.none() | past),
+        cur=(cur := draw(st.none() | past)),
+        open=tuple(draw(st.lists(past, max_size=2))) if cur is not None else (),
         candidates=tuple(asked),
         lost=draw(some_names) - names,
         over=draw(some_names),

@@ -29,6 +29,7 @@ from torchft_x.core.messages import (
     Probed,
     Refuse,
     SendOver,
+    SendWaits,
 )
 from torchft_x.core.traits import Traits, describe
 from torchft_x.core.types import JoinReason, Life, State
@@ -138,6 +139,8 @@ class Player:
                 text = f"{head} {quorum.granted_through} to {' and '.join(to)}: {members}"
             case SendOver(sessions, quorum_id, lost, reason):
                 text = f"over {quorum_id} to sessions {_list(sessions)}, lost {_list(lost) or 'nobody'}: {reason}"
+            case SendWaits(sessions, reason, lease):
+                text = f"waits{' for a lease' if lease else ''}, to sessions {_list(sessions)}: {reason}"
             case Fence(session, by):
                 text = f"fence session {session} by {by}"
             case Refuse(sentence, session, call):

@@ -107,6 +107,33 @@ class TestAsking:
         assert s.arrive() == [AnswerQuorum((2, 1), s.quorum(), 120.0)]
         assert s.group.waiting == ""
 
+    def test_the_ranks_reduce_again_together_or_not_at_all(self) -> None:
+        """I2: one of them has left the step, or has nothing to reduce."""
+        for kept in ((True, True), (True, False), (False, False)):
+            s = Stage(2).training()
+            for rank, keeps in enumerate(kept):
+                s.ask(rank, reason=JoinReason.FAILED, keeps=keeps)
+            (answer,) = of(AnswerQuorum, s.arrive(8))
+            assert answer.again is all(kept), kept
+
+    def test_a_rank_that_asks_again_hears_about_that_too(self) -> None:
+        for keeps in (True, False):
+            s = Stage(2).training()
+            s.ask(0, reason=JoinReason.FAILED, keeps=True)
+            s.ask(1, reason=JoinReason.FAILED, keeps=True)
+            s.feed(CallGone(s.calls))
+            (answer,) = of(AnswerQuorum, s.arrive(8))
+            assert answer.again
+            (late,) = of(AnswerQuorum, s.ask(1, reason=JoinReason.FAILED, keeps=keeps))
+            assert late.again is keeps
+
+    def test_one_rank_that_reduces_after_backward_is_enough(self) -> None:
+        for late in ((False, False), (False, True)):
+            s = Stage(2)
+            s.ask(0, votes_late=late[0])
+            (join,) = joins(s.ask(1, votes_late=late[1]))
+            assert join.member.votes_late is any(late)
+
     def test_one_join_says_what_all_ranks_said(self) -> None:
         s = Stage(2)
         s.ask(0, handle="h0", suspects=("x", "b"), reason=JoinReason.NEW)
@@ -289,6 +316,51 @@ class TestGivingUp:
         s.feed(CallGone(1))
         assert s.arrive() == []
         assert s.ask() == [AnswerQuorum((2,), s.quorum(), 120.0)]
+
+    def test_also_when_the_session_breaks_after_it_came(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(CallGone(1))
+        s.arrive()
+        s.feed(SessionDown("gone"))
+        assert s.ask() == [AnswerQuorum((2,), s.quorum(), 120.0)]
+
+    def test_a_rank_that_stands_elsewhere_by_then_asks_for_another(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(CallGone(1))
+        s.arrive()
+        (join,) = joins(s.ask(state=State(5, 2)))  # it has loaded a checkpoint
+        assert join.member.state == State(5, 2)
+
+    def test_before_the_join_nothing_is_owed(self) -> None:
+        s = Stage(2).training()
+        s.ask(0, reason=JoinReason.FAILED)
+        s.feed(CallGone(3))
+        assert s.ask(0, reason=JoinReason.FAILED) == []  # quorum 7 is no answer to a failure in it
+        assert joins(s.ask(1))[0].reason is JoinReason.FAILED
+
+    def test_a_join_that_is_no_more_owes_nothing(self) -> None:
+        s = Stage().training()
+        s.ask(reason=JoinReason.FAILED)
+        s.feed(CallGone(2))
+        s.feed(SessionDown("gone"))
+        assert s.ask(reason=JoinReason.FAILED) == []
+        assert joins(s.feed(SessionUp()))[0].reason is JoinReason.FAILED
+
+    def test_the_lease_of_the_next_join_counts_from_its_own_sending(self) -> None:
+        s = Stage()
+        s.ask()
+        s.feed(CallGone(1))
+        s.feed(SessionDown("gone"))
+        s.now = 50.0
+        s.feed(SessionUp())
+        s.now = 60.0
+        s.ask()
+        assert of(AnswerQuorum, s.arrive())[0].lease_until == 180.0
+        s.now = 70.0
+        s.ask(reason=JoinReason.FAILED)
+        assert of(AnswerQuorum, s.arrive(8))[0].lease_until == 190.0
 
     def test_the_other_ranks_get_it_at_once(self) -> None:
         s = Stage(2)
@@ -498,6 +570,81 @@ class TestEnds:
 
     def test_a_tick_does_nothing(self) -> None:
         assert Stage().feed(Tick()) == []
+
+
+@pytest.mark.parametrize("keeps", [(True, True), (True, False), (False, True), (False, False)])
+def test_I2_all_ranks_reduce_again_or_none_does(keeps: tuple[bool, bool]) -> None:
+    s = Stage(2)
+    s.ask(0, keeps=keeps[0])
+    s.ask(1, keeps=keeps[1])
+    s.feed(CallGone(2))
+    (answer,) = of(AnswerQuorum, s.arrive())
+    assert answer.again is all(keeps)
+    for still in (True, False):
+        late = Stage(2)
+        late.ask(0, keeps=keeps[0])
+        late.ask(1, keeps=keeps[1])
+        late.feed(CallGone(2))
+        late.arrive()
+        (answer,) = of(AnswerQuorum, late.ask(1, keeps=still))
+        assert answer.again is (all(keeps) and still)
+
+
+def test_without_runs_on_it_asks_at_every_step_and_waits_for_the_answer() -> None:
+    s = Stage().training()
+    s.now = 100.0
+    assert s.feed(Tick()) == []
+    s.vote()
+    (join,) = joins(s.ask(state=State(1, 7)))
+    assert (join.number, join.step_seconds) == (0, 0.0)
+    assert s.feed(SessionDown("gone")) == []
+
+
+@pytest.mark.parametrize("reason", [JoinReason.FAILED, JoinReason.NEW, JoinReason.HEALED])
+def test_what_went_wrong_is_said_again_on_the_next_session(reason: JoinReason) -> None:
+    s = Stage().training()
+    s.ask(reason=reason)
+    s.now = 500.0  # the lease has ended, too
+    assert joins(s.feed(SessionUp()))[0].reason is reason
+
+
+def test_who_declares_nothing_sends_nothing() -> None:
+    assert joins(Stage().ask(traits=Traits()))[0].traits is None
+
+
+def test_after_the_end_nothing_is_asked_on_a_new_session() -> None:
+    s = Stage(2)
+    s.ask(0)
+    s.ask(1)
+    s.feed(FencedArrived("g:2"))
+    assert s.group.waiting == ""
+    assert s.feed(SessionUp()) == []
+
+
+def test_what_it_waits_for_is_said() -> None:
+    s = Stage(connected=False)
+    s.ask()
+    assert s.group.waiting == "the lighthouse has not answered the join: no session to the lighthouse yet."
+    s.feed(SessionUp())
+    assert s.group.waiting == "the lighthouse has not answered the join; its status says what it waits for."
+    s.feed(SessionDown("it was refused"))
+    assert s.group.waiting == "the lighthouse has not answered the join: it was refused."
+
+
+def test_after_the_end_no_quorum_is_taken() -> None:
+    s = Stage()
+    s.ask()
+    s.feed(FencedArrived("g:2"))
+    (note,) = s.arrive()
+    assert isinstance(note, Note)
+    assert note.event == "stale_quorum"
+    assert s.group.quorum is None
+
+
+def test_a_peers_client_that_never_had_a_quorum_has_no_lease_to_lose() -> None:
+    s = Stage()
+    s.now = 500.0
+    assert s.vote(quorum_id=0) == [AnswerVote((1,), True, "")]
 
 
 @pytest.mark.parametrize(("field", "value"), [("world_size", 0), ("replica_id", "")])

@@ -53,6 +53,35 @@ class TestFirstQuorum:
         [(session, _)] = refusals(s.join("9:x", traits=A))
         assert session == s.sessions["10:x"]
 
+    def test_at_the_same_instant_groups_without_a_number_come_last(self) -> None:
+        s = Scene(min_replicas=3)
+        for name in ("alpha:x", "7:x"):
+            s.hello(name)
+        s.join("alpha:x", traits=B)
+        [(session, sentence)] = refusals(s.join("7:x", traits=A))
+        assert session == s.sessions["alpha:x"]
+        assert sentence.startswith("Group alpha (host alpha-x) can't train with group 7 (host 7-x): ")
+
+    def test_one_that_fits_some_is_compared_with_all(self) -> None:
+        s = Scene(min_replicas=4)
+        for name in ("0:x", "1:x", "2:x"):
+            s.hello(name)
+        s.join("0:x", traits=A)
+        assert refusals(s.join("1:x", traits=Traits((DATA,)))) == []
+        assert [session for session, _ in refusals(s.join("2:x", traits=B))] == [s.sessions["2:x"]]
+
+    def test_a_difference_is_not_forgotten_when_a_third_fits_both(self) -> None:
+        s = Scene(min_replicas=4)
+        s.hello("0:x")
+        s.join("0:x", traits=A)
+        s.wait(6.0)
+        s.hello("1:x")
+        s.join("1:x", traits=B)
+        s.hello("2:x")
+        assert refusals(s.join("2:x", traits=Traits((DATA,)))) == []
+        s.hello("0:x")
+        assert [session for session, _ in refusals(s.join("0:x"))] == [s.sessions["1:x"]]
+
     def test_a_member_that_was_silent_meanwhile_is_compared_when_it_speaks_again(self) -> None:
         s = Scene(min_replicas=2)
         s.hello("0:x")
@@ -148,6 +177,25 @@ class TestRunningQuorum:
         assert "has changed within one life: its model has w (2,) where its former one has w (1,)" in sentence
         assert issued(s.join("1:x", state)) == [["1:x"]]
 
+    def test_who_trains_is_refused_when_it_asks_and_not_before(self) -> None:
+        s = Scene(min_replicas=2)
+        s.hello("0:x")
+        s.hello("1:x")
+        s.join("0:x")
+        assert issued(s.join("1:x", traits=A)) == [["0:x", "1:x"]]
+        state = s.committed()
+        assert refusals(s.join("0:x", state, traits=B)) == []  # the lower group counts, and group 1 still trains
+        assert [session for session, _ in refusals(s.join("1:x", state))] == [s.sessions["1:x"]]
+
+    def test_among_those_who_train_it_does_not_matter_who_asks_first(self) -> None:
+        s = Scene(min_replicas=2)
+        s.start("0:x", "1:x")
+        s.now = 1.0
+        state = s.committed()
+        s.join("1:x", state, traits=A)
+        s.now = 2.0
+        assert [session for session, _ in refusals(s.join("0:x", state, traits=B))] == [s.sessions["1:x"]]
+
     def test_more_may_be_declared_later(self) -> None:
         s = pair()
         more = Traits((*A.items, DATA))
@@ -186,6 +234,25 @@ def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
     assert refusals(s.join("3:x", traits=A)) == []
     assert not likeness._differ
     assert len(likeness._kinds) == 2
+
+
+def test_what_hundreds_say_alike_is_kept_once() -> None:
+    s = Scene(min_replicas=9)
+    for n in range(3):
+        s.hello(f"{n}:x")
+        s.join(f"{n}:x", traits=Traits((replace(A.items[0]),)))
+    assert len(s.lighthouse._likeness._kinds) == 1
+    assert len({id(r.traits) for r in s.lighthouse._roll}) == 1
+
+
+def test_a_group_is_called_by_its_name() -> None:
+    s = Scene(min_replicas=9)
+    for name in ("group_a:x", ":x"):
+        s.hello(name)
+    s.join("group_a:x", traits=A)
+    s.now = 1.0
+    [(_, sentence)] = refusals(s.join(":x", traits=B, address="nowhere"))
+    assert sentence.startswith(":x can't train with group_a (host group_a-x): ")
 
 
 def test_an_address_that_is_none_gives_no_host() -> None:

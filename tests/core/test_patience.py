@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.scene import Scene, issued
+from tests.core.scene import Scene, issued, of
 from torchft_x.core import lighthouse
+from torchft_x.core.messages import Refuse
+from torchft_x.core.types import JoinReason
 
 
 class Asked(Exception):
@@ -45,6 +47,44 @@ def test_first_quorum_while_others_are_alive_or_announced(monkeypatch: pytest.Mo
         s.heard("a")
     s.now = 2.0
     assert issued(s.heard("a")) == [["a", "b"]]
+
+
+def test_half_of_those_alive_even_after_the_join_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(join_timeout=0.5)
+    s.hello("a")
+    s.hello("b")
+    forbid(monkeypatch)
+    s.join("a")
+    s.now = 2.0
+    s.heard("a")
+
+
+def test_most_of_those_alive_before_the_join_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(join_timeout=2.0)
+    for name in "abc":
+        s.hello(name)
+    with monkeypatch.context() as m:
+        forbid(m)
+        s.join("a")
+        s.join("b")
+        s.now = 1.9
+        s.heard("a")
+    s.now = 2.0
+    assert issued(s.heard("a")) == [["a", "b"]]
+
+
+def test_it_is_one_that_may_still_commit_who_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(boot_id="another host")
+    s.start("a", "b")
+    s.kill("a")
+    s.kill("b")
+    s.exited("b")
+    s.hello("c")
+    s.join("c")  # a is the one
+    forbid(monkeypatch)
+    s.hello("d")
+    s.join("d")
+    s.heard("c")
 
 
 def test_newcomers_while_all_members_are_gone_but_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +126,15 @@ def test_a_member_that_asks_after_all_ends_the_wait() -> None:
     s.join("c")
     s.hello("a")
     assert issued(s.join("a")) == [["a", "c"]]
+
+
+def test_a_newcomer_ends_a_wait_for_enough_whoever_else_may_still_commit() -> None:
+    """The one that carries on is here; nobody has to wait for the lease of the other."""
+    s = Scene(min_replicas=2, boot_id="another host")
+    s.start("a", "b")
+    s.join_all("a", "b", state=s.committed())
+    s.kill("b")
+    s.join("a", s.committed(), JoinReason.FAILED)
+    assert of(Refuse, s.unary("theirs", 1))  # it would have to heal across the libraries, and was the second
+    s.hello("c")
+    assert issued(s.join("c")) == [["a", "c"]]

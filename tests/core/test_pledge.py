@@ -14,6 +14,7 @@ from torchft_x.core.messages import (
     Ask,
     CallGone,
     Crossed,
+    FailCalls,
     GroupEffect,
     OverArrived,
     QuorumArrived,
@@ -176,6 +177,162 @@ def test_R4_nothing_is_committed_after_the_join() -> None:
     assert not answer.commit
 
 
+def test_R4_nor_after_a_join_that_came_before_the_outcome() -> None:
+    s = Stage()
+    s.vote()
+    s.ask(reason=JoinReason.FAILED)
+    (answer,) = s.cross()
+    assert answer == AnswerVote((s.calls,), False, "the group has asked for the next quorum.")
+    assert s.group.state == T
+
+
+def digest_of(s: Stage) -> int:
+    """What the group says once rank 1 has voted, too."""
+    (prepared,) = of(AnswerPrepared, s.vote(1, digest=2))
+    assert prepared.vote is not None
+    assert prepared.vote == CrossVote(True, 7, 5, prepared.vote.digest, 2)
+    return prepared.vote.digest
+
+
+class TestDigest:
+    """One for all ranks, made of the votes that count."""
+
+    def plain(self) -> Stage:
+        s = Stage(2)
+        s.vote(0, digest=1)
+        return s
+
+    def test_it_has_64_bits_and_depends_on_every_rank(self) -> None:
+        other = Stage(2)
+        other.vote(0, digest=3)
+        digests = {digest_of(self.plain()), digest_of(other)}
+        assert len(digests) == 2
+        assert all(0 < d < 1 << 64 for d in digests)
+
+    @pytest.mark.parametrize(("step", "quorum_id"), [(4, 6), (9, 7), (9, 6)])
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_refused_vote_leaves_no_trace(self, rank: int, step: int, quorum_id: int) -> None:
+        s = self.plain()
+        (refused,) = s.feed(Vote(90, rank, step, quorum_id, True, 55, 2))
+        assert isinstance(refused, AnswerVote)
+        assert not refused.commit
+        assert digest_of(s) == digest_of(self.plain())
+
+    def test_the_older_call_of_a_rank_that_votes_twice_is_told(self) -> None:
+        s = self.plain()
+        (failed,) = s.vote(0, digest=7)
+        assert isinstance(failed, FailCalls)
+        assert digest_of(s) != digest_of(self.plain())
+
+
+class TestGone:
+    """A rank whose call has ended can't learn the outcome."""
+
+    def test_in_the_first_round(self) -> None:
+        s = Stage(2)
+        s.vote(0)
+        s.feed(CallGone(s.calls))
+        assert s.vote(1) == []
+
+    def test_in_the_second(self) -> None:
+        s = Stage(2)
+        s.vote(0)
+        s.vote(1)
+        s.cross(0)
+        s.feed(CallGone(s.calls))
+        assert s.cross(1) == []
+
+
+def test_the_outcome_between_groups_is_about_the_step_the_ranks_have_voted_on() -> None:
+    s = Stage(2)
+    s.vote(0)
+    (early,) = s.cross(0)  # rank 1 has not said yet that it holds the result
+    assert isinstance(early, AnswerVote)
+    assert not early.commit
+    s.vote(1)
+    (other,) = s.feed(Crossed(90, 0, 5, 7, True))
+    assert other == AnswerVote(
+        (90,), False, "group rank 0 has voted between groups on step 5, which the group has not."
+    )
+    assert s.cross(0) == []
+    assert of(AnswerVote, s.cross(1))[0].commit
+
+
+def test_after_a_complete_no_another_step_is_refused_without_a_say_between_groups() -> None:
+    s = Stage()
+    (said,) = s.vote(ok=False)
+    assert isinstance(said, AnswerPrepared)
+    (refused,) = s.feed(Vote(90, 0, 3, 7, True, 9, 2))
+    assert isinstance(refused, AnswerVote)
+    assert "votes on step 3" in refused.reason
+
+
+def test_a_rank_that_is_late_for_a_ballot_that_was_given_up_has_nothing_to_say_between_groups() -> None:
+    """Not all ranks have voted, so somebody's collectives may be broken: the others must not wait for a row."""
+    s = Stage(3)
+    s.vote(0)
+    s.calls += 1
+    (told,) = s.feed(Ask(s.calls, 1, T, reason=JoinReason.FAILED))
+    assert isinstance(told, AnswerVote)
+    (late,) = s.vote(2)
+    assert late == AnswerVote((s.calls,), False, "group rank 1 asked for a new quorum instead of voting.")
+
+
+def test_before_the_first_quorum_there_is_nothing_to_vote_on() -> None:
+    group = Group(GroupConfig(replica_id=NAME, address="", store_address="", commit_vote=True), 0.0)
+    (answer,) = group.handle(Vote(1, 0, 0, 7, True), 0.0)
+    assert answer == AnswerVote((1,), False, "group rank 0 votes in quorum 7, but the group holds no quorum.")
+
+
+class TestCarried:
+    """The quorums a group was a carrier of since it came to its state: proof of what was not committed there (R14)."""
+
+    def join(self, s: Stage, state: State = T) -> Member:
+        join = s.ask(state, reason=JoinReason.FAILED)
+        assert join is not None
+        return join
+
+    def test_a_commit_begins_anew(self) -> None:
+        s = Stage()
+        self.join(s)
+        s.arrive(8, member(NAME, T, carried=(7,)), member("h:1", T, carried=(7,)))
+        s.calls += 1
+        s.feed(Vote(s.calls, 0, 4, 8, True, 9, 2))
+        s.calls += 1
+        (answer,) = s.feed(Crossed(s.calls, 0, 4, 8, True))
+        assert answer == AnswerVote((s.calls,), True, "")
+        assert self.join(s, State(5, 8)).carried == (8,)
+
+    def test_a_commit_that_comes_late_begins_anew(self) -> None:
+        s, held = undecided()
+        s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7)))
+        assert self.join(s, State(5, 7)).carried == (8,)
+
+    def test_a_healer_carries_nothing(self) -> None:
+        s = Stage(own=State(1, 1))
+        assert self.join(s, State(1, 1)).carried == ()
+
+    def test_whoever_came_to_another_state_proves_nothing_and_holds_nothing(self) -> None:
+        s = Stage()
+        s.vote()
+        assert self.join(s, State(9, 9)).carried == ()
+        s = Stage()
+        s.vote()
+        assert self.join(s, State(9, 9)).prepared is None  # a checkpoint was loaded
+
+    def test_without_the_vote_between_groups_nothing_can_be_proven(self) -> None:
+        config = GroupConfig(replica_id=NAME, address="", store_address="", library=OURS)
+        group = Group(config, 0.0)
+        sent: list[SendJoin] = []
+        for event in (
+            SessionUp(), Ask(1, 0, T), QuorumArrived(quorum(member(NAME, T), member("h:1", T), id=7)),
+            Ask(2, 0, T, reason=JoinReason.FAILED), QuorumArrived(quorum(member(NAME, T), member("h:1", T), id=8)),
+            Vote(3, 0, 4, 8, True), Ask(4, 0, State(5, 8)),
+        ):  # fmt: skip
+            sent += of(SendJoin, group.handle(event, 0.0))
+        assert [j.member.carried for j in sent] == [(), (), ()]
+
+
 def undecided() -> tuple[Stage, Prepared]:
     s = Stage()
     s.vote()
@@ -284,3 +441,28 @@ def test_a_vote_for_another_quorum_changes_nothing() -> None:
     assert not answer.commit
     (prepared,) = s.vote()
     assert isinstance(prepared, AnswerPrepared)
+
+
+def test_with_a_peers_client_nobody_votes_between_groups() -> None:
+    """It knows nothing of that all-reduce, and gloo matches them by order."""
+    s = Stage()
+    s.ask()
+    s.arrive(8, member(NAME, T), member("p:1", T, library=""))
+    s.calls += 1
+    (answer,) = s.feed(Vote(s.calls, 0, 4, 8, True, 9, 2))
+    assert answer == AnswerVote((s.calls,), True, "")
+
+
+def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
+    s = Stage()
+    s.vote()
+    held = Prepared(7, 5, 9)
+    s.calls += 1
+    s.feed(Ask(s.calls, 0, T, torn=True, reason=JoinReason.FAILED))
+    answer = s.arrive(
+        8,
+        member(NAME, T, prepared=held, carried=(7,), torn=True),
+        member("h:1", T, prepared=held, carried=(7,)),
+    )
+    assert answer.quorum.settled.adopted == held
+    assert answer.commit is None

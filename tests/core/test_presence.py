@@ -26,3 +26,12 @@ def test_absent(events: list[tuple[str, str, bool]]) -> None:
         groups = {group_of(r) for r in here} | {str(group_number(r)) for r in here}
         assert presence.absent == {g for g in announced if g not in groups}
         assert presence.announced == announced
+
+
+def test_a_member_that_comes_and_goes_and_comes_again() -> None:
+    presence = Presence()
+    presence.announce("train_0", True)
+    for here in (True, False, True, False):
+        presence.recount("train_0:a", here)
+        presence.recount("train_0:a", here)  # says nothing new
+        assert presence.absent == (set() if here else {"train_0"})

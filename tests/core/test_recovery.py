@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
-from torchft_x.core.recovery import Plan, WorldSizeMode, participation, plan
+from torchft_x.core.recovery import Plan, WorldSizeMode, later, participation, plan, stranded
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -73,6 +75,15 @@ def test_without_init_sync_those_behind_still_heal() -> None:
     assert plan(of_steps(0, 2), "r0", 0, init_sync=False).source_rank == 1
 
 
+def test_I1_before_the_first_commit_every_quorum_names_its_own_snapshot() -> None:
+    """r1 offers its weights in quorum 20, copies r0's in quorum 21, and is the primary of quorum 22: what it offered in
+    quorum 20 is of the same step, and not what the others start from."""
+    fresh = [plan(replace(of_steps(0, 0), id=id), name, 0).snapshot for id in (20, 22) for name in ("r0", "r1")]
+    assert fresh == [State(0, 20), State(0, 20), State(0, 22), State(0, 22)]
+    later_on = quorum(member("a", State(4, 9)), member("b"), id=30)
+    assert {plan(later_on, name, 0).snapshot for name in "ab"} == {State(4, 9)}
+
+
 def test_ids_failures_and_handles_are_handed_on() -> None:
     q = quorum(
         member("a", commit_failures=1, handles=("a0", "a1")),
@@ -123,6 +134,39 @@ def test_all_torn_is_the_end_with_a_sentence() -> None:
 def test_a_stranger_is_told_so() -> None:
     with pytest.raises(ConfigError, match="x is not a member of quorum 7"):
         plan(of_steps(1, 1), "x", 0)
+
+
+def test_a_later_step_of_the_same_quorum_begins_at_its_own_state() -> None:
+    q = of_steps(0, 0)
+    later = plan(q, "r1", 0, base=State(3, q.id))
+    assert later.top == State(3, q.id)
+    assert not later.heal  # it is not the first step any more, so nobody starts from another one's weights
+    assert plan(q, "r1", 0).top == State()
+
+
+@pytest.mark.parametrize("own", ["r0", "r1", "r2"])
+@pytest.mark.parametrize("group_rank", [0, 1])
+def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank: int) -> None:
+    q, base = of_steps(0, 0, 0), State(3, 7)
+    assert later(plan(q, own, group_rank), base) == plan(q, own, group_rank, base=base)
+
+
+class TestStranded:
+    """Whoever could heal from the other library only."""
+
+    def test_ours_that_committed_the_same_step_elsewhere(self) -> None:
+        """A peer's client compares steps only; we don't."""
+        ours, theirs = member("ours", State(3, 1)), member("theirs", State(3, 2), library="")
+        [(who, sentence)] = stranded((ours, theirs))
+        assert who == ours
+        assert "ours (torchft_x) would have to fetch step 3 (quorum 2) from theirs (torchft)" in sentence
+        newer = replace(ours, state=State(3, 9))
+        assert stranded((newer, theirs)) == []  # for a peer's client there is nothing to heal
+
+    def test_nobody_where_nobody_holds_a_complete_state(self) -> None:
+        """Then healing is no question of libraries, and `plan` says what is wrong."""
+        torn = (member("ours", State(3, 1), torn=True), member("theirs", State(3, 1), torn=True, library=""))
+        assert stranded(torn) == []
 
 
 class TestLibraries:

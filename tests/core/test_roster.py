@@ -255,6 +255,75 @@ def test_the_silent_end_of_a_companion_is_a_note_only() -> None:
     assert roster.verdict is None
 
 
+def test_the_end_of_a_life_that_is_no_more_the_newest_says_nothing() -> None:
+    roster = training(2)
+    roster.handle(LifeStarted("1", 1, "L1b"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0", "L1b"})), 6.0)
+    assert roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 7.0) == []
+    assert roster.status()["1"]["state"] == "running"
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []  # group 1 trains with it and finishes by itself
+
+
+def test_a_group_that_finishes_without_ever_having_a_life_stops_nobody() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1")))
+    roster.handle(SupervisorHere("0", "host0"), 0.0)
+    roster.handle(SupervisorHere("1", "host1"), 0.0)
+    assert roster.status()["0"] == {"state": "starting", "host": "host0", "attempt": 0, "trouble": ""}
+    assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []
+
+
+def test_a_group_that_gave_up_has_not_done_the_jobs_work() -> None:
+    roster = training(3)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    assert roster.status()["0"]["state"] == "failed"
+
+
+def test_a_group_that_was_told_to_stop_has_not_done_the_jobs_work() -> None:
+    """0 and 1 train; 2 and 3 were started again and met without them."""
+    roster = training(4)
+    for n in ("2", "3"):
+        roster.handle(LifeStarted(n, 1, f"L{n}b"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0", "L1"})), 6.0)
+    roster.handle(QuorumIssued(frozenset({"L2b", "L3b"})), 6.0)
+    roster.handle(SupervisorGone("3"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("2", 0, FINISHED)]
+    assert roster.handle(SupervisorFinished("2", 0, FINISHED), 10.5) == []
+    assert roster.handle(SupervisorHere("3", "host3"), 11.0) == [TellStop("3", 0, FINISHED)]
+
+
+def test_who_is_away_when_the_job_is_finished_is_told_on_its_return() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
+    roster.handle(SupervisorGone("1"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(SupervisorHere("1", "host1"), 11.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_after_the_verdict_nobody_is_told_anything_else() -> None:
+    roster = training(3, min_replicas=3)
+    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 10.0)
+    assert [(s.group, s.code) for s in stops(effects)] == [("0", 1), ("2", 1)]
+    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == []
+    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
+
+
+def test_who_has_come_once_has_the_grace_of_those_who_go() -> None:
+    roster = training(2, arrive_timeout=30.0, gone_grace=3.0)
+    assert roster.handle(SupervisorGone("1"), 100.0) == []
+    assert roster.handle(Tick(), 102.0) == []
+
+
+def test_a_group_that_comes_back_after_the_verdict_hears_its_own_end() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(SupervisorFinished("1", 3, "crash loop"), 11.0)
+    assert roster.verdict is not None
+    (stop,) = roster.handle(SupervisorHere("0", "host0"), 12.0)
+    assert stop == TellStop("0", 0, "group 0 has finished already, with code 0")
+
+
 def test_status_tells_each_group() -> None:
     roster = training(3)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)
@@ -280,6 +349,20 @@ def test_status_tells_each_group() -> None:
 def test_config_errors_name_the_field(options: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         RosterConfig(**options)
+
+
+def test_a_job_without_groups_is_told_so() -> None:
+    with pytest.raises(ConfigError, match="at least one group"):
+        RosterConfig(groups=())
+
+
+def test_a_grace_below_a_second_is_one() -> None:
+    roster = training(2, gone_grace=0.5)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(Tick(), 10.4) == []
+    (note,) = roster.handle(Tick(), 10.5)
+    assert isinstance(note, Note)
+    assert note.text == "Group 1 is lost: its supervisor on host1 is gone without a word."
 
 
 # --- groups over several nodes -----------------------------------------------------------------------------------------
@@ -322,6 +405,28 @@ def test_a_lost_group_is_back_when_all_its_nodes_are() -> None:
     (note,) = roster.handle(SupervisorHere("a", "host8", 1, 2), 15.0)
     assert isinstance(note, Note)
     assert roster.status()["a"]["state"] == "running"
+
+
+def test_a_lost_group_is_back_when_its_last_node_is_although_another_one_is_done() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("a", 0, "", 0), 10.0)
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    roster.handle(SupervisorGone("a", 1), 20.0)
+    assert roster.handle(Tick(), 22.9) == []  # within the grace, and node 0 is done
+    (note,) = roster.handle(Tick(), 23.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 on host1 is gone without a word."
+    (note,) = roster.handle(SupervisorHere("a", "host8", 1, 2), 24.0)
+    assert isinstance(note, Note)
+    assert note.event == "joined"
+
+
+def test_the_first_node_is_node_0() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 0 on host0 is gone without a word."
 
 
 def test_a_node_that_never_comes_is_named() -> None:

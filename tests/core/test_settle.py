@@ -58,12 +58,24 @@ def test_the_newest_that_nobody_denies() -> None:
     assert settled(a, b, c) == (T, ["a", "b", "c"], None, [])
 
 
+def test_of_two_that_nobody_denies_the_newer_one() -> None:
+    older, newer = Prepared(11, 5, 1), Prepared(13, 5, 2)
+    a, b = at("a", prepared=older, carried=(11,)), at("b", prepared=newer, carried=(13,))
+    assert settled(a, b) == (newer.state, ["b"], newer, [])
+
+
 def test_a_denial_is_remembered_over_quorums() -> None:
     assert settled(at("a", prepared=RESULT), at("b", carried=(11, 12, 13)))[2] is None
 
 
 def test_different_bits_were_never_committed() -> None:
     assert settled(at("a", prepared=RESULT), at("b", prepared=Prepared(11, 5, 78)))[:3] == (T, ["a", "b"], None)
+
+
+def test_one_step_behind_with_nothing_prepared_is_not_late() -> None:
+    committed = RESULT.state
+    members = at("a", committed, carried=()), at("b", prepared=RESULT), at("c")
+    assert settled(*members) == (committed, ["a", "b"], None, ["b:1"])
 
 
 def test_late_is_for_the_very_result_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.step import Phase, Step, over_error
+from torchft_x.core.step import LocalVote, Phase, Step, over_error
 from torchft_x.core.types import JoinReason, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
@@ -104,6 +104,23 @@ def test_over_may_come_before_the_quorum_itself() -> None:
     assert step.error is BOOM
 
 
+def test_the_newest_word_that_a_quorum_is_over_is_kept_and_of_that_the_first() -> None:
+    for known in ((Q + 1, Q), (Q, Q + 1), (Q + 1, Q + 1)):
+        step = Step(min_replica_size=1)
+        step.ask()
+        errors = [CollectiveError(f"{n}: {quorum_id}") for n, quorum_id in enumerate(known)]
+        for quorum_id, error in zip(known, errors, strict=True):
+            step.over(quorum_id, error)
+        step.begin(Q + 1, State(), 0, 2)
+        assert step.error is errors[known.index(Q + 1)]
+
+
+def test_who_is_lost_is_said_as_far_as_it_is_known() -> None:
+    text = "quorum 7 is over: lost a member (it left); the next quorum goes on without it."
+    assert str(over_error(Q, (), "it left")) == text
+    assert "lost a:1, b:1 (" in str(over_error(Q, ("a:1", "b:1"), "it left"))
+
+
 def test_an_old_over_does_not_touch_the_next_quorum() -> None:
     step = running()
     step.over(Q, BOOM)
@@ -169,6 +186,23 @@ def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
     assert step.vote().ok
 
 
+def test_what_is_missing_is_said_on_both_sides() -> None:
+    errored = running(top=State(5, 3)).vote().errored
+    assert (
+        str(errored)
+        == "this rank holds step 0 (quorum 0) while quorum 7 stands at step 5 (quorum 3); it has to heal first."
+    )
+
+
+def test_torn_it_stays_until_a_heal_is_whole() -> None:
+    step = running(top=State(5, 3))
+    step.heal_failed(BOOM, torn=True)
+    step.vote()
+    step.settle(False)
+    running(step, quorum=Q + 1, top=State(5, 3)).heal_failed(BOOM, torn=False)
+    assert step.torn
+
+
 def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
     counted = running(top=State())
     assert counted.heal_failed(BOOM, torn=False)
@@ -196,6 +230,44 @@ def test_a_no_from_elsewhere_in_the_group_breaks_the_quorum() -> None:
     assert step.vote().ok
     assert "rank 1 said no" in step.settle(False, "rank 1 said no").reason
     assert step.ask().reason is JoinReason.FAILED
+
+
+def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() -> None:
+    step = running()
+    assert step.vote().ok
+    out = step.settle(False)
+    assert (out.committed, out.undecided, out.step, out.quorum_id, out.participants) == (False, False, 0, Q, 2)
+    assert out.reason == "another rank of the group voted no"
+    assert (step.state, step.batches_committed) == (State(), 0)
+
+
+def test_while_it_asks_no_quorum_is_in_hand() -> None:
+    step = Step(min_replica_size=1)
+    assert (step.quorum_id, step.rank, step.size) == (0, None, 0)
+    running(step)
+    assert (step.quorum_id, step.rank, step.size) == (Q, 0, 2)
+    step.ask()
+    assert (step.quorum_id, step.rank, step.size) == (0, None, 0)
+    assert not step.fail(BOOM, quorum_id=Q)
+
+
+def test_an_ask_that_was_not_answered_gives_its_reason_again() -> None:
+    step = running()
+    step.fail(BOOM)
+    step.vote()
+    step.settle(False)
+    assert step.ask().reason is JoinReason.FAILED
+    step.unanswered()
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_who_never_had_a_quorum_has_failed_nobody() -> None:
+    step = Step(min_replica_size=1)
+    step.fail(BOOM)
+    assert step.ask().reason is JoinReason.NEW
+    step.fail(BOOM)
+    step.unanswered()
+    assert step.ask().reason is JoinReason.NEW
 
 
 def test_an_abandoned_step_releases_the_others() -> None:
@@ -226,6 +298,30 @@ def test_verbs_out_of_place_change_nothing() -> None:
     with pytest.raises(StepError, match="being voted on"):
         step.ask()
     assert step.phase is Phase.VOTING
+
+
+def test_each_verb_has_its_phase() -> None:
+    idle, asking, voting = Step(min_replica_size=1), Step(min_replica_size=1), running()
+    asking.ask()
+    voting.vote()
+    verbs = {
+        "running": (
+            lambda s: s.drop(LocalVote(0, Q, True, True, None), "x"),
+            lambda s: s.redo(State()),
+            lambda s: s.healed(State(), 0),
+            lambda s: s.heal_failed(BOOM, torn=True),
+        ),
+        "voting": (lambda s: s.settle(False), lambda s: s.unknown()),
+        "asking": (lambda s: s.unanswered(), lambda s: s.begin(Q, State(), 0, 1)),
+    }
+    places = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
+    for phase, calls in verbs.items():
+        for name, step in places.items():
+            for call in calls if name != phase else ():
+                before = repr(step)
+                with pytest.raises(StepError, match=f"this needs the phase '{phase}'"):
+                    call(step)
+                assert repr(step) == before
 
 
 def test_a_commit_against_our_vote_is_an_error() -> None:
@@ -299,6 +395,14 @@ class TestUndecided:
         assert not s.redo(State(3, 2))  # it has to heal first
         assert not s.redo(None)
 
+    def test_redo_starts_anew_with_a_heal(self) -> None:
+        s = Step(min_replica_size=1, max_redo=1)
+        s.restore(State(4, 3), 0)
+        assert running(s, quorum=5).redo(State(4, 3))
+        assert not running(s, quorum=6).redo(State(4, 3))
+        running(s, quorum=7, top=State(5, 6)).healed(State(5, 6), 0)
+        assert running(s, quorum=8).redo(State(5, 6))
+
     def test_redo_has_an_end_and_starts_anew_with_a_commit(self) -> None:
         s = Step(min_replica_size=1, max_redo=2)
         s.restore(State(4, 3), 0)
@@ -316,3 +420,68 @@ class TestUndecided:
         s.ask()
         s.begin(10, State(5, 9), 0, 1)
         assert s.redo(State(5, 9))
+
+    def test_an_undecided_step_may_be_dropped(self) -> None:
+        s = Step(min_replica_size=1, max_retries=0)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        s.ask()
+        s.begin(8, State(), 0, 1)
+        outcome = s.drop(vote, "nobody has it")
+        assert (outcome.committed, outcome.reason, s.commit_failures) == (False, "nobody has it", 1)
+        assert "nobody has it" in outcome.give_up
+        assert s.vote().ok  # the quorum in hand is the next step's
+
+    def test_a_result_that_is_forsaken_needs_a_heal(self) -> None:
+        s = self.held()
+        s.forsake()
+        assert s.torn
+
+    def test_after_a_drop_the_next_step_may_be_reduced_again_as_often_as_any(self) -> None:
+        s = Step(min_replica_size=1, max_redo=1)
+        s.restore(State(4, 3), 0)
+        assert running(s, quorum=5).redo(State(4, 3))
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        running(s, quorum=6).drop(vote, "nobody has it")
+        assert s.redo(State(4, 3))
+        assert not s.redo(State(4, 3))
+
+    def test_what_was_no_good_is_dropped_for_its_own_reason(self) -> None:
+        s = running()
+        s.fail(BOOM)
+        vote = s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        ended = s.begin(8, State(), 0, 1)
+        assert ended is not None
+        assert not ended.committed  # nobody has asked for it, so that it is no trouble
+        assert s.drop(vote, "nobody has it").reason == "boom"
+
+    def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
+        nothing = Step(min_replica_size=1)
+        nothing.forsake()
+        assert not nothing.torn
+        bad = running()
+        bad.fail(BOOM)
+        bad.vote()
+        bad.settle(False, undecided=True)
+        bad.forsake()
+        assert not bad.torn
+        torn = running(top=State(5, 3))
+        torn.heal_failed(BOOM, torn=True)
+        torn.forsake()
+        assert torn.torn
+
+    def test_a_result_that_was_no_good_is_never_committed(self) -> None:
+        s = Step(min_replica_size=1)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        s.fail(RuntimeError("x"), 7)
+        s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        with pytest.raises(StepError, match="against this rank's vote"):
+            s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))

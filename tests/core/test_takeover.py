@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,10 +77,19 @@ def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
 
 def test_R8a_who_has_not_received_it_vouches_too() -> None:
     """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
-    assert start(fresh(reports={"b": report(OLD), "c": report(NEW)})) == Adopt(NEW)
+    assert start(fresh(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
     assert start(fresh(reports={"b": report(NEW), "c": Report(None, lease_valid=False)})) == Adopt(NEW)
     assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
     assert start(fresh(reports={"b": Report(None, lease_valid=False)})) == Start()
+
+
+def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
+    """Of quorum 10, which b holds, a is not here: another lighthouse may have let a follow it, and b never heard of it."""
+    assert isinstance(start(fresh(reports={"b": report(OLD), "c": report(NEW)})), Wait)
+    before = quorum(member("z"), member("a"), id=9)
+    told = {"a": report(before), "b": report(OLD), "c": report(NEW)}
+    assert isinstance(start(fresh(reports=told)), Wait)
+    assert start(fresh(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
 
 
 def test_R8a_a_peers_client_need_not_report() -> None:
@@ -116,6 +126,46 @@ def test_with_a_standby_about_most_of_the_members_are_enough_after_a_restart() -
     reports = {"a": report(P3), "b": report(P3)}
     assert isinstance(start(fresh(reports=reports)), Wait)
     assert start(fresh(reports=reports, majority=True)) == Adopt(P3)
+
+
+def heard(*said: tuple[str, Any], lease_left: float = 60.0, **config: Any) -> Takeover:
+    """These members have reported these quorums, in this order, to a lighthouse that was started at 100."""
+    takeover = Takeover(LighthouseConfig(**{"lease": 20.0, "lease_margin": 1.0, **config}), 100.0)
+    for replica_id, quorum_ in said:
+        takeover.hear(Hello(1, replica_id, quorum=quorum_, lease_left=lease_left, granted_through=len(replica_id)))
+    return takeover
+
+
+def test_a_lease_vouches_while_anything_is_left_of_it() -> None:
+    everybody = (("a", OLD), ("b", OLD))
+    assert heard(*everybody, lease_left=0.1).decide(100.0) == Adopt(OLD)
+    assert isinstance(heard(*everybody, lease_left=0.0).decide(100.0), Wait)
+
+
+def test_while_somebody_is_missing_nobody_has_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = [heard(("a", OLD)), heard(("a", OLD), ("b", NEW)), heard(("a", OLD), ("x", None))]
+    complete = [heard(("a", OLD), ("b", OLD)), heard(("b", NEW), ("c", NEW))]
+    monkeypatch.setattr(Takeover, "decide", None)  # can't be called
+    assert [t.lasts(100.0) for t in missing] == [True] * 3
+    assert [t.lasts(221.0) for t in missing] == [False] * 3  # every lease from before is over
+    assert [t.lasts(100.0) for t in complete] == [False] * 2
+
+
+def test_a_member_that_takes_back_what_it_reported() -> None:
+    takeover = heard(("a", OLD), ("b", NEW))
+    assert takeover.lasts(100.0)
+    takeover.hear(Hello(2, "b", quorum=OLD, lease_left=60.0))
+    assert not takeover.lasts(100.0)
+    assert takeover.decide(100.0) == Adopt(OLD)
+
+
+def test_the_highest_grant_that_was_reported_in_that_quorum_counts() -> None:
+    takeover = heard(("a", OLD), ("bbb", OLD), ("cccc", NEW))
+    assert takeover.granted_through(OLD) == 3
+    assert takeover.granted_through(P3) == 0
+    takeover.end()
+    takeover.hear(Hello(9, "a", quorum=OLD, granted_through=7))
+    assert takeover.granted_through(OLD) == 0  # from here on the tenure knows
 
 
 QUORUMS = [None, OLD, NEW, P3, quorum(member("a"), member("theirs", library=""), id=13, lease=30.0)]

@@ -73,6 +73,27 @@ def test_the_first_difference_is_named_on_both_sides(mine: Trait, theirs: Trait,
     assert told(declared(mine), declared(theirs)) == clause
 
 
+def test_a_release_is_its_minor_series_and_any_other_version_itself() -> None:
+    assert release("PyTorch", "2.13.1+cu130") == Trait("PyTorch", "2.13", "2.13.1+cu130")
+    assert release("PyTorch", "2.14.0.dev20260101+cpu") == Trait(
+        "PyTorch", "2.14.0.dev20260101", "2.14.0.dev20260101+cpu"
+    )
+    assert release("torchft_x", "unknown") == Trait("torchft_x", "unknown", "unknown")
+
+
+def test_a_digest_that_is_given_is_kept_as_it_is() -> None:
+    assert describe("data set", "a.txt", ["x"], digest="1" * t.MAX_TEXT).digest == "1" * t.MAX_TEXT
+    for odd in ("1" * (t.MAX_TEXT + 1), "a\nb"):
+        made = describe("data set", "a.txt", ["x"], digest=odd).digest
+        assert made != describe("data set", "a.txt", ["x"]).digest
+        assert len(made) == 32
+        assert made.isprintable()
+
+
+def test_words_are_never_empty() -> None:
+    assert describe("data set", "").words == "undescribed"
+
+
 def test_traits_are_compared_in_the_order_of_mine_and_only_if_both_declare_them() -> None:
     mine = declared(describe("a", "1"), describe("b", "1"), describe("c", "1"))
     assert told(mine, declared(describe("c", "2"), describe("b", "2"))) == "its b is 1 where group 0's is 2"
@@ -109,6 +130,12 @@ class TestRanks:
         assert told(merged, merge(ranks[::-1])).startswith("its model is 100 different ones among the group's ranks")
         assert told(merged, merge(ranks)) == ""
 
+    def test_a_few_kinds_are_told_apart_and_one_more_is_a_digest(self) -> None:
+        ranks = [declared(model(f"w ({i},)")) for i in range(t.MAX_KINDS)]
+        assert len(merge(ranks).items) == t.MAX_KINDS
+        more = merge([*ranks, declared(), declared(model("v"))])  # one rank declares nothing
+        assert [trait.words for trait in more.items] == ["17 different ones among the group's ranks"]
+
 
 class TestLimits:
     def test_ten_thousand_parameters(self) -> None:
@@ -141,6 +168,38 @@ class TestLimits:
     def test_a_trait_needs_a_name(self) -> None:
         with pytest.raises(ConfigError, match="name"):
             describe(" ", "x")
+
+    def test_one_trait_takes_half_of_the_characters_at_most(self) -> None:
+        parts = describe("model", "big", ["x" * 150] * 1000).parts
+        total = sum(map(len, parts))
+        assert t.MAX_CHARACTERS // 2 - 150 < total <= t.MAX_CHARACTERS // 2
+        assert parts[-1] == CUT
+
+    def test_what_just_fits_is_not_cut(self) -> None:
+        most = t.MAX_CHARACTERS // 2 // 128
+        for parts in (["p"] * t.MAX_PARTS, ["x" * 128] * most, ["p" * t.MAX_TEXT]):
+            assert describe("model", "m", parts).parts == tuple(parts)
+
+    def test_the_mark_of_a_cut_counts_too(self) -> None:
+        most = t.MAX_CHARACTERS // 2 // 128
+        assert describe("model", "m", ["p"] * (t.MAX_PARTS + 1)).parts == ("p",) * (t.MAX_PARTS - 1) + (CUT,)
+        assert describe("model", "m", ["x" * 128] * (most + 1)).parts == ("x" * 128,) * (most - 1) + (CUT,)
+        exactly = ["x" * 128] * (most - 1) + ["y" * (128 - len(CUT))]  # just room for the mark
+        assert describe("model", "m", [*exactly, "too much"]).parts == (*exactly, CUT)
+
+    @pytest.mark.parametrize(
+        ("lengths", "kept"),
+        [((1000, 1000, 1000, 1000), [1000, 1000, 48, 0]), ((1024, 1023, 5), [1024, 1023, 1]), ((1024, 1024, 1), [1024, 1024, 0])],
+    )  # fmt: skip
+    def test_traits_share_the_parts_a_group_may_declare(self, lengths: tuple[int, ...], kept: list[int]) -> None:
+        items = t.within_limits(Trait(str(i), "d", "w", ("p",) * n) for i, n in enumerate(lengths)).items
+        assert [len(trait.parts) for trait in items] == kept
+        assert all(trait.parts[-1] == CUT for trait, n in zip(items, lengths, strict=True) if 0 < len(trait.parts) < n)
+
+    def test_traits_share_the_characters_a_group_may_declare(self) -> None:
+        half = ("x" * 128,) * (t.MAX_CHARACTERS // 2 // 128)
+        items = t.within_limits(Trait(str(i), "d", "w", half) for i in range(3)).items
+        assert [trait.parts for trait in items] == [half, half, ()]
 
     def test_a_group_of_many_ranks_stays_within_the_limits(self) -> None:
         big = [model(*(f"r{rank}.{i} {'x' * 90}" for i in range(2000))) for rank in range(12)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchft_x.core.companions import CompanionGone, CompanionHere, StopCompanion
 from torchft_x.core.messages import Tick
-from torchft_x.core.roster import SupervisorFinished, SupervisorGone, SupervisorHere
+from torchft_x.core.roster import LifeStarted, QuorumIssued, SupervisorFinished, SupervisorGone, SupervisorHere
 from torchft_x.core.visits import DONE, MISSING, Visits
 
 
@@ -81,3 +81,32 @@ def test_a_companion_that_has_left_is_not_told() -> None:
     leave(visits, "0", 6.0)
     effects = visits.handle(Tick(), 9.0)
     assert not any(isinstance(e, StopCompanion) for e in effects)
+
+
+def test_lives_and_quorums_do_not_matter() -> None:
+    visits = job("0")
+    assert visits.handle(LifeStarted("0", 0, "L"), 1.0) == []
+    assert visits.handle(QuorumIssued(frozenset({"L"})), 1.0) == []
+    assert visits.handle(Tick(), 1000.0) == []
+
+
+def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
+    visits = job("0")
+    visits.handle(SupervisorFinished("0", 0, ""), 10.0)
+    visits.handle(SupervisorHere("0", "h"), 10.1)  # its next supervisor is quicker than the end of that stream
+    visits.handle(SupervisorGone("0"), 10.2)
+    leave(visits, "0", 20.0, done=False)
+    assert visits.handle(Tick(), 200.0) == []
+    assert visits.handle(Tick(), 320.0) == [StopCompanion("eval", MISSING)]
+
+
+def test_one_job_after_the_other() -> None:
+    visits = job("0")
+    leave(visits, "0", 10.0, done=False)
+    assert visits.handle(Tick(), 310.0) == [StopCompanion("eval", MISSING)]
+    visits.handle(CompanionGone("eval"), 311.0)
+    visits.handle(SupervisorHere("1", "h"), 400.0)
+    visits.handle(CompanionHere("other", "h"), 400.0)
+    leave(visits, "1", 410.0)
+    visits.handle(CompanionHere("eval", "h"), 411.0)  # it waits for a third job
+    assert visits.handle(Tick(), 413.0) == [StopCompanion("other", DONE)]  # nobody of this job was silent

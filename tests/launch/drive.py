@@ -27,6 +27,9 @@ class Recorder:
     def started(self, attempt: int, life: str) -> None:
         self._write(kind="started", attempt=attempt, life=life)
 
+    def halted(self, life: str, who: str, seconds: float) -> None:
+        self._write(kind="halted", life=life, who=who, seconds=seconds)
+
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
 

@@ -114,16 +114,17 @@ def test_the_role_adds_what_is_not_given(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("TORCHFT_X_LIGHTHOUSE_PORT", raising=False)
     token = ["--token_file", str(tmp_path / "token")]
     address = ["--address_file", str(tmp_path / "lighthouse")]
+    state = ["--state_file", str(tmp_path / "lighthouse.state")]
     host = ["--advertise_host", "127.0.0.1"]
-    assert complete([], tmp_path, local=True) == ["--bind", "[::]:0", *token, *address, *host]
-    assert complete([], tmp_path, local=False) == ["--bind", "[::]:29510", *token, *address]
+    assert complete([], tmp_path, local=True) == ["--bind", "[::]:0", *token, *address, *state, *host]
+    assert complete([], tmp_path, local=False) == ["--bind", "[::]:29510", *token, *address, *state]
     monkeypatch.setenv("TORCHFT_X_LIGHTHOUSE_PORT", "30001")
     assert complete([], tmp_path, local=False)[:2] == ["--bind", "[::]:30001"]
     bind = ["--bind", "[::]:1"]
-    given = [*bind, "--token_file", "t", "--address_file", "a", "--advertise_host", "h"]
+    given = [*bind, "--token_file", "t", "--state_file", "s", "--address_file", "a", "--advertise_host", "h"]
     assert complete(given, tmp_path, local=True) == given
     monkeypatch.setenv("TORCHFT_X_TOKEN_FILE", "/given")
-    assert complete(bind, tmp_path, local=False) == [*bind, *address]
+    assert complete(bind, tmp_path, local=False) == [*bind, *address, *state]
     monkeypatch.setenv("TORCHFT_X_TOKEN", "secret")
     monkeypatch.setenv("TORCHFT_X_ADVERTISE_HOST", "node1")
-    assert complete(bind, tmp_path, local=True) == [*bind, *address]
+    assert complete(bind, tmp_path, local=True) == [*bind, *address, *state]

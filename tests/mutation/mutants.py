@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,74 +31,126 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _FOR_PEOPLE = ("Note", "ConfigError", "StepError", "Wait")  # calls whose arguments are mostly sentences
-_SKIPPED_FUNCTIONS = ("__repr__", "__str__", "__post_init__", "status", "member_status", "quorum_status")
+_SKIPPED_FUNCTIONS = ("__repr__", "__str__")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mutant:
-    """One changed module. `what` and `line` name the change for people, and in the list of accepted survivors."""
+    """One change. `function`, `line` and `what` name it for people; `index` and `number` find it again in the source."""
 
     module: str
+    function: str  # qualified name
     lineno: int
     line: str
     what: str
-    source: str
+    nth: int  # of those that would be called the same
+    first: int  # lines of the statement it is in, of its head if it is a block: only tests that run these can notice
+    last: int
+    index: int
+    number: int
+    digest: str  # of the function's source
 
     @property
     def key(self) -> str:
-        """Survives edits elsewhere in the file."""
-        return f"{self.module} | {self.line} | {self.what}"
+        """Survives edits in other functions, and of other lines."""
+        return f"{self.module}.{self.function} | {self.line} | {self.what}" + (f" | {self.nth}" if self.nth else "")
 
 
-def mutants(module: str, source: str) -> Iterator[Mutant]:
+def mutants(module: str, source: str) -> list[Mutant]:
     """All mutants of a module's source, in the order of its lines."""
-    tree = ast.parse(source)
     lines = source.splitlines()
-    for index, node in enumerate(_rules(tree)):
-        for number, (what, _) in enumerate(_changes(copy.deepcopy(node))):
-            changed = copy.deepcopy(tree)
-            target = _nth(changed, index)
-            _, replacement = list(_changes(target))[number]
-            _replace(changed, target, replacement)
-            lineno = getattr(node, "lineno", 0)
-            text = ast.unparse(ast.fix_missing_locations(changed))
-            yield Mutant(module, lineno, lines[lineno - 1].strip(), what, text)
+    named: Counter[str] = Counter()
+    found: list[Mutant] = []
+    for index, place in enumerate(_places(ast.parse(source))):
+        for number, (what, _) in enumerate(_changes(place.node)):
+            lineno = getattr(place.node, "lineno", place.first)
+            line = " ".join(lines[lineno - 1].split())
+            name = f"{place.function}|{line}|{what}"
+            text = "\n".join(lines[place.begins - 1 : place.ends])
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            rest = (lineno, line, what, named[name], place.first, place.last, index, number, digest)
+            found.append(Mutant(module, place.function, *rest))
+            named[name] += 1
+    return sorted(found, key=lambda m: (m.lineno, m.index, m.number))
 
 
-def _nth(tree: ast.AST, index: int) -> ast.AST:
-    return next(node for i, node in enumerate(_rules(tree)) if i == index)
+def skipped(source: str) -> int:
+    """How many mutants there would be more if texts for people were rules."""
+    every = sum(1 for place in _places(ast.parse(source), texts=True) for _ in _changes(place.node))
+    return every - sum(1 for place in _places(ast.parse(source)) for _ in _changes(place.node))
 
 
-def _rules(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of function bodies that may be changed."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.name not in _SKIPPED_FUNCTIONS:
+def changed(mutant: Mutant, source: str) -> ast.Module:
+    """The module's tree with the change. Line numbers stay."""
+    tree = ast.parse(source)
+    target = next(place.node for i, place in enumerate(_places(tree)) if i == mutant.index)
+    _, replacement = list(_changes(target))[mutant.number]
+    _replace(tree, target, ast.copy_location(replacement, target))
+    return ast.fix_missing_locations(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node that may be changed, and what it is in."""
+
+    node: ast.AST
+    function: str
+    first: int
+    last: int
+    begins: int  # lines of the function
+    ends: int
+
+
+def _places(tree: ast.Module, texts: bool = False) -> Iterator[_Place]:
+    """Nodes of function bodies; `texts`: those that only make sentences as well."""
+    for function, name in _functions(tree, ""):
+        if function.name not in _SKIPPED_FUNCTIONS or texts:
             for statement in function.body:
-                yield from _inside(statement)
+                for node, first, last in _inside(statement, (0, 0), texts):
+                    yield _Place(node, name, first, last, function.lineno, function.end_lineno or 0)
 
 
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.JoinedStr | ast.FunctionDef | ast.Raise):
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield child, prefix + child.name
+        inner = f"{prefix}{child.name}." if isinstance(child, ast.FunctionDef | ast.ClassDef) else prefix
+        yield from _functions(child, inner)
+
+
+def _inside(node: ast.AST, lines: tuple[int, int], texts: bool) -> Iterator[tuple[ast.AST, int, int]]:
+    """(node, first line, last line of its statement)"""
+    if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.JoinedStr | ast.Raise) and not texts):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
-    yield node
+    if isinstance(node, ast.stmt):
+        lines = (node.lineno, _end_of_head(node))
+    yield node, *lines
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):
             continue
-        if name == "args" and isinstance(node, ast.Call) and _called(node) in _FOR_PEOPLE:
+        if name == "args" and isinstance(node, ast.Call) and _called(node) in _FOR_PEOPLE and not texts:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _inside(child)
+                yield from _inside(child, lines, texts)
+
+
+def _end_of_head(statement: ast.stmt) -> int:
+    if isinstance(statement, ast.If | ast.While):
+        return statement.test.end_lineno or statement.lineno
+    if isinstance(statement, ast.For):
+        return statement.iter.end_lineno or statement.lineno
+    return statement.end_lineno or statement.lineno
 
 
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
-    """(description, what to put in the node's place; None: remove it)."""
+def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """(description, what to put in the node's place)."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         for other in _COMPARE.get(type(node.ops[0]), []):
             yield f"{_op(node.ops[0])} -> {_op(other())}", ast.Compare(node.left, [other()], node.comparators)
@@ -119,10 +173,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         yield f"{node.id} -> {_NAMES[node.id]}", ast.Name(_NAMES[node.id], ast.Load())
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
         for value in (True, False):
-            changed = copy.copy(node)
-            changed.test = ast.Constant(value)
+            decided = copy.copy(node)
+            decided.test = ast.copy_location(ast.Constant(value), node.test)
             if not (isinstance(node, ast.While) and value):
-                yield f"condition -> {value}", changed
+                yield f"condition -> {value}", decided
     elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.Assign | ast.Expr) and _has_effect(node)):
         yield "removed", ast.Pass()
 
@@ -138,7 +192,7 @@ def _op(op: ast.AST) -> str:
     return type(op).__name__
 
 
-def _replace(tree: ast.AST, old: ast.AST, new: ast.AST | None) -> None:
+def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if value is old:

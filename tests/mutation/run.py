@@ -1,142 +1,122 @@
-"""Run the core's tests against mutants: `python -m tests.mutation.run --sample 200 --jobs 2`.
+"""Run tests against mutants of core: `python -m tests.mutation.run --results /tmp/mutants.jsonl`.
 
-Each mutant runs in a forked child that has the tests' libraries loaded already, and stops at the first failing test.
-What survives must stand in survivors.txt with a reason, or it is a rule that nothing checks: exit code 1.
+The tests of core come first, those of the simulator take what survives. Results are added to the file as they come,
+and a run that is started again goes on where it ended: only mutants of functions that were edited meanwhile meet the
+tests again, and with `--again` those that had survived. What survives must stand in survivors.txt with a reason, or
+it is a rule that nothing checks: exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.util
 import json
-import os
 import random
-import signal
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.mutants import Mutant, mutants
+from tests.mutation.mutants import Mutant, mutants, skipped
+from tests.mutation.worker import Lab, Result
 
 ROOT = Path(__file__).parent.parent.parent
 CORE = ROOT / "torchft_x" / "core"
 SURVIVORS = Path(__file__).with_name("survivors.txt")
-_LIMIT = 60.0  # seconds of one mutant; a test run that hangs has noticed it
-# Where a module's rules are tested, besides in the file of its name.
-_LIGHTHOUSE = ("test_lighthouse.py", "test_wrong_variants.py")
-_GROUP = ("test_group.py", "test_pledge.py", "test_grants.py")
-_BESIDES = {
-    **dict.fromkeys(("alarm", "liveness", "tenure", "grants", "lighthouse"), _LIGHTHOUSE),
-    **dict.fromkeys(("hold", "join", "pledge", "ballot", "group"), _GROUP),
-    "types": ("test_settle.py", "test_recovery.py"),
+STAGES = {
+    "core": ["tests/core"],
+    "sim": [
+        "tests/sim/test_protocol.py",
+        "tests/sim/test_world.py",
+        "tests/sim/test_invariants.py",
+        "tests/sim/test_variants.py",
+        "tests/sim/test_scale.py",
+        "tests/scenario/test_simulated.py",
+    ],
 }
-_LATE = ("test_random_walk.py", "test_golden.py")  # slower, and rarely the only ones to notice
+# Tests that start a process, which would not have the mutant, or that measure time.
+_NOT = "not hashes_to and not depend_on_hashes and not costs_the_same"
 
 
-@dataclass(frozen=True)
-class Result:
-    mutant: Mutant
-    killed: bool
-    seconds: float
+def chosen(names: list[str], sample: int, seed: int) -> list[Mutant]:
+    """Of these modules of core, by file name without .py; none: of all."""
+    found = [m for name in names or modules() for m in mutants(name, _source(name))]
+    return random.Random(seed).sample(found, sample) if 0 < sample < len(found) else found
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Serves one module from changed source."""
-
-    def __init__(self, name: str, source: str) -> None:
-        self._name = name
-        self._source = source
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        return importlib.util.spec_from_loader(fullname, self) if fullname == self._name else None
-
-    def exec_module(self, module: Any) -> None:
-        exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
+def modules() -> list[str]:
+    return sorted(p.stem for p in CORE.glob("*.py") if p.stem != "__init__")
 
 
-def all_mutants(modules: Iterable[str]) -> list[Mutant]:
-    """Of these modules of core, by file name without .py."""
-    return [m for name in modules for m in mutants(name, (CORE / f"{name}.py").read_text(encoding="utf-8"))]
+def _source(name: str) -> str:
+    return (CORE / f"{name}.py").read_text(encoding="utf-8")
 
 
-def tests_for(module: str, extra: list[str]) -> list[list[str]]:
-    """Rounds of test files, the likeliest to notice first. A mutant that survives a round meets the next."""
-    files = sorted((ROOT / "tests" / "core").glob("test_*.py"))
-    own = [p for p in files if p.name in (f"test_{module}.py", *_BESIDES.get(module, ()))]
-    late = [p for p in files if p.name in _LATE and p not in own]
-    rest = [p for p in files if p not in own and p not in late]
-    return [[str(p) for p in r] for r in (own, rest, [*late, *map(Path, extra)]) if r]
+class Results:
+    """What is known, by mutant, kept in a JSON lines file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[tuple[str, str], dict[str, Any]] = {}  # (key, digest) -> newest line
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                self._take(json.loads(line))
+
+    @property
+    def memory(self) -> Path | None:
+        """Beside the results: what the tests do without a mutant."""
+        return self._path.with_suffix(".tests.json") if self._path is not None else None
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self._known[line["key"], line["digest"]] = line
+
+    def of(self, mutant: Mutant) -> dict[str, Any] | None:
+        return self._known.get((mutant.key, mutant.digest))
+
+    def add(self, result: Result, stage: str) -> None:
+        text = json.dumps({**result.as_json(), "stage": stage})
+        self._take(json.loads(text))
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as f:
+                f.write(text + "\n")
 
 
-def _child(mutant: Mutant, extra: list[str]) -> int:
-    """In the forked child: the exit code of the tests."""
+def run_stage(todo: list[Mutant], tests: list[str], stage: str, jobs: int, results: Results) -> list[str]:
+    """Returns the tests that failed without a mutant."""
+    import hypothesis
     import pytest
 
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    sys.meta_path.insert(0, _Changed(f"torchft_x.core.{mutant.module}", mutant.source))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-o", "addopts=", "-m", "not slow"]
-    for files in tests_for(mutant.module, extra):
-        code = int(pytest.main([*options, *files]))
-        if code != 0:
-            return code
-    return 0
+    hypothesis.settings.register_profile(  # the same examples for each mutant, and no time for making them small
+        "mutation", derandomize=True, database=None, deadline=None,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    )  # fmt: skip
+    hypothesis.settings.load_profile("mutation")
+    began = time.monotonic()
+    ends: Counter[str] = Counter()
 
+    def record(result: Result) -> None:
+        results.add(result, stage)
+        ends[result.end] += 1
+        if sum(ends.values()) % 50 == 0:
+            print(
+                f"{stage}: {sum(ends.values())} of {len(todo)}: {dict(ends)}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
 
-class Runner:
-    """`jobs` forked children at a time."""
-
-    def __init__(self, jobs: int, extra: list[str]) -> None:
-        self._jobs = jobs
-        self._extra = extra  # more test files
-        self._running: dict[int, tuple[Mutant, float]] = {}  # pid -> what it runs, since when
-
-    def run(self, chosen: list[Mutant]) -> list[Result]:
-        waiting = list(chosen)
-        results: list[Result] = []
-        while waiting or self._running:
-            while waiting and len(self._running) < self._jobs:
-                self._start(waiting.pop(0))
-            results += self._collect()
-        return results
-
-    def _start(self, mutant: Mutant) -> None:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                code = _child(mutant, self._extra)
-            finally:
-                os._exit(code)
-        self._running[pid] = (mutant, time.monotonic())
-
-    def _collect(self) -> list[Result]:
-        done: list[Result] = []
-        for pid, (mutant, since) in list(self._running.items()):
-            seconds = time.monotonic() - since
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended == 0 and seconds > _LIMIT:
-                os.kill(pid, signal.SIGKILL)
-                ended, status = os.waitpid(pid, 0)
-            if ended:
-                del self._running[pid]
-                done.append(Result(mutant, os.waitstatus_to_exitcode(status) != 0, seconds))
-        if not done:
-            time.sleep(0.005)
-        return done
+    lab = Lab(todo, CORE, jobs, record, results.memory)
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:warnings", "-o", "addopts="]
+    code = pytest.main([*options, "-m", "not slow", "-k", _NOT, *tests], plugins=[lab])
+    if code not in (0, 5):
+        raise SystemExit(f"pytest could not collect {tests}: exit code {code}.")
+    return lab.failing
 
 
 def accepted() -> dict[str, str]:
-    """Survivors we know, with the reason: lines `module | line | change -- reason`."""
+    """Survivors we know, with the reason: lines `module.function | line | change -- reason`."""
     known: dict[str, str] = {}
     for line in SURVIVORS.read_text(encoding="utf-8").splitlines() if SURVIVORS.exists() else []:
         if line.strip() and not line.startswith("#"):
-            key, _, reason = line.partition(" -- ")
+            key, _, reason = line.rpartition(" -- ")
             known[key.strip()] = reason.strip()
     return known
 
@@ -144,54 +124,67 @@ def accepted() -> dict[str, str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="of core, without .py (default: all)")
+    parser.add_argument("--stage", choices=["core", "sim", "both"], default="both", help="whose tests")
     parser.add_argument("--sample", type=int, default=0, help="this many, chosen by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--tests", nargs="*", default=[], help="more test files")
-    parser.add_argument("--json", type=Path, help="write the result there")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--tests", nargs="+", help="these in the place of all tests of core")
+    parser.add_argument("--results", type=Path, help="JSON lines; a later run goes on from there")
+    parser.add_argument("--again", action="store_true", help="also those that have survived and are not accepted")
+    parser.add_argument("--table", action="store_true", help="run nothing, print what is known")
     args = parser.parse_args(argv)
-    names = args.modules or sorted(p.stem for p in CORE.glob("*.py") if p.stem != "__init__")
-    chosen = all_mutants(names)
-    if args.sample and args.sample < len(chosen):
-        chosen = random.Random(args.seed).sample(chosen, args.sample)
-    _load_the_tests_libraries()
+    wanted = chosen(args.modules, args.sample, args.seed)
+    results = Results(args.results)
     began = time.monotonic()
-    results = Runner(args.jobs, args.tests).run(chosen)
-    return report(results, time.monotonic() - began, args.json)
+    for stage, tests in STAGES.items():
+        if args.table or args.stage not in (stage, "both"):
+            continue
+        known = accepted()
+        todo = [m for m in wanted if _open(results.of(m), stage, args.again and m.key not in known)]
+        if todo:
+            for test in run_stage(todo, args.tests or tests, stage, args.jobs, results):
+                print(f"left out, because it fails without a mutant: {test}")
+    code = report(wanted, results, whole=not args.sample)
+    print(f"in {time.monotonic() - began:.0f} s")
+    return code
 
 
-def _load_the_tests_libraries() -> None:
-    """So that every child has them at once. Nothing of ours: that is what changes."""
-    import hypothesis.strategies
-    import pytest
-
-    assert pytest
-    assert hypothesis.strategies
-    assert not any(name.startswith("torchft_x.core") for name in sys.modules)
+def _open(known: dict[str, Any] | None, stage: str, again: bool) -> bool:
+    """Whether the mutant has to meet these tests."""
+    if known is None:
+        return True
+    return known["end"] == "survived" and (again or (known["stage"] == "core" and stage == "sim"))
 
 
-def report(results: list[Result], seconds: float, path: Path | None) -> int:
-    """Print what survived. Exit code 1 if one is not accepted."""
-    known = accepted()
-    alive = [r.mutant for r in results if not r.killed]
-    new = [m for m in alive if m.key not in known]
-    for m in sorted(new, key=lambda m: (m.module, m.lineno)):
-        print(f"survived: core/{m.module}.py:{m.lineno}: {m.what}\n    {m.line}")
-    killed = len(results) - len(alive)
-    share = 100.0 * killed / max(1, len(results))
+def report(wanted: list[Mutant], results: Results, *, whole: bool) -> int:
+    """What survived, and the table per module. Exit code 1 if a survivor is not accepted, or a mutant has not run."""
+    known, new = accepted(), 0
+    rows: dict[str, Counter[str]] = {}
+    for m in wanted:
+        row = rows.setdefault(m.module, Counter())
+        line = results.of(m)
+        end = line["end"] if line else "not run"
+        row["all"] += 1
+        row[end] += 1
+        if end == "survived" and m.key in known:
+            row["accepted"] += 1
+        elif end == "survived":
+            new += 1
+            print(f"survived: core/{m.module}.py:{m.lineno} ({line['tests'] if line else 0} tests)\n    {m.key}")
+    total: Counter[str] = sum(rows.values(), Counter())
+    columns = ("all", "killed", "timeout", "survived", "accepted", "not run")
+    print(f"\n| module | {' | '.join('mutants' if c == 'all' else c for c in columns)} | noticed |")
+    print("|---" * (len(columns) + 2) + "|")
+    for name, row in [*sorted(rows.items()), ("all", total)]:
+        share = 100.0 * (row["killed"] + row["timeout"]) / max(1, row["all"] - row["not run"])
+        print(f"| {name} | {' | '.join(str(row[c]) for c in columns)} | {share:.1f} % |")
+    for key in sorted(k for k in known.keys() - {m.key for m in wanted} if k.split(".")[0] in rows and whole):
+        print(f"in survivors.txt, but there is no such mutant any more: {key}")
+    left_out = sum(skipped(_source(name)) for name in rows)
     print(
-        f"{killed} of {len(results)} mutants killed ({share:.1f} %), {len(alive) - len(new)} accepted, {len(new)} new"
+        f"\n{left_out} more would only change sentences for people and are left out; {new} survivors without a reason"
     )
-    print(f"in {seconds:.0f} s")
-    if path is not None:
-        by_module: dict[str, list[int]] = {}
-        for r in results:
-            row = by_module.setdefault(r.mutant.module, [0, 0])
-            row[0] += r.killed
-            row[1] += 1
-        new_keys = [m.key for m in new]
-        path.write_text(json.dumps({"killed": killed, "all": len(results), "modules": by_module, "new": new_keys}))
-    return 1 if new else 0
+    return 1 if new or total["not run"] else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torchft_x.rpc import wire
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group_client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group_server import GroupServer
-from torchft_x.rpc.group_shell import QuorumReply
+from torchft_x.rpc.rank_codec import QuorumReply
 
 LOCAL = "127.0.0.1:0"
 

@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from tests.rpc.test_traits_codec import traits
 from torchft_x.core import messages as m
 from torchft_x.core import roster as r
+from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import checks, codec, supervisor_codec, wire
+from torchft_x.rpc import checks, codec, rank_codec, supervisor_codec, wire
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
 names = texts.filter(lambda t: bool(t) and t.isprintable())
 numbers = st.integers(0, 2**62)
+prepared = st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1))
 states = st.builds(State, numbers, numbers)
 members = st.builds(
     Member,
@@ -36,8 +38,10 @@ members = st.builds(
     commit_failures=numbers,
     data=texts,
     handles=st.lists(texts, max_size=3).map(tuple),
-    prepared=st.none() | st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1)),
+    prepared=st.none() | prepared,
     library=texts,
+    carried=st.lists(numbers, max_size=3).map(tuple),
+    votes_late=st.booleans(),
 )
 seconds = st.floats(0, 1e12)
 quorums = st.builds(
@@ -61,17 +65,25 @@ def test_a_quorum_survives(quorum: Quorum) -> None:
 declared = st.none() | traits
 
 
-@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared)
+@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared, numbers, seconds)
 def test_a_join_survives(
-    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None
+    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None, number: int, pace: float
 ) -> None:
-    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects, declared)), "message")
-    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared)
+    up = codec.parse(pb.Up, codec.join_bytes(m.SendJoin(member, reason, suspects, declared, number, pace)), "message")
+    assert codec.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared, number, pace)
+
+
+@given(numbers, numbers, numbers, seconds)
+def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
+    up = codec.parse(pb.Up, codec.progress_bytes(m.SendProgress(quorum, step, number, span)), "message")
+    assert codec.up_to_event(7, up) == m.Progress(7, quorum, step, number, span)
+    down = codec.parse(pb.Down, codec.grant_bytes(m.Extend(7, quorum, step, span, number)), "message")
+    assert codec.down_to_event(down) == m.GrantArrived(quorum, step, span, number)
 
 
 @given(st.none() | quorums, states, seconds)
 def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> None:
-    hello = m.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1")
+    hello = m.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
     proto = codec.hello_to_proto(hello, "a")
     assert proto.wire == wire.WIRE
     assert codec.hello_from_proto(3, proto) == hello
@@ -91,17 +103,57 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         reason=st.sampled_from(list(JoinReason)),
         suspects=st.lists(texts, max_size=3).map(tuple),
         traits=st.none() | traits.filter(lambda t: bool(t.items)),
+        step_seconds=seconds,
+        keeps=st.booleans(),
+        votes_late=st.booleans(),
     )
 )
 def test_an_ask_survives(ask: m.Ask) -> None:
-    assert codec.ask_from_proto(4, codec.ask_to_proto(ask, init_sync=True, ours=True)) == ask
+    assert rank_codec.ask_from_proto(4, rank_codec.ask_to_proto(ask, init_sync=True, ours=True)) == ask
+
+
+@given(
+    quorums,
+    st.none() | states.filter(lambda s: s != State()),
+    st.none() | prepared.filter(lambda p: p != Prepared(0, 0, 0)),
+    st.booleans(),
+)
+def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None, again: bool) -> None:
+    reply = rank_codec.QuorumReply(quorum, 5.0, base, commit, again)
+    whole = codec.quorum_to_proto(quorum).SerializeToString()
+    for holds in {0, quorum.id}:
+        data = rank_codec.quorum_reply_bytes(reply, whole, holds=holds, lease_left=2.0)
+        held = quorum if holds else None
+        assert rank_codec.quorum_reply_from_bytes(data, held, who="server", now=3.0) == reply
+    short = rank_codec.quorum_reply_bytes(reply, whole, holds=quorum.id, lease_left=2.0)
+    if quorum.id:
+        with pytest.raises(RefusedError, match="not torchft_x's"):
+            rank_codec.quorum_reply_from_bytes(short, None, who="server", now=3.0)
+
+
+digests = st.integers(0, 2**64 - 1)
+
+
+@given(st.booleans(), st.integers(0, 2**61), numbers, digests, st.integers(0, checks.MAX_MEMBERS), st.booleans())
+def test_both_rounds_of_a_vote_survive(
+    ok: bool, step: int, quorum: int, digest: int, contributors: int, broken: bool
+) -> None:
+    vote = m.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
+    assert rank_codec.vote_from_proto(4, rank_codec.vote_to_proto(vote)) == vote
+    crossed = m.Crossed(4, 1, step, quorum, ok)
+    assert rank_codec.vote_from_proto(4, rank_codec.crossed_to_proto(crossed)) == crossed
+    for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
+        for reply in (rank_codec.VoteReply(False, "", True, row), rank_codec.VoteReply(ok, "why")):
+            assert rank_codec.vote_reply_from_bytes(rank_codec.vote_reply_bytes(reply)) == reply
 
 
 @given(members)
 def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = codec.peer_member_from_proto(codec.peer_member_to_proto(member))
     state = State(member.state.step)
-    assert back == dataclasses.replace(member, state=state, torn=False, prepared=None, library="")
+    assert back == dataclasses.replace(
+        member, state=state, torn=False, prepared=None, library="", carried=(), votes_late=False
+    )
 
 
 def test_the_peer_sees_the_config_id_and_the_time() -> None:
@@ -148,6 +200,8 @@ def test_supervisor_reports() -> None:
         (pb.Member(replica_id="a", commit_failures=-1), "commit_failures"),
         (pb.Member(replica_id="a", world_size=checks.MAX_RANKS + 1), "world size"),
         (pb.Member(replica_id="a", handles=[""] * (checks.MAX_RANKS + 1)), "handles"),
+        (pb.Member(replica_id="a", carried=[1] * (checks.MAX_CARRIED + 1)), "carrier of 257 quorums"),
+        (pb.Member(replica_id="a", prepared=pb.Prepared(quorum=-1)), "prepared quorum"),
     ],
 )
 def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
@@ -169,9 +223,18 @@ def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
-    for kind, read in [(pb.Up, lambda p: codec.up_to_event(1, p)), (pb.Down, codec.down_to_event)]:
+    for kind, read in [
+        (pb.Up, lambda p: codec.up_to_event(1, p)),
+        (pb.Down, codec.down_to_event),
+        (peer_pb.ManagerQuorumRequest, lambda p: rank_codec.ask_from_proto(1, p)),
+        (peer_pb.ShouldCommitRequest, lambda p: rank_codec.vote_from_proto(1, p)),
+    ]:
         with contextlib.suppress(RefusedError):
             read(codec.parse(kind, data, "message"))
+    with contextlib.suppress(RefusedError):
+        rank_codec.vote_reply_from_bytes(data)
+    with contextlib.suppress(RefusedError):
+        rank_codec.quorum_reply_from_bytes(data, None, who="server", now=0.0)
 
 
 def test_an_unknown_reason_and_a_second_hello_are_refused() -> None:

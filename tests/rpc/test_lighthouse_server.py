@@ -75,7 +75,8 @@ def session(server: LighthouseServer) -> Iterator[RawSession]:
 
 def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSession) -> None:
     session.send(hello())
-    assert session.receive().welcome.heartbeat_timeout_s == 5.0
+    welcome = session.receive().welcome
+    assert (welcome.heartbeat_timeout_s, welcome.ping_s) == (5.0, 0.75)
     session.send(join())
     quorum = session.receive().quorum
     assert [x.replica_id for x in quorum.members] == ["a:1"]

@@ -38,6 +38,9 @@ class Context:
     def time_remaining(self) -> float | None:
         return self.left
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         self.aborted = (code, details)
         raise grpc.aio.AbortError

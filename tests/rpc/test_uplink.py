@@ -13,8 +13,9 @@ from tests.util import wait_for
 from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import TokenCheck, metadata
-from torchft_x.rpc.uplink import MISSED_PINGS, Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import MISSED_PINGS, Rhythm, Uplink, UplinkCallbacks, rhythm
 
 METHOD = "/test.Echo/Talk"
 
@@ -67,10 +68,10 @@ class Owner:
         self.uplink = Uplink(Address("127.0.0.1", port), METHOD, metadata(token), b"ping", callbacks)
         loop.post(self.uplink.start)
 
-    def _welcome(self, data: bytes) -> float:
+    def _welcome(self, data: bytes) -> Rhythm:
         if data != b"welcome":
             raise RefusedError("Not you.")
-        return 0.1 * MISSED_PINGS / 5
+        return Rhythm(0.02, 0.1)
 
     def send(self, data: bytes) -> None:
         loop.post(self.uplink.send, data)
@@ -112,6 +113,16 @@ def test_a_session_that_ends_is_made_again(server: Server) -> None:
     wait_for(lambda: owner.log.count("up") == 2, what="the second session")
     assert b"into the void" not in server.heard  # what the owner still wants it says again
     owner.close()
+
+
+def test_the_lighthouse_says_how_often_to_ping() -> None:
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=0.375)) == Rhythm(0.375, 5.0)
+    assert Rhythm(0.375, 5.0).pings == 13
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0)) == Rhythm(1.0, 5.0)  # an older lighthouse doesn't
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=1.0, ping_s=60.0)) == Rhythm(0.2, 1.0)
+    assert Rhythm(1.0, 1.0).pings == MISSED_PINGS
+    with pytest.raises(RefusedError):
+        rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=float("nan")))
 
 
 def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> None:

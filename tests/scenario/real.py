@@ -136,7 +136,8 @@ class Cluster:
     def start_lighthouse(self) -> None:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
-        command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
+        if self._scenario.heartbeat_timeout is not None:
+            command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
@@ -194,8 +195,11 @@ class Cluster:
             tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
         service = self._take(target.group or LIGHTHOUSE)
+        below = [] if target.group else tree.descendants(service.pid)  # the server, which would die a moment later
         service.kill()
+        tree.send(below, signal.SIGKILL)
         service.wait(10)
+        self.until(lambda: not any(tree.is_alive(pid) for pid in below), 10.0, "the end of the lighthouse")
 
     def _take(self, host: str) -> subprocess.Popen[bytes]:
         """The supervisor or lighthouse, which is not missed from now on. Its machine may have to come back first."""
@@ -211,7 +215,7 @@ class Cluster:
 
     def _pause(self, action: Pause) -> None:
         group = action.target.group
-        pids = self._wait_for_trainers(group) if group else [self._services[LIGHTHOUSE].pid]
+        pids = self._wait_for_trainers(group) if group else tree.descendants(self._services[LIGHTHOUSE].pid)
         tree.send(pids, signal.SIGSTOP)
         self._after(action.seconds, lambda: tree.send(pids, signal.SIGCONT))
 

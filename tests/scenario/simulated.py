@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tests.scenario.play import Commit, Record, judge, play
 from tests.scenario.values import EVERYBODY, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
@@ -34,16 +35,26 @@ class Watching(Checker):
         super().__init__(world)
         self._of = world
         self._record = record
+        self._open: dict[RankNode, tuple[int, int]] = {}  # (step, quorum) that did not commit at once: the next says
+
+    def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Any, ...], size: int) -> None:
+        super().on_committed(rank, vote, result, size)
+        if rank.rank == 0:
+            self._close(rank, (vote.step + 1, vote.quorum_id))
+            self._record.committed(Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, size))
 
     def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
         super().on_settled(rank, vote, commit, before)
-        if rank.rank != 0:
-            return
-        if commit:
-            made = Commit(self._of.now, rank.node.group, vote.step + 1, vote.quorum_id, rank.step.size)
-            self._record.committed(made)
-        else:
-            self._record.dropped.add((vote.step + 1, vote.quorum_id))
+        if rank.rank == 0 and not commit:
+            self._close(rank, None)
+            self._open[rank] = (vote.step + 1, vote.quorum_id)
+
+    def _close(self, rank: RankNode, late: tuple[int, int] | None) -> None:
+        """What was open was committed `late`, or reduced again, or else dropped."""
+        was = self._open.pop(rank, None)
+        if was not in (None, late) and not rank.voting.redoes:
+            assert was is not None
+            self._record.dropped.add(was)
 
 
 class Simulation:
@@ -120,7 +131,7 @@ class Simulation:
         if target.kind == "trainer":
             self._fault("crash", target.group)
         elif target.kind == "lighthouse":
-            world.lighthouse.crash()
+            self._kill_lighthouse()
         else:
             self._machine_up(target.group)
             supervisor = world.supervisors[target.group]
@@ -130,6 +141,19 @@ class Simulation:
                 uplink.close()
             if supervisor.node is not None:
                 supervisor.node.kill(-9)  # its processes die with it
+
+    def _kill_lighthouse(self) -> None:
+        """Between two quorums, or while it sends one: a real signal comes at any instant, too.
+
+        Not where the story sets a lease. It is about its end then, and who has waited for longer than a lease gets one
+        that is over already, as it counts from the join (docs/simulator_found.md): another step is dropped.
+        """
+        house = self.world.lighthouse
+        if self.world.seed % 2 and not self.scenario.lease:
+            house.dies_sending, soon = True, self.world.now + 0.5
+            self.until(lambda: house.process is None or self.world.now > soon, 5.0, "the lighthouse dies")
+            house.dies_sending = False
+        house.crash()
 
     def _start(self, action: Start) -> None:
         if action.target.kind == "lighthouse":
@@ -167,11 +191,15 @@ def config(scenario: Scenario) -> WorldConfig:
         lighthouse=lighthouse,
         timeout=scenario.timeout,
         quorum_timeout=60.0,  # train.options
+        endures=lighthouse.lease + lighthouse.lease_margin,
         retry_quorum=False,  # a script ends by the DeadlineError
         connect_limit=10.0,  # comm.gloo
         keepalive=15.0,  # rpc.wire
         welcome_timeout=5.0,  # rpc.uplink
         startup=STARTUP,
+        commit_vote=True,
+        runs_on=True,
+        max_redo=2,  # core.step
     )
 
 

@@ -166,8 +166,8 @@ class Scenario:
     """Fewest groups of a quorum and of a commit."""
     steps: int = 40
     """The run goes on at least so far."""
-    heartbeat_timeout: float = 5.0
-    """Silence that the lighthouse takes for death."""
+    heartbeat_timeout: float | None = None
+    """Silence of any kind that the lighthouse takes for death; None: the product's rules."""
     timeout: float = 10.0
     """Of reductions, heals and votes."""
     lease: float | None = None

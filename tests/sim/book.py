@@ -13,11 +13,17 @@ class Book:
         self._sessions: dict[int, str] = {}  # open session -> replica id
         self._calls: dict[int, str] = {}  # open unary call -> replica id
         self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
+        self._halted: dict[
+            int, str
+        ] = {}  # supervisor's stream -> replica id of which it says that a process is stopped
 
     def waiting(self) -> list[tuple[str, float]]:
         """(replica id, when it was last heard)."""
         names = dict.fromkeys([*self.joins.values(), *self._calls.values()])
         return [(name, self._heard[name]) for name in names]
+
+    def is_halted(self, name: str) -> bool:
+        return name in self._halted.values()
 
     def answered(self, name: str) -> None:
         self.joins = {s: n for s, n in self.joins.items() if n != name}
@@ -48,6 +54,12 @@ class Book:
             name = event.life_token.removeprefix("token-")
             for session in [s for s, n in self._sessions.items() if n == name]:
                 self.drop(session)
+        elif isinstance(event, m.LifeHalted):
+            self._halted.pop(event.stream, None)
+            if event.who:
+                self._halted[event.stream] = event.life_token.removeprefix("token-")
+        elif isinstance(event, m.GuardianGone):
+            self._halted.pop(event.stream, None)
         elif isinstance(event, m.UnaryJoin):
             self._calls[event.call] = event.member.replica_id
             self._heard[event.member.replica_id] = now

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchft_x.core.gone import Limits
 from torchft_x.core.lighthouse import LighthouseConfig
 
 Span = tuple[float, float]
+
+
+def limits(alone: float) -> Limits:
+    """In about the proportions of the product's."""
+    return Limits(alone=alone, host=0.4 * alone, stopped=0.4 * alone, busy=2.0 * alone, busy_steps=5.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +40,20 @@ class WorldConfig:
 
     lighthouse: LighthouseConfig = field(
         default_factory=lambda: LighthouseConfig(
-            lease=8.0, lease_margin=1.0, heartbeat_timeout=1.0, join_timeout=0.1, boot_id="host"
+            lease=8.0, lease_margin=1.0, limits=limits(1.0), join_timeout=0.1, boot_id="host"
         )
     )
     """Of the first life; the next ones are told that they are not the first."""
+    ledger: bool = True
+    """A lighthouse writes down what the next one must know; that survives it, unless its host is lost."""
     one_host: bool = True
     """All processes share the lighthouse's boot: a refused connect proves death."""
     timeout: float = 3.0
     """Of reductions, heals and votes."""
     quorum_timeout: float = 15.0
     """Of a rank that asks."""
+    endures: float = 0.0
+    """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.endurance)."""
     connect_limit: float = 1.5
     """Of configuring a process group."""
     keepalive: float = 3.0
@@ -99,8 +109,8 @@ class WorldConfig:
     def patience(self) -> float:
         """Within this time after the last fault everything must be well again (L1): the longest chain of waits."""
         c = self.lighthouse
-        waits = c.lease + c.lease_margin + 2 * c.heartbeat_timeout + self.keepalive + self.welcome_timeout
-        waits += 2 * self.quorum_timeout + 4 * self.timeout + 2 * self.connect_limit
+        waits = c.lease + c.lease_margin + c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout
+        waits += 2 * (self.quorum_timeout + self.endures) + 4 * self.timeout + 2 * self.connect_limit
         waits += 10 * self.tired if self.standby else 0.0
         waits += 2 * c.grant_seconds if self.runs_on else 0.0
         return (

@@ -13,6 +13,7 @@ from tests.sim.base import Process, fold
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
 from torchft_x.core import messages as m
+from torchft_x.core.endurance import Endurance
 from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.step import LocalVote, Terms
 from torchft_x.core.types import Life
@@ -58,6 +59,7 @@ class GroupNode:
             commit_vote=world.config.commit_vote,
         )
         self.machine = Group(config, clock.read(world.now))
+        self.endurance = Endurance(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.uplink = Uplink(world, self.processes[0], self)
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
@@ -86,6 +88,8 @@ class GroupNode:
 
     def _tick(self) -> None:
         self.feed(m.Tick())
+        for call in self.endurance.expired(self._clock_now):
+            self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
         self.uplink.look_elsewhere(waits=self.machine._join is not None)
         self.world.after(TICK, self.process, self._tick)
@@ -93,10 +97,13 @@ class GroupNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: m.GroupEvent) -> None:
-        now = self.process.clock.read(self.world.now)
-        effects = self.machine.handle(event, now)
+        effects = self.machine.handle(event, self._clock_now)
         for effect in effects:
             self._carry_out(effect)
+
+    @property
+    def _clock_now(self) -> float:
+        return self.process.clock.read(self.world.now)
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         world = self.world
@@ -110,6 +117,7 @@ class GroupNode:
             if effect.commit is not None:
                 world.note(self.replica_id, "commits {} late", effect.commit.state)
                 world.checker.on_late(self, effect.quorum, effect.commit)
+            self.endurance.answered(self._clock_now)
             for call in effect.calls:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
         elif isinstance(effect, m.SendProgress):
@@ -152,6 +160,7 @@ class GroupNode:
 
     def _reply(self, call: int, what: str, *values: Any) -> None:
         rank = self._calls.pop(call, None)
+        self.endurance.end(call)
         if rank is not None:
             node = self.ranks[rank]
             self._tell(node, getattr(node, what), call, *values)
@@ -177,6 +186,7 @@ class GroupNode:
             reason=terms.reason,
             suspects=terms.suspects,
             step_seconds=rank.step_seconds,
+            usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,
         )
         self._call(rank, call, event)
         return call
@@ -215,10 +225,13 @@ class GroupNode:
 
     def _on_call(self, call: int, rank: int, event: m.GroupEvent) -> None:
         self._calls[call] = rank
+        if isinstance(event, m.Ask) and event.usual > 0:
+            self.endurance.begin(call, event.usual, self._clock_now)
         self.feed(event)
 
     def _on_gone(self, call: int) -> None:
         if self._calls.pop(call, None) is not None:
+            self.endurance.end(call)
             self.feed(m.CallGone(call))
 
     # --- the session ---------------------------------------------------------------------------------------------
@@ -228,6 +241,7 @@ class GroupNode:
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
+        self.endurance.session(True, self._clock_now)
         self.feed(m.SessionUp())
         if not self._started:
             self._started = True
@@ -236,11 +250,14 @@ class GroupNode:
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.replica_id, "has no session: {}", reason)
+        self.endurance.session(False, self._clock_now)
         self.feed(m.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
         if isinstance(message, (m.OverArrived, m.GrantArrived)):
             self.feed(message)
+        elif isinstance(message, m.SendWaits):
+            self.endurance.told(message.reason, message.lease, self._clock_now)
         else:
             self.feed(m.QuorumArrived(message))
 

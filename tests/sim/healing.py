@@ -20,7 +20,7 @@ class Healing:
     """Of one rank, over all of its steps."""
 
     def __init__(self, rank: RankNode) -> None:
-        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17)
+        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17), by the name it is offered under
         self.owed = 0  # readers who were promised it and have not come
         self.done = False  # of the quorum in hand: nothing is (any more) on its way
         self._rank = rank
@@ -37,7 +37,7 @@ class Healing:
         self._in_place = in_place
         whole = rank.step.state == plan.top and not rank.step.torn
         offers = bool(plan.dst_ranks) and whole
-        world.transfers.offer(rank, (plan.top, rank.value) if offers else None, len(plan.dst_ranks))
+        world.transfers.offer(rank, (plan.snapshot, rank.value) if offers else None, len(plan.dst_ranks))
         if not plan.heal:
             self.done = True
             return

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,9 +60,25 @@ def hunt(variant: Variant, *, seconds: float = 60.0) -> tuple[Catch, str]:
     return catch, tale
 
 
+def _seed(catch: Catch) -> str:
+    return "" if catch.seed is None else f", seed {catch.seed}"
+
+
+def table(catches: Iterable[Catch]) -> str:
+    """For docs/simulator_net.md."""
+    rows = [
+        f"| {c.variant} | {c.left_out} | {c.harm} | {c.found or 'not found'} | {c.seconds:.1f} | {c.states} | {c.length} | "
+        f"{c.faults}{_seed(c)} | {c.how} |"
+        for c in catches
+    ]
+    head = "| variant | left out | harm | found as | seconds | states | actions | faults | world |"
+    return "\n".join([head, "|---|---|---|---|---:|---:|---:|---|---|", *rows])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.hunt", description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", action="store_true", help="once more as the table of docs/simulator_net.md")
     parser.add_argument("--name", choices=sorted(VARIANTS), help="this one only, with its story")
     options = parser.parse_args()
     catches: list[Catch] = []
@@ -70,9 +87,12 @@ def main() -> int:
             catch, tale = hunt(variant)
             catches.append(catch)
             print(f"{catch.variant:12} {catch.found or '-':3} {catch.seconds:6.1f} s {catch.states:8} states "
-                  f"{catch.length:3} actions, {catch.faults} faults  {catch.left_out}", flush=True)  # fmt: skip
+                  f"{catch.length:3} actions, {catch.faults} faults{_seed(catch)}  {catch.left_out}",
+                  flush=True)  # fmt: skip
             if options.name:
                 print(tale, catch.text, sep="\n")
+    if options.table:
+        print(table(catches))
     if options.json:
         options.json.write_text(json.dumps([asdict(c) for c in catches], indent=1) + "\n", encoding="utf-8")
     return 0 if all(c.found for c in catches) else 1

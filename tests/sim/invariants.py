@@ -137,7 +137,8 @@ class Checker(QuorumChecks):
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
         if config.commit_vote:
-            key = (self._lineages.get(vote.quorum_id, 0), state.step, rank.rank)
+            settled_in = rank.plan.quorum_id if rank.plan is not None else vote.quorum_id  # of a late commit: a later one
+            key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")
 

@@ -1,6 +1,7 @@
 """A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse_server` does.
 
-What it remembers dies with each life. Groups and supervisors speak on streams, the peer's clients in single calls.
+What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.ledger: that survives its
+process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.sim.base import Clock, Process
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core import messages as m
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.types import Member, Quorum, group_of
 
@@ -44,8 +46,10 @@ class LighthouseNode:
         self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
-        self._supervisors: dict[Stream, str] = {}  # group by stream
+        self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
+        self.ledger: Legacy | None = None  # written down on its host
         self._probing: set[str] = set()  # replica ids with a probe under way
+        self.dies_sending = False  # at the next quorum, when some of its members have been sent it
         self._ids = 0  # sessions and calls so far; never used twice
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -60,13 +64,19 @@ class LighthouseNode:
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
         is_standby = self is not world.lighthouse
         config = replace(world.config.lighthouse, new_job=first and not is_standby, restarted=not first,
-                         majority=world.config.standby, standby=is_standby)  # fmt: skip
+                         majority=world.config.standby, standby=is_standby, keeps=world.config.ledger,
+                         legacy=self.ledger)  # fmt: skip
         self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
         world.after(config.tick, self.process, self._tick)
 
+    def lose_host(self) -> None:
+        """It starts again on another one."""
+        self.crash()
+        self.ledger = None
+
     def crash(self) -> None:
-        """Everything it knew is gone. Its kernel closes what was open."""
+        """Everything it knew is gone but what is written down. Its kernel closes what was open."""
         process = self.process
         if process is None:
             return
@@ -112,8 +122,12 @@ class LighthouseNode:
     def _carry_out(self, effects: Iterable[m.LighthouseEffect]) -> None:
         note, name = self.world.note, self.name
         for effect in effects:
-            if isinstance(effect, m.Issue):
+            if isinstance(effect, m.Keep):
+                self.ledger = effect.legacy
+            elif isinstance(effect, m.Issue):
                 self._issue(effect)
+            elif isinstance(effect, m.SendWaits):
+                self._send(effect.sessions, effect)
             elif isinstance(effect, m.SendOver):
                 note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
@@ -123,6 +137,8 @@ class LighthouseNode:
                 self.world.checker.on_extended(self, effect.session)
                 self._send((effect.session,), m.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
+            elif isinstance(effect, m.SendPatience):
+                note(name, "tells {} to wait {:g} s longer", self._names(effect.sessions), effect.seconds)
             elif isinstance(effect, m.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.world.checker.on_turned_away(self, effect.session)
@@ -142,7 +158,13 @@ class LighthouseNode:
         quorum, world = effect.quorum, self.world
         world.checker.on_issue(self, quorum)
         world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
-        self._send(effect.sessions, quorum)
+        sessions = effect.sessions
+        if self.dies_sending:
+            sessions = tuple(s for s in sessions if world.rng.chance(0.5))
+            world.note(self.name, "dies while sending; it has sent it to {}", self._names(sessions) or "nobody")
+            self.dies_sending = False
+            world.after(0.0, self.process, self.crash)
+        self._send(sessions, quorum)
         for call in effect.calls:
             peer = self.calls.pop(call, None)
             if peer is not None:
@@ -188,15 +210,20 @@ class LighthouseNode:
             return
         session = stream.session
         if session == 0 and isinstance(message, SupervisorHello):
-            stream.down.send(Welcome(self.world.config.lighthouse.heartbeat_timeout))
-            self._supervisors[stream] = message.group
+            silence = self.world.config.lighthouse.silence
+            stream.down.send(Welcome(silence.alone, silence.supervisor_ping))
+            self._ids += 1
+            self._supervisors[stream] = (message.group, self._ids)
             self.feed(m.GroupAnnounced(message.group, True))
+            self.feed(m.GuardianHere(self._ids, message.group))
         elif session == 0 and isinstance(message, m.Hello):
             self._greet(stream, message)
         elif isinstance(message, Ping):
             stream.down.send(message)
             if session:
                 self.feed(m.Heard(session))
+            elif stream in self._supervisors:
+                self.feed(m.GuardianHeard(self._supervisors[stream][1]))
         elif isinstance(message, m.SendJoin):
             self.feed(m.Join(session, message.member, message.reason, message.suspects, None, message.number,
                              message.step_seconds))  # fmt: skip
@@ -204,9 +231,13 @@ class LighthouseNode:
             self.feed(m.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
         elif isinstance(message, m.SendLeave):
             self.feed(m.Leave(session, message.state))
-        elif isinstance(message, m.LifeEnded):
+        elif isinstance(message, m.Paused):
+            self.feed(replace(message, session=session))
+        elif stream in self._supervisors and isinstance(message, m.LifeBegun | m.LifeEnded | m.LifeHalted):
             stream.down.send(Ping())
-            self.feed(message)
+            number = self._supervisors[stream][1]
+            self.feed(m.GuardianHeard(number))
+            self.feed(replace(message, stream=number) if isinstance(message, m.LifeHalted) else message)
 
     def _greet(self, stream: Stream, hello: m.Hello) -> None:
         assert self.machine is not None
@@ -217,7 +248,8 @@ class LighthouseNode:
         hello = replace(hello, session=session)
         effects = self.machine.handle(hello, self.clock.read(self.world.now))
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
-            stream.down.send(Welcome(self.world.config.lighthouse.heartbeat_timeout))
+            silence = self.world.config.lighthouse.silence
+            stream.down.send(Welcome(silence.alone, silence.member_ping))
         self.world.checker.on_lighthouse_event(self, hello)
         self._carry_out(effects)
 
@@ -230,9 +262,11 @@ class LighthouseNode:
             replica_id = self.members.pop(stream.session)
             self.world.note(self.name, "has lost the session of {}", replica_id)
             self.feed(m.Closed(stream.session))
-        group = self._supervisors.pop(stream, None)
-        if group is not None and group not in self._supervisors.values():
-            self.feed(m.GroupAnnounced(group, False))
+        group, number = self._supervisors.pop(stream, ("", 0))
+        if group:
+            self.feed(m.GuardianGone(number))
+            if not any(other == group for other, _ in self._supervisors.values()):
+                self.feed(m.GroupAnnounced(group, False))
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 
@@ -258,7 +292,7 @@ class LighthouseNode:
     def _probed(self, replica_id: str, address: str, pause: float, spent: float, answers: bool) -> None:
         refused = answers and address not in self.world.listening
         self.feed(m.Probed(replica_id, refused))
-        enough = spent + pause >= self.world.config.lighthouse.heartbeat_timeout
+        enough = spent + pause >= self.world.config.lighthouse.silence.alone
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)
             return

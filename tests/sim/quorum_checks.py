@@ -139,7 +139,7 @@ class QuorumChecks:
 
     def _check_nobody_is_passed_over(self, node: LighthouseNode, quorum: Quorum) -> None:
         """L2: whoever lives, has asked on its present session and was heard within the heartbeat timeout, is in."""
-        limit = self._world.config.lighthouse.heartbeat_timeout
+        limit = self._world.config.lighthouse.silence.shortest
         now = node.clock.read(self._world.now)
         members = {member.replica_id for member in quorum.members}
         book = self._books[node.site]
@@ -148,6 +148,8 @@ class QuorumChecks:
                 book.answered(name)
                 continue
             life = self._world.nodes.get(name) or self._world.peers.get(name.rsplit(":", 1)[0])
+            if book.is_halted(name):
+                continue  # it stands, but can't run
             if life is not None and not life.process.dead and now - heard <= limit:
                 self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
                                f"{self._name(quorum)}")  # fmt: skip

@@ -102,6 +102,12 @@ class RankNode:
         else:
             world.transfers.give_up(self)
 
+    def on_expired(self, call: int) -> None:
+        """The group server: the usual time is over, and the lighthouse waits for nothing that would take longer."""
+        if call == self.call and self.wait == "quorum":
+            self.deadlines.disarm("quorum")
+            self.on_deadline("quorum")
+
     def _hang_up(self) -> None:
         self.node.gone(self.call)
         self.call = 0
@@ -133,7 +139,7 @@ class RankNode:
             self.reduction.forget()
             self._began, self.step_seconds = self.world.now, self.world.now - self._began if not first else 0.0
         self.wait = "quorum"
-        self.deadlines.arm("quorum", config.quorum_timeout)
+        self.deadlines.arm("quorum", config.quorum_timeout + config.endures)
         self.call = node.ask(self, terms)
         self.world.reach(node, "settle" if settling else "ask")
         if not self._waits:

@@ -57,7 +57,7 @@ class Checks:
     def alive(self) -> None:
         """L1: something is committed now and then."""
         w = self._world
-        limit = w.config.lease + w.config.lease_margin + 4 * w.config.heartbeat_timeout + 10.0
+        limit = w.config.lease + w.config.lease_margin + 4 * w.config.silence.alone + 10.0
         self._demand(w.now - w.last_commit < limit, "L1: nothing is committed any more", w.lighthouse, w.run)
 
     def on_step(self) -> None:

@@ -104,8 +104,13 @@ class Churn:
         if a is None or a.session is None or not a.linked:
             return
         w.count["replaced"] += 1
-        a.lose_session()
-        w.after(w.rng.uniform(0.05, 1.0), w.members.connect, a)
+        a.linked = False
+        w.after(w.rng.uniform(0.05, 1.0), self._on_a_new_one, a, a.session)
+
+    def _on_a_new_one(self, a: Actor, session: int) -> None:
+        if a.session == session:
+            a.lose_session()
+        self._world.members.connect(a)
 
     def suspect(self) -> None:
         a, other = self._victim(), self._victim()

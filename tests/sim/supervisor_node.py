@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOPELESS_LIVES = 3  # as `RestartRules.loop`
+KEPT_EXITS = 8  # as in rpc.supervisor_client
+TOLD_AFTER = 2 / 3  # of the limit: as launch.halts with the product's
+LOOK = 0.1  # seconds between its looks at the processes
 
 
 class SupervisorNode:
@@ -36,7 +39,9 @@ class SupervisorNode:
         self.attempt = 0
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
-        self._report: m.LifeEnded | None = None  # the last exit
+        self._reports: list[m.LifeEnded] = []  # the last exits
+        self._begun: m.LifeBegun | None = None  # the life that runs
+        self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
 
     def start(self) -> None:
         for uplink in self.uplinks:
@@ -56,19 +61,53 @@ class SupervisorNode:
         life = Life(self.attempt, UNIX + world.now, f"token-{replica_id}")
         self.attempt += 1
         self.node = GroupNode(world, self, replica_id, life)
+        self._halted = None
+        self._begun = m.LifeBegun(self.group, life.attempt, life.token)
+        self._send(self._begun)
         world.nodes[replica_id] = self.node
         world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
 
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        self._report = m.LifeEnded(node.life.token, code)
-        self._send(self._report)
+        report = m.LifeEnded(node.life.token, code)
+        self._reports = [*self._reports, report][-KEPT_EXITS:]
+        self._begun = None
+        self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
         elif self.wants:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
+
+    def on_stopped(self, process: Process) -> None:
+        """It looks at its processes now and then, and tells of what has been stopped for a while."""
+        if self._minds(process):
+            after = self.world.config.lighthouse.silence.stopped * TOLD_AFTER
+            self.world.after(after, self.process, self._tell_halt, process, self.world.now)
+
+    def on_going_on(self, process: Process) -> None:
+        if self._minds(process):
+            self.world.after(self.world.rng.uniform(0.0, LOOK), self.process, self._tell_again)
+
+    def _minds(self, process: Process) -> bool:
+        return self.node is not None and process in self.node.processes and not self.process.dead
+
+    def _tell_halt(self, process: Process, since: float) -> None:
+        if self._halted is None and process.paused and process.resumed <= since and self._minds(process):
+            self._halted = (process, since)
+            self._tell_halted()
+
+    def _tell_halted(self) -> None:
+        if self._halted is not None and self.node is not None:
+            process, since = self._halted
+            self._send(m.LifeHalted(0, self.node.life.token, process.name, self.world.now - since))
+
+    def _tell_again(self) -> None:
+        """What it told of goes on."""
+        if self._halted is not None and self.node is not None and not self._halted[0].paused:
+            self._halted = None
+            self._send(m.LifeHalted(0, self.node.life.token, ""))
 
     def come_back(self) -> None:
         """A group that has left is wanted again."""
@@ -114,10 +153,13 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
-        if self._report is not None:
-            self._send(self._report)
+        for report in self._reports:
+            self._send(report)
+        if self._begun is not None:
+            self._send(self._begun)
+        self._tell_halted()
 
-    def _send(self, report: m.LifeEnded) -> None:
+    def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted) -> None:
         for uplink in self.uplinks:
             uplink.send(report)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
-from tests.sim.config import WorldConfig
+from tests.sim.config import WorldConfig, limits
 from tests.sim.faults import KINDS, Fault, arm
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.supervisor_node import SupervisorNode
@@ -108,7 +108,7 @@ def _config(rng: Rng) -> WorldConfig:
     lighthouse = LighthouseConfig(
         lease=lease,
         lease_margin=1.0,
-        heartbeat_timeout=rng.choose((0.6, 1.0, 2.5)),
+        limits=limits(rng.choose((0.6, 1.0, 2.5))),
         join_timeout=rng.choose((0.1, 0.5)),
         min_replicas=rng.choose((1, least)),
         boot_id="host",
@@ -137,6 +137,7 @@ def _config(rng: Rng) -> WorldConfig:
         uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
+        endures=rng.choose((0.0, lease + 1.0)),
     )
 
 
@@ -162,6 +163,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "pause":
         who = rng.choose([*groups, *groups, *_houses(config), *(f"u{i}" for i in range(config.peers))])
         one = str(rng.below(config.ranks)) if who in groups and rng.chance(0.3) else ""
+        if who in groups and not one and rng.chance(0.4):
+            one = rng.choose(("busy", "planned"))
         return Fault(at, kind, who, seconds, one)
     if kind == "crash":
         return Fault(at, kind, rng.choose([*groups, *(f"u{i}" for i in range(config.peers))]))
@@ -175,7 +178,11 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         return Fault(at, kind, other=str(1 + rng.below(3)))
     if kind == "lighthouse":
         house = rng.choose(_houses(config)) if config.standby else ""
-        return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)))
+        return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.3) else "")
+    if kind == "lighthouse_and_group":
+        return Fault(at, kind, target, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.2) else "")
+    if kind == "lighthouse_sending":
+        return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
 
 
@@ -186,9 +193,10 @@ def _houses(config: WorldConfig) -> list[str]:
 def _duration(rng: Rng, config: WorldConfig) -> float:
     """Short, long, or just about the length of some time-out: what goes wrong goes wrong near those."""
     house = config.lighthouse
-    limits = (house.heartbeat_timeout, house.lease, house.lease + house.lease_margin, config.keepalive, config.timeout)
+    silence = (house.silence.alone, house.silence.host, house.silence.busy)
+    ends = (*silence, house.lease, house.lease + house.lease_margin, config.keepalive, config.timeout)
     if rng.chance(0.4):
-        return min(_LONGEST, rng.choose(limits)) * rng.uniform(0.9, 1.3)
+        return min(_LONGEST, rng.choose(ends)) * rng.uniform(0.9, 1.3)
     return rng.uniform(0.05, _LONGEST) if rng.chance(0.4) else rng.uniform(0.01, 0.5)
 
 
@@ -241,7 +249,8 @@ def check_newcomer(world: World) -> None:
     newcomer = world.add_group("late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
-    if not world.run_while(lambda: not _inside(world, newcomer), limit):
+    refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
+    if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
 
 

@@ -8,6 +8,8 @@ from tests.sim.untimed.search import Report, Search
 from tests.sim.untimed.values import Rules
 from tests.sim.untimed.words import story
 
+pytestmark = pytest.mark.timeout(600)  # processor time is what is limited; the machine may be shared
+
 
 def explore(rules: Rules, *, seconds: float) -> Report:
     search = Search(rules)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
+from tests.core import test_chain
 from tests.sim.hunt import hunt
+from tests.sim.test_world import dies_while_it_sends
 from tests.sim.untimed.search import Search
-from tests.sim.variants import VARIANTS, Variant
+from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
 from torchft_x.core import formation
 
-SLOW = {"vote off", "step alone", "R14 adopt", "R9a healed", "R13", "R3", "late grant"}  # more than about 2 s
+SLOW = {
+    "vote off",
+    "step alone",
+    "R14 adopt",
+    "R9a healed",
+    "R13",
+    "R3",
+    "late grant",
+    "R8 lease",
+}  # more than about 2 s
 
 
 @pytest.mark.parametrize(
@@ -34,3 +48,16 @@ def test_a_patch_is_taken_back() -> None:
     with VARIANTS["R9a any"].applied():
         assert formation._heirs is not before
     assert formation._heirs is before
+
+
+def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lease() -> None:
+    """R8, of a lighthouse that can't read what was written down. In virtual time: the explorer knows no seconds."""
+    with SLOW_TAKEOVER(), pytest.raises(AssertionError, match="seed"):
+        list(map(partial(dies_while_it_sends, ledger=False), range(12)))
+
+
+@pytest.mark.parametrize("told", [test_chain.test_R9_of_two_groups, test_chain.test_R9_of_three_groups])
+def test_who_follows_only_the_quorum_before_goes_on_beside_others(told: Callable[[], None]) -> None:
+    told()
+    with ONE_BEFORE(), pytest.raises(AssertionError, match=r"go on|goes on"):
+        told()

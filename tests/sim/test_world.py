@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,72 @@ def test_a_pause_longer_than_the_heartbeat_timeout_costs_membership() -> None:
     world.run_for(1.9)
     assert members(world) == ["g0:1"]
     assert step_of(world, "g1") == before
-    assert said(world, "silent for 1 s")
+    assert said(world, "g1:1/0 is stopped (SIGSTOP or a debugger), for 0.4 s, says its supervisor")
     assert all_is_well(world)
     assert members(world) == ["g0:1", "g1:1"]  # the same life
+
+
+def test_a_short_stop_harms_nobody() -> None:
+    world = cluster()
+    hit(world, "pause", "g1", 0.38)
+    world.run_for(1.5)
+    assert said(world, "g1:1/0       is stopped")
+    assert not said(world, "is lost")
+    assert all_is_well(world)
+
+
+def test_one_stopped_rank_costs_its_group_membership() -> None:
+    world = cluster(ranks=2)
+    hit(world, "pause", "g1", 2.0, other="1")
+    world.run_for(1.0)
+    assert said(world, "g1:1/1 is stopped")
+    assert members(world) == ["g0:1"]
+    world.run_for(1.0)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1"]
+
+
+def test_a_member_that_is_silent_but_runs_is_waited_for_twice_as_long() -> None:
+    world = cluster(compute=(0.02, 0.03))
+    hit(world, "pause", "g1", 1.8, other="busy")
+    world.run_for(2.5)
+    assert said(world, "its supervisor says that it runs (compiling")
+    assert not said(world, "is lost")
+    world = cluster(compute=(0.02, 0.03))
+    hit(world, "pause", "g1", 3.0, other="busy")
+    world.run_for(2.5)
+    assert said(world, "silent for 2 s, though its supervisor says that it runs")
+    assert members(world) == ["g0:1"]
+    world.run_for(0.5)
+    assert all_is_well(world)
+
+
+def test_an_announced_pause_is_waited_for() -> None:
+    world = cluster()
+    hit(world, "pause", "g1", 5.0, other="planned")
+    world.run_for(6.0)
+    assert said(world, "pauses for up to 5.5 s: evaluation")
+    assert not said(world, "is lost")
+    assert all_is_well(world)
+
+
+def test_an_announced_pause_does_not_hide_a_death() -> None:
+    world = cluster()
+    hit(world, "pause", "g1", 5.0, other="planned")
+    world.run_for(1.0)
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(0.3)
+    assert members(world) == ["g0:1"]
+    assert all_is_well(world)
+
+
+def test_a_stopped_supervisor_alone_harms_nobody() -> None:
+    world = cluster()
+    world.pause(world.supervisors["g1"].process)
+    world.run_for(3.0)
+    world.resume(world.supervisors["g1"].process)
+    assert not said(world, "is lost")
+    assert all_is_well(world)
 
 
 def test_a_paused_lighthouse_blames_nobody() -> None:
@@ -221,10 +285,11 @@ def test_healer_or_source_dies_in_the_middle_of_a_heal(point: str, word: str) ->
 
 def test_trap_cut_isolates_at_that_point() -> None:
     world = cluster()
-    hit(world, "trap_cut", "g1", 2.0, other="reduce")
+    hit(world, "trap_cut", "g1", 3.0, other="reduce")
     world.run_for(0.3)
     assert ("g1", "lh") in world.network.blocked
-    world.run_for(1.5)
+    assert not said(world, "is lost")
+    world.run_for(2.5)  # its supervisor says that it runs
     assert members(world) == ["g0:1"]
     assert all_is_well(world)
 
@@ -261,9 +326,11 @@ def test_a_stalled_clock_shows_less_time() -> None:
 def test_power_loss_tells_nobody() -> None:
     world = cluster(groups=3)
     hit(world, "power", "g1", 6.0)
-    world.run_for(0.5)
+    world.run_for(0.35)
     assert not said(world, "g1:1 is lost")  # no exit report, no refused connect: only the silence tells
-    world.run_for(5.0)
+    world.run_for(0.3)
+    assert said(world, "g1:1 is lost: it and its supervisor are silent for 0.4 s")
+    world.run_for(4.85)
     assert members(world) == ["g0:1", "g2:1"]
     world.run_for(1.0)
     assert all_is_well(world)
@@ -313,7 +380,7 @@ def test_one_way_partitions(ends: tuple[str, str], lost: bool) -> None:
     world = cluster()
     hit(world, "part_one_way", ends[0], 2.5, ends[1])
     before = step_of(world, "g0")
-    world.run_for(1.5)
+    world.run_for(2.3 if lost else 1.5)
     assert said(world, "g1:1 is lost: silent") == lost
     if not lost:
         assert step_of(world, "g0") <= before + 1  # it can't go on without the other, and is right not to
@@ -386,17 +453,57 @@ def test_several_join_at_once() -> None:
 
 
 @pytest.mark.parametrize("again", [None, 0.05])
-def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None) -> None:
+@pytest.mark.parametrize(("lost", "words"), [("", "is taken over"), ("host", "Adopted quorum")])
+def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None, lost: str, words: str) -> None:
     world = cluster(groups=3)
-    hit(world, "lighthouse", seconds=1.0)
+    hit(world, "lighthouse", seconds=1.0, other=lost)
     world.run_for(1.0 + (again or 0.0))
     if again is not None:
-        strike(world, Fault(world.now, "lighthouse", seconds=0.02))
+        strike(world, Fault(world.now, "lighthouse", seconds=0.02, other=lost))
     world.run_for(2.0)
-    assert said(world, "Adopted quorum")
+    assert said(world, words)
     assert world.checker.lineage == 0
     assert all_is_well(world)
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
+
+
+def test_lighthouse_and_group_that_die_together_cost_no_lease() -> None:
+    world = cluster(groups=3)
+    hit(world, "lighthouse_and_group", "g2", 0.5)
+    world.run_for(2.5)  # the lease is 8 s
+    assert world.lighthouse.lives == 2
+    assert members(world) == ["g0:1", "g1:1", "g2:2"]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+
+
+def test_lighthouse_and_the_only_group_that_has_the_state() -> None:
+    """R9(b) by its supervisor's word: a new lineage begins at once, not after a lease."""
+    world = cluster(groups=1)
+    hit(world, "lighthouse_and_group", "g0", 0.3)
+    world.run_for(2.5)
+    assert members(world) == ["g0:2"]
+    assert world.checker.lineage == 1
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize(("ledger", "words"), [(False, "never received it"), (True, "is taken over")])
+def dies_while_it_sends(seed: int, *, ledger: bool) -> World:
+    """The lighthouse has sent a quorum to some of its members, and dies; groups have 6 s to train together again."""
+    config = WorldConfig(groups=2 + seed % 2, commit_vote=seed % 4 > 1, timeout=60.0, quorum_timeout=60.0, trace=None)
+    world = World(seed, replace(config, ledger=ledger, lighthouse=LighthouseConfig(boot_id="host")))
+    world.run_for(2.0)
+    strike(world, Fault(world.now, "lighthouse_sending", seconds=0.5))
+    world.run_for(0.6)
+    calm = swarm.Calm(world)
+    assert world.run_while(calm.unsettled, 6.0), f"seed {seed}: {calm.why}"
+    return world
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once(ledger: bool) -> None:
+    """R8: those that never received it know nothing newer, and nobody waits for a lease or for a time-out."""
+    assert sum(said(dies_while_it_sends(seed, ledger=ledger), "never received") for seed in range(12)) > 3
 
 
 def test_trap_lighthouse_dies_while_a_quorum_is_on_its_way() -> None:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class Fetch:
     """One heal of one rank."""
 
-    def __init__(self, healer: RankNode, source: str, state: State, *, in_place: bool) -> None:
+    def __init__(self, healer: RankNode, source: str, plan: Plan, *, in_place: bool) -> None:
         self.healer = healer
         self.source = source  # replica id
-        self.state = state  # what is wanted
+        self.state = plan.top  # what is wanted
+        self.name = plan.snapshot  # under which it is offered
         self.in_place = in_place  # what has come overwrites what the healer holds
         self.asked: GroupNode | None = None  # whose group server is being asked where the state is
         self.server: RankNode | None = None  # who serves it, once found
@@ -54,7 +55,7 @@ class Transfers:
     def fetch(self, healer: RankNode, plan: Plan, *, in_place: bool) -> None:
         """`on_fetched` or `on_fetch_failed` follows."""
         source, world = plan.sources[0], self._world
-        fetch = Fetch(healer, source.replica_id, plan.top, in_place=in_place)
+        fetch = Fetch(healer, source.replica_id, plan, in_place=in_place)
         self._fetches.append(fetch)
         node = world.nodes.get(source.replica_id)
         world.note(healer.process.name, "fetches {} from {}", plan.top, source.replica_id)
@@ -113,10 +114,10 @@ class Transfers:
         assert server is not None
         if fetch.over or fetch.began or server.healing.snapshot is None:
             return
-        state, value = server.healing.snapshot
-        if state != fetch.state:
-            if state > fetch.state:
-                reason = f"it offers {state} by now"
+        name, value = server.healing.snapshot
+        if name != fetch.name:
+            if name > fetch.name:
+                reason = f"it offers {name} by now"
                 world.network.send(server.process.site, fetch.healer.process, self.fail, fetch, reason)
             return
         fetch.began, fetch.value = True, value

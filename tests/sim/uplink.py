@@ -24,6 +24,12 @@ MISSED_PINGS = 5
 @dataclass(frozen=True, slots=True)
 class Welcome:
     heartbeat_timeout: float
+    ping: float
+
+    @property
+    def pings(self) -> int:
+        """So many without an answer are too many."""
+        return max(MISSED_PINGS, round(self.heartbeat_timeout / self.ping))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Uplink:
             assert isinstance(message, Welcome), message
             self.standing = True
             self._sent = 0
-            self.world.after(message.heartbeat_timeout / MISSED_PINGS, self.process, self._beat, stream, message)
+            self.world.after(message.ping, self.process, self._beat, stream, message)
             self._owner.on_up()
         elif not isinstance(message, Ping):
             self._owner.on_word(message)
@@ -160,7 +166,7 @@ class Uplink:
     def _beat(self, stream: Stream, welcome: Welcome) -> None:
         if stream is not self.stream:
             return
-        if self._silent >= MISSED_PINGS:
+        if self._silent >= welcome.pings:
             stream.finish(self.process, "the lighthouse was silent for too long")
             self._end("it was silent for too long")
             return
@@ -168,4 +174,4 @@ class Uplink:
             stream.up.send(Ping())
             self._silent += 1
         self._sent = 0
-        self.world.after(welcome.heartbeat_timeout / MISSED_PINGS, self.process, self._beat, stream, welcome)
+        self.world.after(welcome.ping, self.process, self._beat, stream, welcome)

@@ -15,6 +15,7 @@ from unittest import mock
 from tests.sim.untimed.values import Rules
 from torchft_x.core import formation, takeover, types
 from torchft_x.core.ballot import Ballot
+from torchft_x.core.chain import Chain
 from torchft_x.core.group import Group
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.liveness import Record, Roll
@@ -123,6 +124,19 @@ def _healed_heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
 def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
     newest = takeover._newest(fresh.reports)
     return Adopt(newest) if newest is not None else Start()
+
+
+def _ended_leases_vouch(report: takeover.Report | None, member: Member) -> bool:
+    return not member.library or report is not None
+
+
+_start = takeover.start
+
+
+def _only_who_received_it(fresh: takeover.Fresh) -> Any:
+    newest = takeover._newest(fresh.reports)
+    reports = {r: report for r, report in fresh.reports.items() if newest is not None and report.id == newest.id}
+    return _start(replace(fresh, reports=reports))
 
 
 def _superseded_is_dead(self: Lighthouse, older: Record | None, by: str) -> list[Any]:
@@ -238,6 +252,12 @@ _ALL = [
         patch=_patched((takeover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
     ),
     Variant(
+        name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
+        harm="split brain: the lighthouse before may have let others go on without them",
+        finds=frozenset({"I4"}), rules=replace(_TWO, faults=3, kinds=("cut", "lease", "lighthouse")), walks=True,
+        patch=_patched((takeover, "_vouches", _ended_leases_vouch)),
+    ),
+    Variant(
         name="R2/R9b", left_out="superseded counts as dead",
         harm="split brain: the older life goes on in its lease",
         finds=frozenset({"I4"}), rules=replace(_TWO, groups=1, kinds=("twin",)),
@@ -293,3 +313,8 @@ _ALL = [
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
+SLOW_TAKEOVER = _patched((takeover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
+"""R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
+
+ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
+"""A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/test_chain` tells it."""

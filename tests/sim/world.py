@@ -165,10 +165,13 @@ class World:
 
     # --- what faults do ------------------------------------------------------------------------------------------
 
-    def pause(self, process: Process) -> None:
+    def pause(self, process: Process, *, seen: bool = True) -> None:
+        """SIGSTOP. Not `seen`: it runs, but computes something that lets it neither hear nor speak."""
         if not process.stopped:
             process.paused = process.stopped = True
-            self.note(process.name, "is stopped")
+            self.note(process.name, "is stopped" if seen else "is busy")
+            for supervisor in self.supervisors.values() if seen else ():
+                supervisor.on_stopped(process)
 
     def resume(self, process: Process) -> None:
         """What came due meanwhile happens now, in its order."""
@@ -177,6 +180,8 @@ class World:
         process.paused = process.stopped = False
         process.resumed = self.now
         self.note(process.name, "goes on")
+        for supervisor in self.supervisors.values():
+            supervisor.on_going_on(process)
         backlog, process.backlog = process.backlog, []
         for call, args in backlog:
             self.at(self.now, process, call, *args)

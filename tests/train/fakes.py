@@ -68,6 +68,12 @@ class FakeManager:
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         self.declared[name] = describe(name, words, parts, digest)
 
+    def keep(self, kept: Any, works: int) -> bool:
+        return True
+
+    def end_pass(self, good: bool) -> None:
+        pass
+
     def report_error(self, e: Exception) -> None:
         self.errors.append(e)
 

@@ -54,6 +54,7 @@ class Group:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("count", [2, 3])
 def test_kill_and_return(tmp_path: Path, count: int) -> None:
     kills = 4

@@ -30,7 +30,9 @@ from torchft_x.errors import (
     TransferError,
     UnreachableError,
 )
+from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
+from torchft_x.rpc.ask import lighthouse_status
 from torchft_x.rpc.group_client import GroupClient
 from torchft_x.train.ddp import DistributedDataParallel
 from torchft_x.train.manager import Manager
@@ -177,8 +179,10 @@ def test_the_jobs_minimum_holds_for_a_script_that_asks_for_less(monkeypatch: pyt
 
 
 def test_two_ranks_a_group_decide_alike() -> None:
+    """The group with the bad sample computes the step again; the other one waits with its gradients."""
     stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
     with lighthouse(2) as addr:
+        said: dict[int, bool | None] = {}
 
         def body(i: int) -> list[Trainer]:
             group, rank = divmod(i, 2)
@@ -188,15 +192,15 @@ def test_two_ranks_a_group_decide_alike() -> None:
                 t.optimizer.zero_grad()
                 t.manager.report_error(RuntimeError("a bad sample"))
                 t.optimizer.step()
-                committed = t.optimizer.committed
+                said[i] = t.optimizer.committed
             else:
-                committed = t.step()
-            assert not committed
+                said[i] = t.step()
             t.run_to(3)
             t.manager.shutdown()
             return [t]
 
         trainers = [t for ts in run_threads(4, body) for t in ts]
+    assert said == {0: True, 1: True, 2: False, 3: False}
     for t in trainers:
         assert sorted(t.history) == [1, 2, 3]
     # Rank r reduces with rank r of the other group.
@@ -224,7 +228,7 @@ def test_a_group_may_be_made_again_on_the_same_store() -> None:
 @BOTH
 def test_a_reported_error_drops_the_step_everywhere_and_training_goes_on(use_async_quorum: bool) -> None:
     with lighthouse(2) as addr:
-        a, b = start(2, addr, use_async_quorum=use_async_quorum)
+        a, b = start(2, addr, use_async_quorum=use_async_quorum, keep_gradients=False)
         run_to([a, b], 2)
         before = [{k: v.clone() for k, v in t.net.state_dict().items()} for t in (a, b)]
 
@@ -236,6 +240,26 @@ def test_a_reported_error_drops_the_step_everywhere_and_training_goes_on(use_asy
         assert a.manager.current_step() == b.manager.current_step() == 2
         for t, old in zip((a, b), before, strict=True):
             assert same(t.net.state_dict(), old)  # I6: a dropped step changes nothing
+        run_to([a, b], 4)
+        assert same(a.history[4], b.history[4])
+        leave(a, b)
+
+
+@BOTH
+def test_with_kept_gradients_only_who_reports_an_error_computes_again(use_async_quorum: bool) -> None:
+    with lighthouse(2) as addr:
+        a, b = start(2, addr, use_async_quorum=use_async_quorum)
+        run_to([a, b], 2)
+
+        def body(g: int) -> list[bool]:
+            if g == 0:
+                return [a.step()]
+            return [b.step(lambda: b.manager.report_error(RuntimeError("veto"))), b.step()]
+
+        assert run_threads(2, body) == [[True], [False, True]]
+        assert same(a.history[3], b.history[3])
+        for name, value in reference(2, 3)[2].items():
+            torch.testing.assert_close(a.history[3][name], value, atol=1e-6, rtol=1e-4)
         run_to([a, b], 4)
         assert same(a.history[4], b.history[4])
         leave(a, b)
@@ -261,7 +285,7 @@ def test_a_group_that_vanishes_releases_the_reduction_at_once() -> None:
         began = time.monotonic()
         done = threading.Thread(target=a.step, daemon=True)
         done.start()
-        wait_for(lambda: a.manager._works, what="a's reduction to be issued")
+        wait_for(lambda: a.manager._course.works, what="a's reduction to be issued")
         b.manager.shutdown(wait=False)
         done.join(scaled(10))
         assert not done.is_alive()
@@ -330,7 +354,7 @@ def test_shrink_only_keeps_newcomers_out() -> None:
         time.sleep(0.3)  # b's join is on its way; if it is late the test proves less, but doesn't fail
         a.manager.start_quorum(shrink_only=True)
         assert a.manager.num_participants() == 1
-        assert len(a.manager._quorum.members) == 1 if a.manager._quorum else False
+        assert len(a.manager._course.quorum.members) == 1 if a.manager._course.quorum else False
         loss_of(a.model, 0, 2).backward()
         assert a.manager.should_commit()
         running = Running(a)
@@ -423,11 +447,41 @@ def test_different_state_dict_keys_are_told() -> None:
         leave(a)
 
 
+@pytest.mark.parametrize("given", [{"quorum_timeout": 4.9}, {"heartbeat_interval": 5.0}])
+def test_times_that_contradict_the_lighthouses_are_refused(given: dict[str, float]) -> None:
+    with lighthouse(1) as addr, pytest.raises(ConfigError, match=f"{next(iter(given))} is .* lost after 5 s"):
+        Trainer(0, addr, **given)
+
+
+def test_a_planned_pause_is_announced_and_ends() -> None:
+    with lighthouse(2) as addr:
+        a = Trainer(0, addr)
+
+        def pause() -> float:
+            (member,) = lighthouse_status(parse_address(addr))["members"]
+            return float(member["pause"])
+
+        with a.manager.planned_pause("evaluation", seconds=600):
+            assert 500 < pause() <= 600
+        assert pause() == 0
+        leave(a)
+
+
+def test_a_planned_pause_ends_with_an_error_too() -> None:
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr)
+        with pytest.raises(KeyError), a.manager.planned_pause("evaluation", seconds=600):
+            raise KeyError
+        with pytest.raises(ConfigError, match="seconds of planned_pause"), a.manager.planned_pause("x", seconds=0):
+            pass
+        leave(a)
+
+
 def test_no_quorum_in_time_says_why() -> None:
     with lighthouse(2) as addr:
-        a = Trainer(0, addr, quorum_timeout=0.3)
+        a = Trainer(0, addr)
         with pytest.raises(DeadlineError) as e:
-            a.step()
+            a.manager.start_quorum(timeout=0.3)
         assert isinstance(e.value, TimeoutError)
         leave(a)
 

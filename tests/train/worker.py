@@ -2,12 +2,13 @@
 
     python -m tests.train.worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-It trains to the step written in STOP_FILE, once that exists.
+It trains to the step written in STOP_FILE, once that exists. SIGTERM makes it leave at the next boundary.
 """
 
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,9 +24,11 @@ def digest(trainer: Trainer) -> str:
 
 
 def main(group: int, lighthouse: str, path: str, stop: Path) -> None:
+    leaving: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
     trainer = Trainer(group, lighthouse, seed=group + int(time.time()))
     with open(path, "a", buffering=1) as out:
-        while not stop.exists() or trainer.manager.current_step() < int(stop.read_text()):
+        while not leaving and (not stop.exists() or trainer.manager.current_step() < int(stop.read_text())):
             committed = trainer.step()
             now = time.monotonic()
             if committed:

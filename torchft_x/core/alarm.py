@@ -6,10 +6,16 @@ of the backend. Every method returns effects; what is remembered is in the recor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torchft_x.core.gone import suspect
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import LighthouseEffect, Note, Probe, Refuse, SendOver
 from torchft_x.core.tenure import Tenure
+
+# Of many that suspect a member within this time (seconds) only the first has it probed.
+_PROBE_PAUSE = 0.05
 
 
 class Alarm:
@@ -79,6 +85,27 @@ class Alarm:
         record.probed_at = now
         return [Probe(record.replica_id, record.address)]
 
+    def look_after(self, suspects: Iterable[str], now: float) -> list[LighthouseEffect]:
+        """Somebody's connection to these members broke: if they are dead, their address tells."""
+        effects: list[LighthouseEffect] = []
+        for suspected in map(self._roll.get, suspects):
+            if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
+                continue
+            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may ask after one
+                effects += self.probe(suspected, now)
+        return effects
+
+    def note_suspects(self, now: float) -> list[LighthouseEffect]:
+        """A line for the log when a member is silent though it runs, once."""
+        notes: list[LighthouseEffect] = []
+        limits = self._config.silence
+        for record in self._roll.silent(now, limits):
+            text = "" if record.suspected else suspect(self._roll.sight(record, limits, now), limits, now)
+            if text:
+                record.suspected = True
+                notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
+        return notes
+
     def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
         """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
         if not refused or record.probed_at is None:
@@ -91,4 +118,4 @@ class Alarm:
         """R9(b), with the longer of the leases that the present quorum may have been sent with."""
         c, cur = self._config, self._tenure.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
-        return record.is_over(now, lease=lease, heartbeat_timeout=c.heartbeat_timeout)
+        return record.is_over(now, lease=lease, alone=c.silence.alone)

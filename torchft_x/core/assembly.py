@@ -115,7 +115,7 @@ class Assembly:
         unready = [s for s in group.seats if s.session is not None and s.ready is None and s not in ending]
         what = [_named(missing, "to come" if group.attempt < 0 else "to come back")]
         what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
-        return f"group {name} waits for {' and '.join(w for w in what if w)}" if any(what) else ""
+        return f"group {name} waits for {' and '.join(w for w in what if w)}"
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
@@ -238,7 +238,7 @@ class Assembly:
         life = group.life = _Life(event.attempt, event.life, "")
         effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
         for s in group.seats:
-            if s.ready is not None or s.done:  # it has come to us before, and knows nothing of this life
+            if s.ready is not None:  # it has come to us before, and knows nothing of this life
                 effects += self._runs_nothing(group, life, s, f"node {s.node} is not part of it")
         return effects
 
@@ -264,7 +264,7 @@ class Assembly:
         life = group.life
         if life is not None and life.over is None:
             effects += self._miss(group, life, now)
-        if life is not None and life.over is not None and not any(life.runs_on(s.node) for s in group.seats):
+        if life is not None and not any(life.runs_on(s.node) for s in group.seats):
             effects += self._close(group, life)
         if group.life is None and group.stopped is None and all(s.ready for s in group.seats):
             effects += self._begin(group)

@@ -52,7 +52,7 @@ class Ballot:
 
     def open(self, quorum_id: int) -> list[GroupEffect]:
         """A new quorum is in hand. Whoever still waits for the old ballot is told that it is void."""
-        effects = self.cancel("the group has moved on to the next quorum.") if self._calls else []
+        effects = self.cancel("the group has moved on to the next quorum.")
         self._quorum_id = quorum_id
         self._clear()
         return effects
@@ -123,14 +123,13 @@ class Ballot:
         return self._answer()
 
     def _answer(self) -> list[GroupEffect]:
-        if not self._calls or self._outcome is None:
-            return []
+        assert self._outcome is not None
         calls = tuple(self._calls[rank] for rank in sorted(self._calls))
         self._calls.clear()
-        return [AnswerVote(calls, *self._outcome)]
+        return [AnswerVote(calls, *self._outcome)] if calls else []
 
     def _clear(self) -> None:
+        """A decided ballot has been answered, so nobody waits."""
         self._step = None
         self._votes = {}
-        self._calls = {}
         self._outcome = None

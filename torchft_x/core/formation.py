@@ -18,6 +18,7 @@ class Wait:
 
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
+    lease: bool = False  # it may take until the end of somebody's lease
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -38,9 +39,10 @@ class Situation:
 
     now: float
     cur: Quorum | None  # newest quorum issued or adopted
-    candidates: tuple[Candidate, ...]
+    open: tuple[Quorum, ...] = ()  # older ones that must be followed, too, see `core.chain`
+    candidates: tuple[Candidate, ...] = ()
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
-    over: Collection[str] = frozenset()  # of cur's members: those that provably commit nothing more in it (R9b)
+    over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
     proven: Collection[str] = frozenset()  # of those: for another reason than the end of their lease
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
@@ -57,7 +59,11 @@ class Form:
 
     members: tuple[Member, ...]  # sorted by replica id
     rebuild: bool  # process groups are rebuilt: the config id changes
-    new_lineage: bool = False  # no member carries on cur's state (R9b)
+    left: Quorum | None = None  # the quorum whose state no member carries on: a new lineage begins (R9b)
+
+    @property
+    def new_lineage(self) -> bool:
+        return self.left is not None
 
 
 def form(s: Situation) -> Form | Wait:
@@ -76,40 +82,53 @@ def form(s: Situation) -> Form | Wait:
     too_few = _too_few(s, members)
     if too_few:
         return too_few
-    heirs = _heirs(s.cur, members)
-    if not heirs:
-        over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
-        running = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in over]
+    followed = (s.cur, *s.open)
+    for quorum in followed:
+        running = _running(s, quorum, members, asked)
         if running:
             return Wait(
-                f"No candidate holds the newest state of q{s.cur.number} ({s.cur.top}), and {listed(running)} may still "
-                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease."
+                f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
+                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
+                lease=True,
             )
-    elsewhere = _elsewhere(s, asked)
+    elsewhere = _elsewhere(s, s.cur, asked)
     if elsewhere is not None:
         return elsewhere
-    return Form(members, rebuild=s.broken or _changed(s.cur, chosen), new_lineage=not heirs)
+    return Form(
+        members,
+        rebuild=s.broken or _changed(s.cur, chosen),
+        left=next((q for q in followed if not _heirs(q, members)), None),
+    )
 
 
-def _elsewhere(s: Situation, asked: Collection[str]) -> Wait | None:
+def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: Collection[str]) -> list[str]:
+    """Members of this quorum that may go on in it beside the candidates, if none of these follows it (R9)."""
+    if _heirs(quorum, members):
+        return []
+    over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+    return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
+
+
+def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None:
     """With several lighthouses: may those of cur that are not here go on at another one?
 
     Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
     after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
     may be renewed there.
     """
-    if not s.majority or s.cur is None:
+    if not s.majority:
         return None
-    here = sum(m.replica_id in asked for m in s.cur.members)
-    rest = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
-    total = len(s.cur.members)
+    here = sum(m.replica_id in asked for m in cur.members)
+    rest = [m.replica_id for m in cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
+    total = len(cur.members)
     half = 2 * here == total and not s.standby
     if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
         return None
     until = "the end of their lease" if half else "proof that they have ended"
     return Wait(
-        f"Only {here} of {total} members of q{s.cur.number} are here, and {listed(rest)} may go on at another "
-        f"lighthouse: waiting for them, or for {until}."
+        f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
+        f"lighthouse: waiting for them, or for {until}.",
+        lease=True,
     )
 
 
@@ -122,7 +141,7 @@ def _cut_to_shrink(s: Situation) -> list[Candidate]:
 
 
 def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
-    if members and len(members) >= s.min_replicas:
+    if len(members) >= s.min_replicas:
         return None
     names = f" ({listed([m.replica_id for m in members])})" if members else ""
     return Wait(

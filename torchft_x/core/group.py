@@ -61,6 +61,7 @@ class Group:
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
         self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
+        self._again = False  # all ranks that asked for the quorum in hand, or for the next one, keep their gradients
         self._state = State()  # newest the group server knows: last asked with, or committed since
         self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
@@ -113,10 +114,11 @@ class Group:
             address=self._config.address,
             state=self._state,
             quorum=self._hold.quorum,
-            granted_through=self._hold.granted_through,
+            granted_through=max(self._hold.granted_through, self._cleared.step + 1 if self._cleared else 0),
             lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
             boot_id=self._config.boot_id,
             library=self._config.library,
+            runs_on=self._config.runs_on,
         )
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ class Group:
         # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
         worth = self._commit is not None or self._hold.usable(now)
         if owed is not None and owed.state == ask.state and self._join is None and worth:
-            return [self._answer((ask.call,), commit=self._commit)]
+            return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
             return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
@@ -183,6 +185,7 @@ class Group:
         effects += self._pledge.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
             state = min(a.state for a in self._asks.values())
+            self._again = all(a.keeps for a in self._asks.values())
             if state != self._state:
                 self._pledge.moved()
             self._state = state
@@ -234,11 +237,16 @@ class Group:
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
-        self, calls: tuple[int, ...], *, base: State | None = None, commit: Prepared | None = None
+        self,
+        calls: tuple[int, ...],
+        *,
+        base: State | None = None,
+        commit: Prepared | None = None,
+        again: bool = False,
     ) -> AnswerQuorum:
         quorum = self._hold.quorum
         assert quorum is not None
-        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit)
+        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit, again)
 
     def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
         """The join in hand is answered: every rank that waits hears it."""
@@ -246,7 +254,8 @@ class Group:
         self._sent_at = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()
-        return [self._answer(calls, base=base, commit=commit)] if calls else []
+        again = self._again and base is None
+        return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
 
     def _on_over(self, event: OverArrived) -> list[GroupEffect]:
         if event.quorum_id != self._hold.quorum_id or self._hold.over:
@@ -294,23 +303,17 @@ class Group:
         held = self._hold.quorum
         if not self._config.runs_on or held is None or self._join is not None or self._hold.over:
             return False
-        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (ask.torn or ask.shrink_only)
+        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
             return False
         if ask.state == self._cleared:
             return True
         self._step_seconds = ask.step_seconds or self._step_seconds
         return (
-            self._everybody_carries
+            self._hold.everybody_carries
             and not self._asks
             and self._hold.allows(ask.state.step + 1, now, connected=self._session)
         )
-
-    @property
-    def _everybody_carries(self) -> bool:
-        """R7: a quorum in which somebody heals is left after one step, so that the healed contribute."""
-        held = self._hold.quorum
-        return held is not None and len(held.carriers) == len(held.members)
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps, or a longer lease, ahead of need."""
@@ -334,12 +337,11 @@ class Group:
     def _run_on(self, now: float) -> list[GroupEffect]:
         """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
         join = self._join
-        if join is None or not self._config.runs_on or not self._asks:
+        plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
+        if join is None or not plain or not self._config.runs_on or not self._asks:
             return []
-        if join.reason not in (JoinReason.BOUNDARY, JoinReason.HEALED):
-            return []
-        in_hand = self._state.committed_in == self._hold.quorum_id and self._everybody_carries
-        if join.member.torn or join.member.shrink_only or join.member.commit_failures or not in_hand:
+        in_hand = self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
+        if join.member.torn or join.member.commit_failures or not in_hand:
             return []
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []

@@ -18,6 +18,7 @@ class Hold:
         self.granted_through = 0  # highest step we may run in it while we have a session
         self.lease_until = now  # no commit in it after this
         self.over = ""  # why it can't be used any more; '' while it can
+        self.everybody_carries = False  # R7: one in which somebody heals is left after one step, so that he contributes
         self._extended_at = 0  # step from which the last extension counts, to see when half of it is used
         self._sent: dict[int, float] = {}  # number of an unanswered request -> when it was sent
         self._number = 0  # of the newest request
@@ -38,6 +39,7 @@ class Hold:
         self.granted_through = quorum.granted_through
         self.lease_until = asked_at + quorum.lease
         self.over = ""
+        self.everybody_carries = len(quorum.carriers) == len(quorum.members)
         self._extended_at = quorum.top.step
         self.forget_requests()
 

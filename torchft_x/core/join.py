@@ -76,6 +76,7 @@ def make_join(
         library=config.library,
         prepared=pledge.prepared,
         carried=pledge.carried,
+        votes_late=any(a.votes_late for a in ordered),
     )
     reason = min((a.reason for a in ordered), key=_REASON_ORDER.index)
     if lapsed and reason is JoinReason.BOUNDARY:

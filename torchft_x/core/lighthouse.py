@@ -12,7 +12,9 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
+from torchft_x.core.legacy import Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
@@ -20,6 +22,9 @@ from torchft_x.core.messages import (
     Closed,
     Fence,
     GroupAnnounced,
+    GuardianGone,
+    GuardianHeard,
+    GuardianHere,
     HangUp,
     Healed,
     Heard,
@@ -27,25 +32,31 @@ from torchft_x.core.messages import (
     Hello,
     Issue,
     Join,
+    Keep,
     Leave,
     LifeBegun,
     LifeEnded,
+    LifeHalted,
     LighthouseEffect,
     LighthouseEvent,
     Note,
+    Paused,
     Probed,
     Progress,
     Refuse,
+    Suspected,
     Tick,
     UnaryGone,
     UnaryJoin,
 )
 from torchft_x.core.patience import Patience
+from torchft_x.core.pauses import Pauses
 from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
-from torchft_x.core.takeover import Adopt, Takeover
+from torchft_x.core.takeover import Adopt, Takeover, inherited
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member, Quorum
+from torchft_x.core.waits import Waits
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
 
@@ -73,7 +84,18 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
+        self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
+        self._waits = Waits()  # who was told what it waits for
+        self._hellos = 0  # so far
+        self._kept = (0, 0)  # quorum and grant that were kept last
+        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
+        self._kin_as_of = (0, 0)  # config id and hellos at that time
+        self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
+        self._unsaid: list[LighthouseEffect] = []  # effects of the beginning, handed out with those of the first event
+        legacy = inherited(config)
+        if legacy is not None:
+            self._inherit(legacy)
 
     def __repr__(self) -> str:
         return f"<Lighthouse {self._tenure} {self.undecided}>"
@@ -121,7 +143,23 @@ class Lighthouse:
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
-        return self._take(event, now) + self._maybe_form(now)
+        unsaid, self._unsaid = self._unsaid, []
+        effects = unsaid + self._take(event, now) + self._maybe_form(now)
+        return [*self._keep(), *effects] if self._config.keeps else effects
+
+    def _keep(self) -> list[LighthouseEffect]:
+        """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
+        cur, granted = self.current, self._tenure.granted_through
+        if cur is None or (cur.id, granted) == self._kept:
+            return []
+        if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
+            self._kin_as_of = (cur.config_id, self._hellos)
+            records = (self._roll.get(m.replica_id) for m in cur.members)
+            self._kin = tuple(
+                Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if r is not None and not r.unary
+            )
+        self._kept = (cur.id, granted)
+        return [Keep(Legacy(cur, granted, self._kin, self._tenure.chain.open))]
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -139,14 +177,25 @@ class Lighthouse:
                 return self._on_closed(session, now)
             case Probed(replica_id, refused):
                 return self._on_probed(replica_id, refused)
-            case LifeBegun(group, attempt):
+            case Paused():
+                return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
+            case Suspected(session, suspects):
+                known = self._roll.on(session) is not None
+                return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
+            case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
+                self._roll.guardians.begin(group, token)
                 return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code)
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
+            case GuardianHere() | GuardianHeard() | GuardianGone():
+                self._roll.guardians.take(event, now)
+                return []
+            case LifeHalted():
+                return self._on_halted(event, now)
             case UnaryJoin(call, member):
                 return self._on_unary_join(call, member, now)
             case UnaryGone(call):
@@ -171,20 +220,28 @@ class Lighthouse:
             # Which of the two streams is the living one only the member knows: hellos may come late (R3).
             effects.append(HangUp(known.session))
         record = self._roll.open(hello, now)
+        self._hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
+            self._tenure.chain.received(hello.replica_id, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
-        self._grants.on_hello(hello)
-        return effects + self._catch_up(record)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
-        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start."""
-        c = self._config
-        if (c.majority or c.standby) and self.current is not None and quorum.id > self.current.id:
+        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start.
+
+        Or the one before us has, and could not write it down.
+        """
+        c, cur = self._config, self.current
+        ours = not (c.majority or c.standby or (cur is not None and cur.id == self._inherited))
+        if not ours and cur is not None and quorum.id > cur.id:
+            self._inherited = 0
             self._tenure.forget()
             self._takeover = Takeover(c, now)
             for record in self._roll:
@@ -230,6 +287,7 @@ class Lighthouse:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
         record.hear(now)
+        self._tenure.chain.received(record.replica_id, record.quorum_id)  # an answer to what it asked before
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
@@ -237,15 +295,14 @@ class Lighthouse:
         extended = self._grants.on_boundary(record, join, now)
         if extended:
             return extended
+        record.note_step(member.state.step, join.step_seconds, now)
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now))
-        for suspect in join.suspects:
-            suspected = self._roll.get(suspect)
-            if suspected is not None and suspect in self._tenure.inside and not suspected.lost:
-                effects += self._alarm.probe(suspected, now)
+        self._ask(record, Candidate(member, join.reason, now), join.number)
+        effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
+        effects += self._pauses.tell(record, now)
         known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
         if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
             effects += self._refuse_misfits()
@@ -255,19 +312,22 @@ class Lighthouse:
         record = self._roll.on(progress.session)
         if record is None:
             return []
+        record.note_step(progress.step, progress.step_seconds, now)
+        self._tenure.chain.received(record.replica_id, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate) -> None:
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         record.lost = ""
         record.proof = ""
         record.told = False
-        record.join = candidate
+        record.join, record.number = candidate, number
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
     def _after_ask(self, record: Record) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too."""
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
         if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
             return effects
@@ -312,8 +372,23 @@ class Lighthouse:
         record.proof = ""  # it speaks, so a refused connect was about something else
         if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)
-        record.lost = ""  # it was silent, but stands where it stood: still waiting, or never in a quorum
-        self._tenure.recount(record)
+        self._find_again(record)
+        return []
+
+    def _find_again(self, record: Record) -> None:
+        """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
+        since = self._now - self._config.silence.host
+        if self._roll.guardians.halt_of(record.life.token, since) is None:
+            record.lost = ""
+            self._tenure.recount(record)
+
+    def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
+        """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
+        halt = Halt(now - event.seconds, event.who) if event.who else None
+        self._roll.guardians.halt(event.stream, event.life_token, halt)
+        for record in self._roll.of_life(event.life_token):
+            if halt is None and record.lost and not record.proof and record.session is not None and record.join:
+                self._find_again(record)
         return []
 
     def _on_closed(self, session: int, now: float) -> list[LighthouseEffect]:
@@ -334,6 +409,7 @@ class Lighthouse:
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
+        self._tenure.chain.received(record.replica_id, record.quorum_id)  # it can't say, and is believed
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -374,14 +450,15 @@ class Lighthouse:
         c = self._config
         effects: list[LighthouseEffect] = []
         forgiven = self._roll.forgive(now, c.tick)
-        if forgiven > c.heartbeat_timeout:
+        if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
-        for record in self._roll.silent(now, c.heartbeat_timeout):
-            effects += self._alarm.lose(record, f"silent for {c.heartbeat_timeout:g} s")
-        for record in self._roll.away(self._tenure.inside):
+        for record, reason in self._roll.gone(now, c.silence):
+            effects += self._alarm.lose(record, reason)
+        effects += self._alarm.note_suspects(now)
+        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.inside)
+        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -393,7 +470,7 @@ class Lighthouse:
                 return effects
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Adopt):
-                effects += self._adopt(outcome.quorum)
+                effects += self._adopt(outcome)
         if self._patience.lasts(now):
             return effects  # the common case, in constant time; `form` would say the same
         decision = self._outcome(now)
@@ -404,7 +481,7 @@ class Lighthouse:
             decision = self._outcome(now) if refusals else decision
         if isinstance(decision, Form):
             return effects + self._issue(decision, now)
-        self._patience.begin(now)
+        self._patience.begin(decision, now)
         return effects
 
     def _outcome(self, now: float) -> Form | Wait:
@@ -412,7 +489,8 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        away = self._tenure.inside - self._tenure.asking  # whoever asks will not commit in the present quorum
+        ran = self._tenure.inside | self._tenure.chain.members
+        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)
@@ -425,12 +503,24 @@ class Lighthouse:
             )
         )  # fmt: skip
 
-    def _adopt(self, quorum: Quorum) -> list[LighthouseEffect]:
+    def _inherit(self, legacy: Legacy) -> None:
+        """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
+        quorum, now = legacy.quorum, self._started_at
+        for kin in legacy.kin:
+            self._roll.restore(kin, now)
+        self._end_takeover()
+        self._tenure.adopt(quorum, legacy.open, self._roll, started_at=now, granted_through=legacy.granted_through)
+        self._inherited = quorum.id
+        text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
+        self._unsaid.append(Note("adopted", text, quorum_id=quorum.id))
+
+    def _adopt(self, adopt: Adopt) -> list[LighthouseEffect]:
         """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        quorum = adopt.quorum
         granted = self._takeover.granted_through(quorum)
         self._end_takeover()
         began = self._now if self._config.majority or self._config.standby else self._started_at
-        self._tenure.adopt(quorum, self._roll, started_at=began, granted_through=granted)
+        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:
@@ -443,13 +533,13 @@ class Lighthouse:
                 effects += self._alarm.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
                 effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects
+        return effects + self._grants.release(self._roll, self._now)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if decision.new_lineage and self.current is not None:
+        if decision.left is not None:
             text = (
-                f"A new lineage begins: no member carries on q{self.current.number} at {self.current.top}, and all "
+                f"A new lineage begins: no member carries on q{decision.left.number} at {decision.left.top}, and all "
                 "that could are over. Training goes on from the newest state among the members."
             )
             effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
@@ -457,6 +547,9 @@ class Lighthouse:
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
+        for record in records:
+            record.pace = (quorum.top.step, now)  # what came before was waiting
+        self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
         if decision.rebuild:
             text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
@@ -472,12 +565,16 @@ class Lighthouse:
         self._noted = ""
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log when somebody waits and the reason is a new one."""
-        waited = max((now - r.join.since for r in self._roll if r.join is not None), default=0.0)
-        if waited < _NOTE_WAIT_AFTER:
+        """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
+        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        if not waiting:
             return []
-        reason = self.undecided
-        if not reason or reason == self._noted:
-            return []
-        self._noted = reason
-        return [Note("undecided", reason)]
+        outcome = self._outcome(now) if self._tenure.asking else None
+        effects: list[LighthouseEffect] = []
+        reason = outcome.reason if isinstance(outcome, Wait) else self.undecided
+        if reason and reason != self._noted:
+            self._noted = reason
+            effects.append(Note("undecided", reason))
+        if isinstance(outcome, Wait):
+            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+        return effects

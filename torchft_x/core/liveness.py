@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Candidate
+from torchft_x.core.gone import Limits, Sight, judge
+from torchft_x.core.guardians import Guardians
+from torchft_x.core.legacy import Kin
 from torchft_x.core.messages import Hello
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import Life, group_number, group_of
@@ -30,16 +33,23 @@ class Record:
     address: str = ""
     boot_id: str = ""
     library: str = ""
+    runs_on: bool = False  # takes a grant for the answer to a join
     traits: Traits | None = None  # what it has declared; None: nothing yet, or a peer's client
     session: int | None = None  # newest open session
     calls: tuple[int, ...] = ()  # open unary requests
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)
+    number: int = 0  # of that join, for the grant that may answer it; 0: only a quorum does
     quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
     lease_sent: float | None = None  # when a lease was last sent to it
     lost: str = ""  # why nobody waits for it
     proof: str = ""  # why it provably commits nothing more
     told: bool = False  # has been told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
+    pause_until: float = float("-inf")  # it has announced that it may be silent until then
+    pause_reason: str = ""  # in its words
+    pace: tuple[int, float] | None = None  # a step it stood at, and when it went on from there; None: unknown
+    longest_step: float = 0.0  # seconds of the longest step seen
+    suspected: bool = False  # people were told that it is silent, though it runs
 
     def __repr__(self) -> str:
         where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
@@ -49,13 +59,25 @@ class Record:
         """A sign of life. It says more than the answer to any probe sent before."""
         self.heard = now
         self.probed_at = None
+        self.suspected = False
 
-    def is_over(self, now: float, *, lease: float, heartbeat_timeout: float) -> bool:
+    def note_step(self, step: int, told: float, now: float) -> None:
+        """It stands at this step: how long did the last ones take? An announced pause is not a step.
+
+        `told`: seconds of a step, as the member says; 0: it doesn't.
+        """
+        self.longest_step = max(self.longest_step, told)
+        if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
+            self.longest_step = max(self.longest_step, (now - self.pace[1]) / (step - self.pace[0]))
+        if self.pace is not None:
+            self.pace = (step, now)
+
+    def is_over(self, now: float, *, lease: float, alone: float) -> bool:
         """R9(b). `lease`: seconds from sending a lease until it has ended for sure, margin included."""
         if self.proof:
             return True
         if self.unary:
-            return now - self.heard > heartbeat_timeout
+            return now - self.heard > alone
         return self.lease_sent is not None and now >= self.lease_sent + lease
 
 
@@ -74,6 +96,7 @@ class Roll:
         self._callers: dict[int, Record] = {}  # open unary request -> who asked
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
+        self.guardians = Guardians()  # what supervisors say about the members
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records.values())
@@ -109,11 +132,23 @@ class Roll:
         record.address = hello.address
         record.boot_id = hello.boot_id
         record.library = hello.library
+        record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         record.told = False  # what was said on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
+
+    def restore(self, kin: Kin, now: float) -> None:
+        """Know a member again that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
+        record = self.ensure(kin.replica_id, now, unary=False)
+        record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
+        if kin.life.token:
+            self._lives.setdefault(kin.life.token, []).append(record)
+        group, order = group_of(kin.replica_id), _order(kin.life)
+        newest = self._newest.get(group)
+        if newest is None or newest[0] < order:
+            self._newest[group] = (order, kin.replica_id)
 
     def close(self, record: Record) -> None:
         """Forget the member's session, and its join with it (R3)."""
@@ -172,12 +207,16 @@ class Roll:
         ]
         return max([self._begun.get(group, -1), *newest]) + 1
 
+    def of_life(self, token: str) -> list[Record]:
+        """Records of the members that carry this life token, usually one."""
+        return list(self._lives.get(token, ())) if token else []
+
     def end(self, token: str) -> list[Record]:
         """The process that carried this life token has exited. Returns the records of that life."""
         if not token:
             return []
         self._ended.add(token)
-        return list(self._lives.get(token, ()))
+        return self.of_life(token)
 
     def has_ended(self, life: Life) -> bool:
         return life.token in self._ended
@@ -195,11 +234,26 @@ class Roll:
             return 0.0
         for record in self:
             record.heard = min(now, record.heard + gap - tick)
+        self.guardians.forgive(gap - tick, now)
         return gap - tick
 
-    def silent(self, now: float, heartbeat_timeout: float) -> list[Record]:
-        """Members that have just run out of time."""
-        return [r for r in self if not r.lost and now - r.heard > heartbeat_timeout]
+    def sight(self, record: Record, limits: Limits, now: float) -> Sight:
+        """What is known about its being here."""
+        token = record.life.token
+        watched = None if record.unary else self.guardians.heard(token)
+        halt = self.guardians.halt_of(token, now - limits.host)
+        connected = record.session is not None
+        return Sight(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
+
+    def silent(self, now: float, limits: Limits) -> list[Record]:
+        """Members worth a closer look: silent for a while, or stopped."""
+        halted = self.guardians.halted
+        return [r for r in self if not r.lost and (now - r.heard > limits.shortest or r.life.token in halted)]
+
+    def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
+        """Members that have just run out of time, and why."""
+        judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
+        return [(r, reason) for r, reason in judged if reason]
 
     def away(self, inside: frozenset[str]) -> list[Record]:
         """Members of the present quorum that have no session, and may or may not be dead."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
@@ -35,6 +36,7 @@ class Hello:
     lease_left: float = 0.0
     boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
+    runs_on: bool = False  # its joins may be answered by a grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,23 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The member announces that it may be silent, or late at the next step, for so many seconds. 0: the pause is over."""
+
+    session: int
+    seconds: float
+    reason: str = ""  # "evaluation"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A rank of the member saw a connection to these members break: look after them at once, before its join comes."""
+
+    session: int
+    suspects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """A ping, or any other sign of life without content."""
 
@@ -103,6 +122,7 @@ class LifeBegun:
 
     group: str  # as the supervisor names it
     attempt: int
+    life_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +139,39 @@ class GroupAnnounced:
 
     group: str
     present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianHere:
+    """A supervisor's stream stands: it watches over the lives of this group, on this node of it."""
+
+    stream: int  # named by the shell; not used twice
+    group: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianHeard:
+    """A supervisor has spoken."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianGone:
+    """That stream has ended."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeHalted:
+    """A supervisor's word: a process of this life has been stopped (SIGSTOP, a debugger) for so many seconds."""
+
+    stream: int
+    life_token: str
+    who: str  # "worker 1"; empty: none is stopped any more
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +207,18 @@ LighthouseEvent = (
     | Progress
     | Leave
     | Healed
+    | Paused
+    | Suspected
     | Heard
     | Closed
     | Probed
     | LifeBegun
     | LifeEnded
     | GroupAnnounced
+    | GuardianHere
+    | GuardianHeard
+    | GuardianGone
+    | LifeHalted
     | UnaryJoin
     | UnaryGone
     | Heartbeat
@@ -167,6 +226,16 @@ LighthouseEvent = (
 )
 
 # --- out of the lighthouse -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep this where it survives the process, before any later effect is carried out (R8c). Replaces what was kept.
+
+    Comes only if the configuration says `keeps`. Of the same quorum it may say no more than a higher grant.
+    """
+
+    legacy: Legacy
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +265,24 @@ class SendOver:
     sessions: tuple[int, ...]
     quorum_id: int
     lost: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendWaits:
+    """Tell these sessions, which have asked, why there is no quorum yet."""
+
+    sessions: tuple[int, ...]
+    reason: str
+    lease: bool  # it may take until the end of somebody's lease
+
+
+@dataclass(frozen=True, slots=True)
+class SendPatience:
+    """Tell these sessions that a quorum may take so much longer: a member has announced a pause. 0: it is over."""
+
+    sessions: tuple[int, ...]
+    seconds: float
     reason: str
 
 
@@ -241,7 +328,7 @@ class Note:
     quorum_id: int = 0
 
 
-LighthouseEffect = Issue | Extend | SendOver | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note
 
 # --- into the group machine ------------------------------------------------------------------------------------------
 
@@ -262,6 +349,9 @@ class Ask:
     suspects: tuple[str, ...] = ()
     traits: Traits | None = None  # what the rank declares; None: as last told
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
+    keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
+    votes_late: bool = False  # see Member
+    usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +427,14 @@ class RefusedArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsArrived:
+    """What the lighthouse waits for. For `core.endurance`; it changes nothing in the group."""
+
+    reason: str
+    lease: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Depart:
     """The group shuts down at a step boundary: leave gracefully."""
 
@@ -353,6 +451,7 @@ GroupEvent = (
     | OverArrived
     | FencedArrived
     | RefusedArrived
+    | WaitsArrived
     | Depart
     | Tick
 )
@@ -396,6 +495,7 @@ class AnswerQuorum:
     lease_until: float
     base: State | None = None  # where the step begins, if not at the quorum's top: a later step of the same quorum
     commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+    again: bool = False  # all ranks of the group said that they `keep`: they all reduce again, or none does (I2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,18 @@
 
 `formation.form` looks at every member; with ten thousand of them it may not be asked at every event. Here is what is
 known without looking: what is counted, and one *witness* that was found when it was last asked, a member for which
-the others wait. While the witness may still commit, and nobody of the present quorum has asked since, they go on
-waiting for it. When in doubt the answer is no, and `form` decides.
+the others wait. While the witness may still commit, and nobody has asked since of those who could end the wait (members
+of the present quorum, and of older ones that are open), they go on waiting for it. When in doubt the answer is no, and `form` decides.
 """
 
 from __future__ import annotations
 
 from torchft_x.core.alarm import Alarm
+from torchft_x.core.formation import Wait
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.tenure import Tenure
+from torchft_x.core.types import Quorum
 
 
 class Patience:
@@ -24,6 +26,7 @@ class Patience:
         self._alarm = alarm  # knows who is over
         self._witness: Record | None = None  # a member of the present quorum that is waited for
         self._asks = -1  # the tenure's `asks` when the witness was found
+        self._open: tuple[Quorum, ...] = ()  # quorums that must be followed, too, at that time
 
     def __repr__(self) -> str:
         return f"<Patience witness={self._witness}>"
@@ -35,16 +38,20 @@ class Patience:
         if t.missing or asking < c.min_replicas:
             return True
         if t.current is not None:
-            witness = self._witness if self._asks == t.asks else None
+            same = self._asks == t.asks and self._open is t.chain.open
+            witness = self._witness if same else None
             return witness is not None and not self._alarm.is_over(witness, now)
         if asking <= len(t.silent):
             return True
         return bool(t.silent or t.presence.absent) and now < t.first_asked + c.join_timeout
 
-    def begin(self, now: float) -> None:
-        """`form` has said `Wait`: find a member of the present quorum that may still commit in it."""
+    def begin(self, decision: Wait, now: float) -> None:
+        """`form` has said `Wait`: find a member of the present quorum that may still commit in it, if that is why."""
         t = self._tenure
+        self._witness = None
+        if not decision.lease:
+            return  # somebody who has not been in it may end this wait
         names = (m.replica_id for m in reversed(t.current.members)) if t.current else ()
         running = (self._roll.get(name) for name in names if name not in t.asking)
         self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)
-        self._asks = t.asks
+        self._asks, self._open = t.asks, t.chain.open

@@ -24,7 +24,8 @@ class Pledge:
 
     def __init__(self, replica_id: str, world_size: int, *, between_groups: bool) -> None:
         self._replica_id = replica_id  # fixed
-        self._between_groups = between_groups  # fixed
+        self._enabled = between_groups  # fixed
+        self._between_groups = between_groups  # in the quorum in hand: a peer's client knows no such vote
         self._local = Ballot(world_size)  # all ranks hold the result
         self._final = Ballot(world_size)  # the vote between groups has passed on all ranks
         self.prepared: Prepared | None = None  # a result that another group may have committed
@@ -42,21 +43,19 @@ class Pledge:
     def between_groups(self) -> bool:
         return self._between_groups
 
-    @property
-    def waiting(self) -> bool:
-        """Whether some rank waits for an outcome."""
-        return self._local.waiting or self._final.waiting
-
     def open(self, quorum: Quorum) -> tuple[list[GroupEffect], Prepared | None]:
         """A quorum is in hand. Also returned: the result this group commits before anything else (R14)."""
         effects = [*self._local.open(quorum.id), *self._final.open(quorum.id)]
         self._quorum_id, self._step, self._abstains = quorum.id, None, ""
         self._votes = {}
-        if not self._between_groups:
+        if not self._enabled:
             return effects, None
+        self._between_groups = all(m.library for m in quorum.members)
         settled = quorum.settled
         held, self.prepared = self.prepared, None
-        commit = held if held is not None and (settled.adopted == held or self._replica_id in settled.late) else None
+        mine = quorum.member(self._replica_id)
+        whole = held is not None and mine is not None and not mine.torn  # torn: not all ranks hold it any more
+        commit = held if whole and (settled.adopted == held or self._replica_id in settled.late) else None
         self._carrier = any(m.replica_id == self._replica_id for m in settled.carriers)
         if commit is not None:
             self.carried = ()
@@ -120,7 +119,7 @@ class Pledge:
     def committed(self) -> None:
         """The group has committed the step in hand."""
         self.prepared = None
-        self.carried = (self._quorum_id,) if self._carrier and self._between_groups else ()
+        self.carried = (self._quorum_id,) if self._carrier and self._enabled else ()
 
     def over(self, reason: str) -> list[GroupEffect]:
         """The quorum is over: nobody gets prepared in it any more. A vote that is under way still counts if it passes."""

@@ -8,7 +8,7 @@ not by the step alone, a torn member always heals, and healing stays within one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from torchft_x.core.types import Member, Quorum, State
@@ -42,6 +42,13 @@ class Plan:
     replica_ids: tuple[str, ...]  # of all members, in replica rank order
     handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
     commit_failures: int  # the most failed commits in a row of any member
+
+    @property
+    def snapshot(self) -> State:
+        """The name under which sources offer `top`. Before the first commit each quorum begins at weights of its own
+        (`init_sync`): a source may have offered others, and copied the present ones since.
+        """
+        return self.top if self.top.committed_in else State(self.top.step, self.quorum_id)
 
 
 def plan(
@@ -114,6 +121,11 @@ def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
         m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
     ]
     return [(m, _across_libraries(m, ready, top)) for m in behind] if ready else []
+
+
+def later(plan: Plan, base: State) -> Plan:
+    """The plan for a later step of the same quorum, which all members carry: what `plan` with `base` would say."""
+    return replace(plan, top=base, heal=False, sources=(), source_rank=None, dst_ranks=())
 
 
 def participation(

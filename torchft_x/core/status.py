@@ -10,7 +10,8 @@ from torchft_x.core.types import Quorum
 
 
 def quorum_status(tenure: Tenure, unix: float) -> dict[str, Any] | None:
-    """The present quorum. `unix`: now, in unix seconds; ages in seconds."""
+    """The present quorum. `unix`: now, in unix seconds; ages in seconds. Inside a grant the step is behind by up to half
+    of it: nobody tells each step."""
     q: Quorum | None = tenure.current
     if q is None:
         return None
@@ -20,9 +21,9 @@ def quorum_status(tenure: Tenure, unix: float) -> dict[str, Any] | None:
         "config_id": q.config_id,
         "number": q.number,
         "age": unix - q.created,
-        "step": q.top.step,
+        "step": max(q.top.step, tenure.reached),
         "committed_in": q.top.committed_in,
-        "granted_through": q.granted_through,
+        "granted_through": max(q.granted_through, tenure.granted_through),
         "lease": q.lease,
         "broken": tenure.broken,
         "members": [
@@ -46,5 +47,7 @@ def member_status(record: Record, *, inside: bool, over: bool, now: float) -> di
         "reason": join.reason.value if join else None,
         "step": join.member.state.step if join else None,
         "lost": record.lost,
+        "suspected": record.suspected,
+        "pause": max(0.0, record.pause_until - now),
         "over": over,
     }

@@ -154,6 +154,8 @@ class Step:
                 raise StepError(f"{commit.state} is to be committed, but this rank holds no such result; stopping.")
             return None
         vote, size = held
+        if commit is not None and not vote.ok:
+            raise StepError(f"{commit.state} is to be committed against this rank's vote ({vote}); stopping.")
         if commit is None:
             why = "it was committed nowhere, as the next quorum shows"
             return Outcome(vote.step, vote.quorum_id, False, size, why)
@@ -190,10 +192,15 @@ class Step:
             self._over = (quorum_id, error)
         return self.quorum_id == quorum_id and self.fail(error, quorum_id)
 
+    @property
+    def may_redo(self) -> bool:
+        """Whether the gradients in hand may be reduced once more, should the next quorum want it."""
+        return self._redone < self._max_redo
+
     def redo(self, kept: State | None) -> bool:
         """Whether the local gradients that were computed at the state `kept` are reduced again in this quorum (R15)."""
         self._need(Phase.RUNNING)
-        if kept is None or kept != self.top or self.state != self.top or self._redone >= self._max_redo:
+        if kept is None or kept != self.top or self.state != self.top or not self.may_redo:
             return False
         if self.top.step == 0:
             return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)
@@ -263,6 +270,20 @@ class Step:
         self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
         why = self._why(vote) or reason or "another rank of the group voted no"
         return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+
+    def drop(self, vote: LocalVote, why: str) -> Outcome:
+        """An undecided step was committed nowhere and isn't tried again. The quorum in hand is the next step's."""
+        self._need(Phase.RUNNING)
+        self.commit_failures += 1
+        self._redone = 0
+        why = self._why(vote) or why
+        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+
+    def forsake(self) -> None:
+        """The next quorum did not come, and the caller doesn't wait for it any more: a result that another group may
+        have committed can't be committed here. Only a heal makes this rank whole again."""
+        held, self._open = self._open, None
+        self.torn = self.torn or (held is not None and held[0].ok)
 
     def _commit(self, vote: LocalVote, participants: int) -> None:
         self.state = State(vote.step + 1, vote.quorum_id)

@@ -3,8 +3,13 @@
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
 
-That all of its members are here and know nothing newer is enough. Some of them may not have received it: the lighthouse
-may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over.
+What an earlier life has written down where this one runs needs no members to tell it (R8c, `inherited`): every quorum
+was written there before it was sent, so that no newer one exists, and there is nothing to wait for.
+
+Without that, it is enough that all of its members are here and know nothing newer. Some of them may not have received
+it: the lighthouse may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over. What
+these have received last must not have been followed by anybody else, so that its members must all be here, too. That a
+quorum is followed by one of which its own members know nothing is ruled out by `core.chain`.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Wait, listed
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.messages import Hello
 from torchft_x.core.types import Member, Quorum
@@ -42,6 +48,7 @@ class Adopt:
     """Take this quorum over as the current one."""
 
     quorum: Quorum
+    older: tuple[Quorum, ...] = ()  # what those of its members hold that have not received it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +74,9 @@ class Takeover:
         self._started_at = started_at
         self._reports: dict[str, Report] = {}  # replica id -> what it reported
         self._newest: Quorum | None = None  # of those reported
-        self._awaited: dict[str, Member] = {}  # members of newest
+        self._awaited: dict[str, Member] = {}  # members of newest, and of what these hold
         self._absent: set[str] = set()  # of these: have not vouched for it
+        self._counted: set[int] = set()  # newest, and older quorums that its members hold: members of all are awaited
         self.is_open = True  # no quorum issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
@@ -78,17 +86,21 @@ class Takeover:
         before = self._reports.get(replica_id)
         report = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
         self._reports[replica_id] = report
-        went_back = before is not None and before.id > report.id
-        if report.id > (newest.id if newest is not None else 0) or went_back:
+        changed = before is not None and before.id != report.id
+        newer = report.id > (newest.id if newest is not None else 0)
+        awaited = replica_id in self._awaited
+        if newer or changed or (awaited and report.id not in self._counted and report.id):
             self._count()
-        elif replica_id in self._awaited:
+        elif awaited:
             here = _vouches(report, self._awaited[replica_id])
             (self._absent.discard if here else self._absent.add)(replica_id)
 
     def _count(self) -> None:
         """Another quorum is the newest: who has vouched for it?"""
         newest = self._newest = _newest(self._reports)
-        self._awaited = {m.replica_id: m for m in newest.members} if newest is not None else {}
+        quorums = _together(newest, self._reports) if newest is not None else ()
+        self._counted = {q.id for q in quorums}
+        self._awaited = _members(quorums)
         self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), m)}
 
     def lasts(self, now: float) -> bool:
@@ -115,16 +127,17 @@ class Takeover:
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
         self.is_open = False
-        self._reports, self._newest, self._awaited, self._absent = {}, None, {}, set()
+        self._reports, self._newest, self._awaited, self._absent, self._counted = {}, None, {}, set(), set()
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c = self._config
-        lease = max([c.lease, *(r.quorum.lease for r in self._reports.values() if r.quorum is not None)])
+        reports = self._reports if self._newest is not None else {}  # nobody has anything to take over: said at once
+        lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
         return start(
             Fresh(
                 now=now,
                 started_at=self._started_at,
-                reports=self._reports,
+                reports=reports,
                 new_job=c.new_job,
                 restarted=c.restarted,
                 hello_grace=c.hello_grace,
@@ -133,6 +146,14 @@ class Takeover:
                 standby=c.standby,
             )
         )
+
+
+def inherited(config: LighthouseConfig) -> Legacy | None:
+    """R8(c). What can be taken over at once, before anybody has reported: as if only the sessions had broken.
+
+    Not where other lighthouses serve the same groups: they may have issued a newer quorum.
+    """
+    return None if config.majority or config.standby else config.legacy
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:
@@ -150,24 +171,25 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
             )
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
-            return Wait(text, lease_end)
+            return Wait(text, lease_end, lease=True)
         grace_end = fresh.started_at + fresh.hello_grace
         if not fresh.new_job and not fresh.restarted and fresh.now < grace_end:
             return Wait("This lighthouse has just started: giving groups that are running time to report.", grace_end)
         return Start()
-    absent = [m.replica_id for m in newest.members if not _vouches(fresh.reports.get(m.replica_id), m)]
-    total = len(newest.members)
-    here = total - len(absent)
+    quorums = _together(newest, fresh.reports)
+    absent = [r for r, m in _members(quorums).items() if not _vouches(fresh.reports.get(r), m)]
     enough = not absent or lease_over
+    total = len(newest.members)
     if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
         here = sum(_is_here(fresh.reports.get(m.replica_id), newest, m) for m in newest.members)
         enough = 2 * here > total or (2 * here == total and lease_over and not fresh.standby)
     if enough:
-        return Adopt(newest)
+        return Adopt(newest, () if absent else quorums[1:])
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
         "report with a valid lease, or until every lease from before the start is over.",
         lease_end,
+        lease=True,
     )
 
 
@@ -178,6 +200,24 @@ def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
 
 def _newest(reports: Mapping[str, Report]) -> Quorum | None:
     return max((r.quorum for r in reports.values() if r.quorum is not None), key=lambda q: q.id, default=None)
+
+
+def _together(newest: Quorum, reports: Mapping[str, Report]) -> tuple[Quorum, ...]:
+    """The newest quorum; and what its members have received last, and the members of that, and so on."""
+    found: dict[int, Quorum] = {}
+    todo = [newest]
+    while todo:
+        quorum = todo.pop()
+        if quorum.id in found:
+            continue
+        found[quorum.id] = quorum
+        held = (reports[m.replica_id].quorum for m in quorum.members if m.replica_id in reports)
+        todo += {q.id: q for q in held if q is not None and q.id not in found}.values()
+    return tuple(sorted(found.values(), key=lambda q: -q.id))
+
+
+def _members(quorums: tuple[Quorum, ...]) -> dict[str, Member]:
+    return {m.replica_id: m for q in reversed(quorums) for m in q.members}
 
 
 def _vouches(report: Report | None, member: Member) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from torchft_x.core.chain import Chain
 from torchft_x.core.formation import Candidate, Form, Situation
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.presence import Presence
@@ -16,6 +17,7 @@ class Tenure:
 
     def __init__(self, first_id: int) -> None:
         self.current: Quorum | None = None  # newest quorum issued or adopted
+        self.chain = Chain()  # those before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
@@ -23,9 +25,11 @@ class Tenure:
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
         self.presence = Presence()  # of announced groups
-        self.asks = 0  # grows when a member of current asks, and when anybody asks no more
+        self.asks = 0  # grows when a member of current or of an open quorum asks, and when anybody asks no more
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
+        self.reached = 0  # newest step a member of current told to have committed; for people
+        self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = first_id  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
@@ -70,7 +74,8 @@ class Tenure:
         replica_id, lost = record.replica_id, bool(record.lost)
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
-        if (inside and asks) or (replica_id in self.asking and not asks):
+        counts = asks and (inside or (bool(self.chain.open) and replica_id in self.chain.members))
+        if counts or (replica_id in self.asking and not asks):
             self.asks += 1
         if asks and join is not None and join.since < self.first_asked:
             self.first_asked = join.since
@@ -97,6 +102,7 @@ class Tenure:
         return Situation(
             now=now,
             cur=self.current,
+            open=self.chain.open,
             candidates=candidates(roll),
             lost=self.gone,
             over=over,
@@ -123,7 +129,11 @@ class Tenure:
         )
         quorum = replace(quorum, granted_through=quorum.top.step + 1)
         self.next_id += 1
-        self._begin(quorum)
+        if cur is not None:
+            self.chain.leave(cur)
+        if self.gone:
+            self.lost_at = now
+        self._begin(quorum, roll)
         for member in quorum.members:
             record = roll.get(member.replica_id)
             if record is not None:
@@ -134,12 +144,18 @@ class Tenure:
                 self.recount(record)
         return quorum
 
-    def adopt(self, quorum: Quorum, roll: Roll, *, started_at: float, granted_through: int = 0) -> None:
-        """R8: take over the newest quorum that was reported. Its members' leases began before this life did."""
+    def adopt(
+        self, quorum: Quorum, older: tuple[Quorum, ...], roll: Roll, *, started_at: float, granted_through: int = 0
+    ) -> None:
+        """R8: take over the newest quorum that was reported. Its members' leases began before this life did.
+
+        `older`: what members of it have received last that have not received this one.
+        """
         self.raise_ids(quorum.id)
-        self._begin(quorum)
+        self._begin(quorum, roll)
+        self.chain.begin(older)
         self.granted_through = max(self.granted_through, granted_through)
-        for member in quorum.members:
+        for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = started_at
@@ -148,18 +164,21 @@ class Tenure:
     def forget(self) -> None:
         """Other lighthouses have issued a newer quorum: the present one is not the newest."""
         self.current = None
+        self.chain.begin()
         self.inside = frozenset()
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
 
-    def _begin(self, quorum: Quorum) -> None:
+    def _begin(self, quorum: Quorum, roll: Roll) -> None:
         self.current = quorum
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
-        self._steady = len(quorum.carriers) == len(quorum.members) and all(m.library for m in quorum.members)
+        self.reached = quorum.top.step
+        records = [roll.get(m.replica_id) for m in quorum.members]
+        self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
 
 

@@ -77,6 +77,7 @@ class Member:
     prepared: Prepared | None = None
     library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
     carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.settle
+    votes_late: bool = False  # its script reduces after backward, so that no step can be decided there
 
     @property
     def group_id(self) -> str:

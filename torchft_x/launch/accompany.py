@@ -58,6 +58,9 @@ class Accompanied(Alone):
             self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
         return False  # it ends as for every request to stop, with its grace
 
+    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+        pass  # nobody waits for it
+
     def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
         """It commits no steps: to have run for a while is all it can bring."""
         return replace(end, progress=end.uptime >= self._config.rules.quick)

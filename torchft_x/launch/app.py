@@ -31,7 +31,7 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
     """One role that stays until it is stopped."""
     args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
     for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
-        args += [f"--{flag}", str(getattr(job, flag))]
+        args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
     args += ["--run_dir", job.run_dir] if job.run_dir else []
     args += ["--token_file", job.token_file] if job.token_file else []
     environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1"}

@@ -13,7 +13,8 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.accompany import CompanionConfig
 from torchft_x.launch.accompany import accompany as run_companion
-from torchft_x.launch.lighthouse_role import complete, end_with_the_launcher
+from torchft_x.launch.lighthouse_keeper import keep_lighthouse
+from torchft_x.launch.lighthouse_role import complete
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
 from torchft_x.launch.supervisor import supervise as run_supervisor
@@ -134,7 +135,7 @@ def _find_timeout(given: str | None, local: bool) -> float:
 
 def lighthouse(argv: list[str]) -> int:
     """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
-    local = end_with_the_launcher()
+    local = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         print(f"Run directory: {run_dir}", flush=True)
@@ -143,9 +144,7 @@ def lighthouse(argv: list[str]) -> int:
         except TorchftXError as e:
             print(f"torchft_x lighthouse: {e}", file=sys.stderr)
             return 2
-    from torchft_x.rpc.lighthouse_main import main
-
-    return main(argv)
+    return keep_lighthouse(argv)
 
 
 def doctor(argv: list[str]) -> int:

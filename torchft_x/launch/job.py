@@ -206,7 +206,8 @@ class FtLighthouse:
     port: int = 29510
     """0: a free one."""
     join_timeout_ms: int = 60000
-    heartbeat_timeout_ms: int = 5000
+    heartbeat_timeout_ms: int = 0
+    """0: what fits the kind of silence."""
     quorum_tick_ms: int = 100
     token_file: str = ""
     """File with the token every caller needs."""
@@ -225,7 +226,12 @@ class FtLighthouse:
             raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}; it must lie between 0 (any free one) and 65535.")
-        for what in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
+        if self.heartbeat_timeout_ms < 0:
+            raise ConfigError(
+                f"--heartbeat_timeout_ms is {self.heartbeat_timeout_ms}; it must be a positive number of milliseconds, or "
+                "0 for what fits the kind of silence."
+            )
+        for what in ("join_timeout_ms", "quorum_tick_ms"):
             if getattr(self, what) < 1:
                 raise ConfigError(f"--{what} is {getattr(self, what)}; it must be a positive number of milliseconds.")
         _ = self.resource

@@ -32,6 +32,7 @@ from torchft_x.launch.nodes import Begun, Lives
 from torchft_x.launch.reports import Reports
 from torchft_x.launch.restarts import GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.launch.stops import Stop, Stops
+from torchft_x.launch.warm import Warm
 from torchft_x.observe.events import EventLog
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
@@ -91,10 +92,12 @@ class Keeper:
         self._announced = False  # whether the person was told why it stops
         self._lives: Lives | None = None  # until the lighthouse is found
         self._life: Life | None = None  # while one runs
+        self._warm: Warm | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, which may write
+        self._done_with: list[Path] = []  # folders of lives that have ended
         self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
 
     def _watch_for_stops(self) -> None:
@@ -121,6 +124,8 @@ class Keeper:
                 return self._finish(Stop(2, str(e)))
             return self._finish(self._run_lives())
         finally:
+            if self._warm is not None:
+                self._warm.close()
             tree.kill_descendants()
             self._close_reports()
             self._events.close()
@@ -194,16 +199,31 @@ class Keeper:
         self._attempt = begun.attempt
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
-        self._life = Life(self._spec(begun, folder))
-        self._events.emit("start", attempt=begun.attempt, life=begun.life)
+        self._life = Life(self._spec(begun, folder), self._warm)
+        self._tell_start(self._life, begun)
+        self._clear_up()
         end = self._watch(self._life, lives, begun)
         self._life = None
         lives.ended(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
-        shutil.rmtree(folder, ignore_errors=True)
+        self._done_with.append(folder)  # removed when the next life runs, which shall not wait for a disk
         return lives.outcome(begun, end)
+
+    def _clear_up(self) -> None:
+        while self._done_with:
+            shutil.rmtree(self._done_with.pop(), ignore_errors=True)
+
+    def _tell_start(self, life: Life, begun: Begun) -> None:
+        """To the event log, and of a restarted group to the person."""
+        how: dict[str, Any] = {}
+        if self._warm is not None:
+            how = {"warm": life.cold is None, "reason": life.cold}
+        self._events.emit("start", attempt=begun.attempt, life=begun.life, **how)
+        if how and self._restarts.count:
+            manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
+            self._say(f"{self.config.name} is started {manner}")
 
     def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
         deadline: float | None = None  # of the grace, once told to stop
@@ -211,6 +231,9 @@ class Keeper:
             end = life.poll()
             if end is not None:
                 return end
+            halt = life.halt()
+            if halt is not None:
+                lives.halted(begun, *halt)
             if self._stops.first is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stops.first)
@@ -219,6 +242,8 @@ class Keeper:
                 lives.finished(begun)
             if lives.is_over(begun) if deadline is None else (self._stops.hurry or time.monotonic() > deadline):
                 return life.kill()
+            if self._warm is not None:
+                self._warm.tend(life.spec, life.uptime)
             self._stops.sleep(_TICK, life.fds())
 
     # --- parts ---------------------------------------------------------------------------------------------------------

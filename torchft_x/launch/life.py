@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x.launch import tree
+from torchft_x.launch.halts import STOPPED, Halts
 from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
+from torchft_x.launch.warm import Forked, Warm
 
-_SHIM = str(Path(__file__).with_name("shim.py"))
+SHIM = str(Path(__file__).with_name("shim.py"))
 _POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
 _MEET = 120  # seconds within which torchrun of every node must have come; all are told to start at the same time
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
@@ -74,7 +76,7 @@ class LifeSpec:
     def argv(self) -> list[str]:
         rank = "0" if self.bare else "${local_rank}"  # torchrun fills it in
         kind = "program" if self.runner == "program" else "worker"
-        worker = [_SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
+        worker = [SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
         if self.bare:
             return [sys.executable, *worker]
         torchrun = f"""-m torch.distributed.run --nnodes {self.nodes} --nproc_per_node {self.workers}
@@ -95,9 +97,14 @@ class _Worker:
         self.pidfd = tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
         self.code: int | None = None  # exit code or -signal, once known
         self.gone = False  # ended; with code None torchrun was quicker, and tells how in its own log
+        self.stopped = False  # by a signal or a debugger
 
     def look(self) -> None:
-        if not self.gone and not tree.is_alive(self.pid):
+        if self.gone:
+            return
+        state = tree.state(self.pid)
+        self.stopped = state in STOPPED
+        if state in ("", "Z", "X"):
             self.code = tree.exit_status(self.pid)
             self.gone = True
 
@@ -105,8 +112,9 @@ class _Worker:
 class Life:
     """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
 
-    def __init__(self, spec: LifeSpec) -> None:
+    def __init__(self, spec: LifeSpec, warm: Warm | None = None) -> None:
         self.spec = spec  # fixed
+        self._warm = warm  # forks the workers, if it can
         self._started = time.monotonic()
         self._stopping = False  # workers were asked to end: each may take the grace, their codes mean nothing
         logs = None if spec.run_dir is None else spec.run_dir / "logs"
@@ -118,18 +126,24 @@ class Life:
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
+        self._halts = Halts()  # which of them have been stopped, and for how long
         self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
+        forked = warm.fork(spec, self._agent_log) if warm is not None else "there is no warm parent"
+        self.cold = forked if isinstance(forked, str) else None  # why torchrun was started; None: it was not
+        self._agent = self._start_torchrun() if isinstance(forked, str) else forked
+        self._agent_code: int | None = None
+        self._agent_fd = tree.open_pidfd(self._agent.pid)
+
+    def _start_torchrun(self) -> subprocess.Popen[bytes] | Forked:
         with open(self._agent_log, "wb") as log:
-            self._agent = subprocess.Popen(
-                [sys.executable, _SHIM, "agent", str(os.getpid()), *spec.argv()],
-                env=spec.env,
+            return subprocess.Popen(
+                [sys.executable, SHIM, "agent", str(os.getpid()), *self.spec.argv()],
+                env=self.spec.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._agent_code: int | None = None
-        self._agent_fd = tree.open_pidfd(self._agent.pid)
 
     @property
     def uptime(self) -> float:
@@ -164,6 +178,12 @@ class Life:
             return several and len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
         return failed or (not several and self.has_finished)
 
+    def halt(self) -> tuple[str, float] | None:
+        """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
+        many seconds; empty: none is, any more. None: no news."""
+        news = self._halts.look([r for r, w in self._workers.items() if w.stopped], time.monotonic())
+        return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
+
     def terminate(self) -> None:
         """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""
         self._stopping = True
@@ -191,6 +211,9 @@ class Life:
         if self._agent.pid in ended:
             # Popen must not wait for a pid we have collected
             self._agent_code = self._agent.returncode = ended[self._agent.pid]
+        for worker in self._workers.values():  # a warm one becomes ours if its agent ends first
+            if worker.pid in ended and worker.code is None:
+                worker.code, worker.gone = ended[worker.pid], True
 
     @property
     def has_finished(self) -> bool:
@@ -200,7 +223,7 @@ class Life:
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
-        self._collect(tree.kill_descendants())
+        self._collect(tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
         self._read_announcements()
         self.relay.close()
         self._learn_from_torchrun()
@@ -237,7 +260,8 @@ class Life:
         if self.spec.bare:
             return code, f"{self.spec.who(0)} {how}", self.relay.tail(0)
         when = "" if self._workers else " before a worker started"
-        return code or 1, f"torchrun {how}{when}", tuple(self._agent_words()) if code > 0 else ()
+        agent = self._agent.title if isinstance(self._agent, Forked) else "torchrun"
+        return code or 1, f"{agent} {how}{when}", tuple(self._agent_words()) if code > 0 else ()
 
     def _learn_from_torchrun(self) -> None:
         """Codes of workers that torchrun collected before we looked, from the report it writes when one failed."""

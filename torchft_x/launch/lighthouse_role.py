@@ -1,32 +1,21 @@
 """The lighthouse as a role of a job: where it serves, what must be there before, and what ends it.
 
 In the run directory it makes ``token`` (0600, kept if it is there) and then lets the server write ``lighthouse``, its
-address. Whoever reads the address can therefore read the token.
+address. Whoever reads the address can therefore read the token. ``lighthouse.state`` is what the next one there must know.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import sys
 from pathlib import Path
 
 from torchft_x import env, net
 from torchft_x.errors import ConfigError
-from torchft_x.launch import tree
 
 _PORT = 29510  # the peer's
-
-
-def end_with_the_launcher() -> bool:
-    """SIGTERM for us when a local launcher dies. Whether there is one."""
-    launcher = env.read_int(env.LAUNCHER_PID)
-    if launcher is None and not env.is_local_job():
-        return False
-    tree.when_parent_dies(launcher, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return True
 
 
 def new_token() -> str:
@@ -57,6 +46,8 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
         added += ["--address_file", str(run_dir / "lighthouse")]
+    if "--state_file" not in argv and env.read(env.STATE_FILE) is None:
+        added += ["--state_file", str(run_dir / "lighthouse.state")]
     if local and "--advertise_host" not in argv and env.read(env.ADVERTISE_HOST) is None:
         added += ["--advertise_host", "127.0.0.1"]
     return [*argv, *added]

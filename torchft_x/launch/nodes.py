@@ -46,6 +46,9 @@ class Lives(Protocol):
     def is_over(self, begun: Begun) -> bool:
         """Whether this node's part shall be ended at once."""
 
+    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+        """This worker has been stopped for so long; empty: none is, any more."""
+
     def finished(self, begun: Begun) -> None:
         """All workers of this node have exited with 0, while torchrun still serves the other nodes."""
 
@@ -71,6 +74,9 @@ class Alone:
 
     def is_over(self, begun: Begun) -> bool:
         return False
+
+    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+        self._reports.halted(begun.life, who, seconds)
 
     def finished(self, begun: Begun) -> None:
         pass  # its life ends with that
@@ -146,6 +152,9 @@ class OneOfSeveral:
 
     def is_over(self, begun: Begun) -> bool:
         return begun.life in self._over
+
+    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+        self._reports.halted(begun.life, who, seconds)
 
     def finished(self, begun: Begun) -> None:
         if self._finished != begun.life:

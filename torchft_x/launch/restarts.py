@@ -111,6 +111,11 @@ class Restarts:
         pause = 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
         return Restart(len(self._times), pause)
 
+    @property
+    def count(self) -> int:
+        """Restarts within the window."""
+        return len(self._times)
+
     def _within(self) -> str:
         hours = self.rules.window / 3600
         return "within the last hour" if hours == 1 else f"within the last {self.rules.window:g} s"

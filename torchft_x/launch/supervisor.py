@@ -21,6 +21,8 @@ from torchft_x.launch.locate import Found
 from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
 from torchft_x.launch.reports import Reports, connector
 from torchft_x.launch.stops import Stop
+from torchft_x.launch.warm import Warm
+from torchft_x.launch.warm_rules import why_never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class SupervisorConfig(KeeperConfig):
     """Seconds to wait for the group's other nodes before it is given up."""
     runner: str = "torchrun"
     """See `LifeSpec.runner`."""
+    warm_after: float = 5.0
+    """Seconds of a life before the process is started from which the next ones are forked."""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -74,6 +78,9 @@ class Supervisor(Keeper):
 
     def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
         super().__init__(config, connect)
+        if config.runner == "torchrun":
+            never = why_never(self._environ, runner=config.runner, nodes=config.nodes)
+            self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
         self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
 
     def _run_lives(self) -> Stop:

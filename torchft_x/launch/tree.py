@@ -12,7 +12,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -32,10 +32,15 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+def state(pid: int) -> str:
+    """The letter of proc(5): R, S, D, T, t, Z, X, ...; empty: the process is gone."""
     stat = _stat(pid)
-    return stat is not None and stat[0] not in ("Z", "X")
+    return "" if stat is None else stat[0]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process is there; a zombie is not."""
+    return state(pid) not in ("", "Z", "X")
 
 
 def exit_status(pid: int) -> int | None:
@@ -49,8 +54,8 @@ def exit_status(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(int(stat[49]))  # field 52 of proc(5), readable for processes of the same user
 
 
-def descendants(root: int) -> list[int]:
-    """Pids below `root`, zombies included, in no order."""
+def descendants(root: int, keep: Collection[int] = ()) -> list[int]:
+    """Pids below `root`, zombies included, in no order; without those to `keep` and what is below them."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -60,7 +65,7 @@ def descendants(root: int) -> list[int]:
     found: list[int] = []
     queue = [root]
     while queue:
-        below = children.get(queue.pop(), [])
+        below = [pid for pid in children.get(queue.pop(), []) if pid not in keep]
         found += below
         queue += below
     return found
@@ -88,20 +93,38 @@ def send(pids: list[int], number: int) -> None:
             pass
 
 
-def kill_descendants(timeout: float = 5.0) -> dict[int, int]:
-    """SIGKILL everything below this process until nothing is left, and return what was collected.
+def kill_descendants(timeout: float = 5.0, keep: Collection[int] = ()) -> dict[int, int]:
+    """SIGKILL everything below this process, but those to `keep`, until nothing is left; what was collected.
 
     The wait is bounded: a process in uninterruptible sleep (a dead disk or driver) can't be killed by anybody.
     """
     ended: dict[int, int] = {}
     deadline = time.monotonic() + timeout
     while True:
-        below = descendants(os.getpid())
+        below = descendants(os.getpid(), keep)
         send(below, signal.SIGKILL)
         ended |= reap()
         if not below or time.monotonic() > deadline:
             return ended
-        time.sleep(0.002)
+        _await_end(below, min(0.5, timeout))
+        collected = reap()  # so that the next look finds nothing
+        ended |= collected
+        if not collected:  # zombies of a parent that is slow to die itself
+            time.sleep(0.002)
+
+
+def _await_end(pids: list[int], timeout: float) -> None:
+    """Until all of these have ended, or a short time is over. A look at the whole of /proc costs more than this."""
+    deadline = time.monotonic() + timeout
+    for pid in pids:
+        fd = open_pidfd(pid)
+        if fd is None:  # it has gone, or this is an old kernel
+            time.sleep(0.002)
+            continue
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(fd)
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -25,11 +25,13 @@ EVENTS = frozenset(
         "commit",
         "drop",
         "redo",
+        "adopt",
         "abort",
         "member_lost",
         "leave",
         "exit",
         "restart",
+        "warm",
         "error",
     ]
 )

@@ -18,6 +18,8 @@ MAX_DATA = 64 << 10
 """Characters of a member's `data`, JSON written by users of the peer's client."""
 MAX_RANKS = 16384
 """Group world size, and with it handles of a member."""
+MAX_CARRIED = 256
+"""Quorums a member says it was a carrier of; `core.pledge` keeps no more."""
 MAX_NODES = 4096
 """Of one group."""
 MAX_ATTEMPT = 2**31

@@ -11,15 +11,16 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from torchft_x.core import messages as m
-from torchft_x.core.recovery import Plan
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import traits_codec, wire
 from torchft_x.rpc.checks import (
     MAX_ATTEMPT,
+    MAX_CARRIED,
     MAX_DATA,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_TEXT,
     check_replica_id,
     check_seconds,
     check_text,
@@ -40,7 +41,8 @@ def parse(kind: type[M], data: bytes, what: str) -> M:
         raise RefusedError(f"The {what} is not a {kind.__name__} message; is the sender another program?") from None
 
 
-def _reason(value: str) -> JoinReason:
+def check_reason(value: str) -> JoinReason:
+    """Why a member asks; empty: the usual."""
     try:
         return JoinReason(value) if value else JoinReason.BOUNDARY
     except ValueError:
@@ -65,12 +67,22 @@ def life_to_proto(life: Life) -> pb.Life:
 
 
 def life_from_proto(p: pb.Life) -> Life:
-    attempt, started = check_whole(p.attempt, "attempt", MAX_ATTEMPT), check_seconds(p.started, "start time")
-    return Life(attempt, started, check_text(p.token, "life token", 512))
+    return Life(
+        check_whole(p.attempt, "attempt", MAX_ATTEMPT),
+        check_seconds(p.started, "start time"),
+        check_text(p.token, "life token", 512),
+    )
+
+
+def prepared_to_proto(v: Prepared) -> pb.Prepared:
+    return pb.Prepared(quorum=v.quorum, step=v.step, digest=v.digest)
+
+
+def prepared_from_proto(p: pb.Prepared) -> Prepared:
+    return Prepared(check_whole(p.quorum, "prepared quorum"), check_whole(p.step, "prepared step"), p.digest)
 
 
 def member_to_proto(v: Member) -> pb.Member:
-    p = v.prepared
     return pb.Member(
         replica_id=v.replica_id,
         address=v.address,
@@ -82,16 +94,18 @@ def member_to_proto(v: Member) -> pb.Member:
         commit_failures=v.commit_failures,
         data=v.data,
         handles=v.handles,
-        prepared=None if p is None else pb.Prepared(quorum=p.quorum, step=p.step, digest=p.digest),
+        prepared=None if v.prepared is None else prepared_to_proto(v.prepared),
         library=v.library,
+        carried=v.carried,
+        votes_late=v.votes_late,
     )
 
 
 def member_from_proto(p: pb.Member) -> Member:
-    prepared = None
-    if p.HasField("prepared"):
-        q = p.prepared
-        prepared = Prepared(check_whole(q.quorum, "prepared quorum"), check_whole(q.step, "prepared step"), q.digest)
+    if len(p.carried) > MAX_CARRIED:
+        raise RefusedError(
+            f"A message was refused: a member was a carrier of {len(p.carried)} quorums, at most {MAX_CARRIED} are allowed."
+        )
     return Member(
         replica_id=check_replica_id(p.replica_id),
         address=check_text(p.address, "address"),
@@ -103,8 +117,10 @@ def member_from_proto(p: pb.Member) -> Member:
         commit_failures=check_whole(p.commit_failures, "commit_failures"),
         data=check_text(p.data, "data", MAX_DATA),
         handles=check_texts(p.handles, "handles", MAX_RANKS),
-        prepared=prepared,
+        prepared=prepared_from_proto(p.prepared) if p.HasField("prepared") else None,
         library=check_text(p.library, "library", 128),
+        carried=tuple(check_whole(q, "carried quorum") for q in p.carried),
+        votes_late=p.votes_late,
     )
 
 
@@ -149,6 +165,7 @@ def hello_to_proto(v: m.Hello, group_id: str) -> pb.Hello:
         boot_id=v.boot_id,
         library=v.library,
         wire=wire.WIRE,
+        runs_on=v.runs_on,
     )
 
 
@@ -164,6 +181,7 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         lease_left=check_seconds(p.lease_left_s, "lease_left"),
         boot_id=check_text(p.boot_id, "boot id", 128),
         library=check_text(p.library, "library", 128),
+        runs_on=p.runs_on,
     )
 
 
@@ -171,24 +189,61 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
     """What a session says after its hello, as an event of the lighthouse."""
     kind = up.WhichOneof("kind")
     if kind == "join":
-        suspects = check_texts(up.join.suspects, "suspects", MAX_MEMBERS)
-        member = up.join.member
-        traits = traits_codec.from_proto(member.traits) if member.HasField("traits") else None
-        return m.Join(session, member_from_proto(member), _reason(up.join.reason), suspects, traits)
+        return _join_from_proto(session, up.join)
+    if kind == "progress":
+        p = up.progress
+        return m.Progress(
+            session,
+            check_whole(p.quorum_id, "quorum id"),
+            check_whole(p.step, "step"),
+            check_whole(p.number, "number"),
+            check_seconds(p.step_seconds, "step_seconds"),
+        )
     if kind == "leave":
         return m.Leave(session, state_from_proto(up.leave.state))
     if kind == "healed":
         return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
         return m.Heard(session)
-    raise RefusedError("A session sends one hello, then join, leave, healed and ping; something else came.")
+    if kind == "pause":
+        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_text(up.pause.reason, "reason", 200))
+    if kind == "suspects":
+        return m.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
+    raise RefusedError(
+        "A session sends one hello, then join, progress, leave, healed, pause, suspects and ping; something else came."
+    )
+
+
+def _join_from_proto(session: int, p: pb.Join) -> m.Join:
+    return m.Join(
+        session=session,
+        member=member_from_proto(p.member),
+        reason=check_reason(p.reason),
+        suspects=check_texts(p.suspects, "suspects", MAX_MEMBERS),
+        traits=traits_codec.from_proto(p.member.traits) if p.member.HasField("traits") else None,
+        number=check_whole(p.number, "number"),
+        step_seconds=check_seconds(p.step_seconds, "step_seconds"),
+    )
 
 
 def join_bytes(effect: m.SendJoin) -> bytes:
-    join = pb.Join(member=member_to_proto(effect.member), reason=effect.reason.value, suspects=effect.suspects)
+    join = pb.Join(
+        member=member_to_proto(effect.member),
+        reason=effect.reason.value,
+        suspects=effect.suspects,
+        number=effect.number,
+        step_seconds=effect.step_seconds,
+    )
     if effect.traits is not None:  # only here: in a quorum they would come back to everybody at every step
         join.member.traits.CopyFrom(traits_codec.to_proto(effect.traits))
     return pb.Up(join=join).SerializeToString()
+
+
+def progress_bytes(effect: m.SendProgress) -> bytes:
+    progress = pb.Progress(
+        quorum_id=effect.quorum_id, step=effect.step, number=effect.number, step_seconds=effect.step_seconds
+    )
+    return pb.Up(progress=progress).SerializeToString()
 
 
 def leave_bytes(effect: m.SendLeave) -> bytes:
@@ -198,6 +253,39 @@ def leave_bytes(effect: m.SendLeave) -> bytes:
 def quorum_bytes(quorum: Quorum) -> bytes:
     """A whole `Down` message; made once per quorum, whatever the number of members."""
     return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
+
+
+def waits_bytes(effect: m.SendWaits) -> bytes:
+    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+
+
+def patience_bytes(effect: m.SendPatience) -> bytes:
+    patience = pb.Patience(seconds=effect.seconds, reason=effect.reason)
+    return pb.Down(patience=patience).SerializeToString()
+
+
+def patience_from_proto(p: pb.Patience) -> tuple[float, str]:
+    """Seconds and reason."""
+    return check_seconds(p.seconds, "patience"), check_text(p.reason, "reason")
+
+
+def pause_bytes(seconds: float, reason: str) -> bytes:
+    return pb.Up(pause=pb.Pause(seconds=seconds, reason=reason)).SerializeToString()
+
+
+def suspects_bytes(replica_ids: tuple[str, ...]) -> bytes:
+    return pb.Up(suspects=pb.Suspects(replica_ids=replica_ids)).SerializeToString()
+
+
+def grant_bytes(effect: m.Extend) -> bytes:
+    """A whole `Down` message."""
+    grant = pb.Grant(
+        quorum_id=effect.quorum_id,
+        granted_through=effect.granted_through,
+        lease_s=effect.lease,
+        number=effect.number,
+    )
+    return pb.Down(grant=grant).SerializeToString()
 
 
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
@@ -214,82 +302,23 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
     kind = down.WhichOneof("kind")
     if kind == "quorum":
         return m.QuorumArrived(quorum_from_proto(down.quorum))
+    if kind == "grant":
+        p = down.grant
+        return m.GrantArrived(
+            check_whole(p.quorum_id, "quorum id"),
+            check_whole(p.granted_through, "granted_through"),
+            check_seconds(p.lease_s, "lease"),
+            check_whole(p.number, "number"),
+        )
     if kind == "over":
         return over_from_proto(down.over)
     if kind == "fenced":
         return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
     if kind == "refused":
         return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+    if kind == "waits":
+        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
     return None
-
-
-# --- ranks and their group server ------------------------------------------------------------------------------------
-
-
-def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool) -> peer_pb.ManagerQuorumRequest:
-    return peer_pb.ManagerQuorumRequest(
-        group_rank=v.rank,
-        step=v.state.step,
-        checkpoint_metadata=v.checkpoint_metadata,
-        shrink_only=v.shrink_only,
-        init_sync=init_sync,
-        commit_failures=v.commit_failures,
-        reconfigure_handle=v.handle,
-        committed_in=v.state.committed_in,
-        torn=v.torn,
-        reason=v.reason.value,
-        suspects=v.suspects,
-        ours=ours,
-        traits=traits_codec.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
-    )
-
-
-def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
-    return m.Ask(
-        call=call,
-        rank=check_whole(p.group_rank, "group rank", MAX_RANKS),
-        state=State(check_whole(p.step, "step"), check_whole(p.committed_in, "committed_in")),
-        torn=p.torn,
-        shrink_only=p.shrink_only,
-        commit_failures=check_whole(p.commit_failures, "commit_failures"),
-        checkpoint_metadata=check_text(p.checkpoint_metadata, "checkpoint metadata"),
-        handle=check_text(p.reconfigure_handle, "reconfigure handle"),
-        reason=_reason(p.reason),
-        suspects=check_texts(p.suspects, "suspects", MAX_MEMBERS),
-        traits=traits_codec.from_bytes(p.traits) if p.traits else None,
-    )
-
-
-def plan_bytes(plan: Plan) -> bytes:
-    """A ManagerQuorumResponse for a rank that runs the peer's library."""
-    return bytes(
-        peer_pb.ManagerQuorumResponse(
-            quorum_id=plan.config_id,
-            recover_src_manager_address=plan.sources[0].address if plan.heal and plan.sources else "",
-            recover_src_replica_rank=plan.source_rank,
-            recover_dst_replica_ranks=plan.dst_ranks,
-            store_address=plan.store_address,
-            max_step=plan.top.step,
-            max_replica_rank=plan.max_replica_rank,
-            max_world_size=plan.max_world_size,
-            replica_rank=plan.replica_rank,
-            replica_world_size=plan.replica_world_size,
-            heal=plan.heal,
-            commit_failures=plan.commit_failures,
-            replica_ids=plan.replica_ids,
-            reconfigure_handles=plan.handles,
-        ).SerializeToString()
-    )
-
-
-def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote:
-    return m.Vote(
-        call=call,
-        rank=check_whole(p.group_rank, "group rank", MAX_RANKS),
-        step=check_whole(p.step, "step"),
-        quorum_id=check_whole(p.quorum_id, "quorum id"),
-        ok=p.should_commit,
-    )
 
 
 # --- the peer's lighthouse wire --------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class LighthouseServer:
             min_replicas=min_replicas,
             join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
             tick=(100 if quorum_tick_ms is None else quorum_tick_ms) / 1000,
-            heartbeat_timeout=(5000 if heartbeat_timeout_ms is None else heartbeat_timeout_ms) / 1000,
+            heartbeat_timeout=None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000,
             boot_id=wire.boot_id(),
         )
         where = parse_address(bind, what="bind address")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from torchft_x.core import messages as m
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import JoinReason, State
-from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
+from torchft_x.core.types import JoinReason, Quorum, State
+from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.rpc import codec, delay, rank_codec, wire
+from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
-from torchft_x.rpc.group_shell import QuorumReply
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.status import error_of
 from torchft_x.rpc.token import check_token, metadata
 
@@ -65,6 +67,7 @@ class GroupClient:
         self._quorum = self._channel.unary_unary(f"/{wire.MANAGER}/Quorum")  # bytes to bytes
         self._vote = self._channel.unary_unary(f"/{wire.MANAGER}/ShouldCommit")  # bytes to bytes
         self._told: Traits | None = None  # what the server knows to be declared here
+        self._held: Quorum | None = None  # newest quorum it has sent; it is not sent twice
         self._closed = threading.Event()  # ends the watches
         self._watches: list[Any] = []  # their present calls, to be cancelled
 
@@ -85,14 +88,19 @@ class GroupClient:
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
         traits: Traits | None = None,
+        step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait up to `timeout` seconds. Every rank of the group must ask.
+
+        Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
         Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
         (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
         `UnreachableError`.
         """
+        del init_sync
         ask = m.Ask(
             call=0,
             rank=group_rank,
@@ -104,21 +112,37 @@ class GroupClient:
             handle=handle,
             reason=reason,
             suspects=suspects,
-            traits=None if traits is self._told else traits,
+            traits=traits,
+            step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        data = self._call(self._quorum, codec.ask_to_proto(ask, init_sync=init_sync, ours=True), timeout)
+        return self._fetch(ask, timeout + patience)
+
+    def ask(self, ask: m.Ask) -> Asked:
+        """Ask for a quorum (`call` is not used). Nothing is sent before the answer is waited for."""
+        return Asked(None, lambda timeout: self._fetch(ask, timeout))
+
+    def _fetch(self, ask: m.Ask, timeout: float) -> QuorumReply:
+        held, traits = self._held, ask.traits
+        ask = replace(ask, traits=None if traits is self._told else traits)
+        # init_sync is for ranks that get a plan; we get the whole quorum, and its reader decides
+        request = rank_codec.ask_to_proto(ask, init_sync=True, ours=True, holds=held.id if held else 0)
+        data = self._call(self._quorum, request, timeout)
         self._told = traits
-        reply = codec.parse(peer_pb.ManagerQuorumResponse, data, "answer")
-        if not reply.quorum:
-            raise RefusedError(f"The {self._what} is not torchft_x's; all ranks of a group need the same library.")
-        quorum = codec.quorum_from_proto(codec.parse(pb.Quorum, reply.quorum, "quorum"))
-        return QuorumReply(quorum, time.monotonic() + checks.check_seconds(reply.lease_left_s, "lease"))
+        reply = rank_codec.quorum_reply_from_bytes(data, held, who=self._what, now=time.monotonic())
+        self._held = reply.quorum
+        return reply
+
+    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
+        """Vote (`Vote`; `call` is not used), or say how the vote between groups ended (`Crossed`), and wait for what the
+        group says. Every rank of the group must do it."""
+        p = rank_codec.vote_to_proto(vote) if isinstance(vote, m.Vote) else rank_codec.crossed_to_proto(vote)
+        return rank_codec.vote_reply_from_bytes(self._call(self._vote, p, timeout))
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote and wait for the group's decision: (commit?, why not). Every rank of the group must vote."""
-        vote = peer_pb.ShouldCommitRequest(should_commit=ok, group_rank=group_rank, step=step, quorum_id=quorum_id)
-        reply = codec.parse(peer_pb.ShouldCommitResponse, self._call(self._vote, vote, timeout), "answer")
-        return reply.should_commit, reply.reason
+        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
+        return reply.commit, reply.reason
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
         """Where rank `rank` of the group whose server is at `address` serves its state."""
@@ -132,6 +156,12 @@ class GroupClient:
     def leave(self) -> None:
         """Leaving is the group server's work; a rank that isn't its owner has nothing to say."""
 
+    def pause(self, seconds: float, reason: str) -> None:
+        """The same: the group's silence is that of rank 0, which speaks for it."""
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
+
     def close(self) -> None:
         self._closed.set()
         for call in self._watches:
@@ -139,12 +169,15 @@ class GroupClient:
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
-        try:
-            return bytes(method(message.SerializeToString(), timeout=timeout, metadata=metadata(self._token)))
-        except grpc.RpcError as e:
-            raise error_of(e, self._what) from None
-        except ValueError:  # gRPC's way to say that the channel is closed
-            raise UnreachableError(f"The connection to the {self._what} is closed.") from None
+        said = (*metadata(self._token), (delay.TIMEOUT_KEY, f"{timeout:.3f}"))
+        while True:
+            try:
+                return bytes(method(message.SerializeToString(), timeout=timeout + delay.LATE, metadata=said))
+            except grpc.RpcError as e:
+                if delay.KEY not in dict(e.trailing_metadata() or ()):  # else a group pauses, and is waited for
+                    raise error_of(e, self._what) from None
+            except ValueError:  # gRPC's way to say that the channel is closed
+                raise UnreachableError(f"The connection to the {self._what} is closed.") from None
 
     def _watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Read pushes until closed; a broken watch is opened again, and the server repeats what it said last."""
@@ -188,9 +221,13 @@ class LocalGroupClient:
         self._server = server  # closed by close()
         self._token = check_token(token)  # for other groups' servers
         self.address = server.address()  # of the group server
+        self.ask = server.ask
         self.quorum = server.quorum
+        self.vote = server.vote
         self.should_commit = server.should_commit
         self.watch = server.watch
+        self.pause = server.pause
+        self.suspect = server.suspect
 
     def __repr__(self) -> str:
         return f"LocalGroupClient({self._server!r})"

@@ -11,7 +11,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import grpc.aio
 
@@ -21,10 +22,12 @@ from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.find import find_lighthouse
 from torchft_x.rpc.group_service import GroupService
-from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push, QuorumReply
+from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.notifier import Notifier
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)
@@ -39,8 +42,6 @@ OnOver = Callable[[int, tuple[str, ...], str], None]
 OnEnd = Callable[[str, bool], None]
 """Called with (sentence, fenced): this group must stop."""
 
-T = TypeVar("T")
-
 
 class GroupServer:
     """Serves one group and keeps its session with the lighthouse.
@@ -49,7 +50,8 @@ class GroupServer:
     `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
     `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
     needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
-    by default the process exits with 1, as the peer's.
+    by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
+    `commit_vote`: the group votes with the others before it commits; equal in all groups.
 
     Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
     """
@@ -69,6 +71,8 @@ class GroupServer:
         quorum_retries: int = 0,
         boot_id: str | None = None,
         on_kill: Callable[[str], None] | None = None,
+        runs_on: bool = False,
+        commit_vote: bool = False,
     ) -> None:
         del quorum_retries
         settings = GroupSettings(
@@ -79,6 +83,8 @@ class GroupServer:
             life=life or Life(started=time.time()),
             token=check_token(token),
             boot_id=wire.boot_id() if boot_id is None else boot_id,
+            runs_on=runs_on,
+            commit_vote=commit_vote,
         )
         self.replica_id = replica_id  # as given
         self.world_size = world_size  # ranks of the group
@@ -135,6 +141,15 @@ class GroupServer:
 
     # --- direct calls --------------------------------------------------------------------------------------------------
 
+    def ask(self, ask: m.Ask) -> Asked:
+        """Ask for a quorum (`call` is not used). Inside a grant the answer is there at once. See `GroupClient.ask`."""
+        mine = replace(ask, call=next(self._ids))
+        reply = self._shell.submit(mine)
+        if isinstance(reply, QuorumReply):
+            return Asked(reply)
+        waiter: Any = reply
+        return Asked(None, lambda timeout: self._wait(mine.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
+
     def quorum(
         self,
         *,
@@ -149,12 +164,14 @@ class GroupServer:
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
         traits: Traits | None = None,
+        step_seconds: float = 0.0,
         timeout: float,
+        patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
         ask = m.Ask(
-            call=next(self._ids),
+            call=0,
             rank=group_rank,
             state=state,
             torn=torn,
@@ -165,14 +182,40 @@ class GroupServer:
             reason=reason,
             suspects=suspects,
             traits=traits,
+            step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
         )
-        return self._wait(ask.call, lambda w: self._shell.ask(ask, w), lambda: self._shell.why_no_quorum(), timeout)
+        return self.ask(ask).wait(timeout + patience)
+
+    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
+        """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
+        mine = replace(vote, call=next(self._ids))
+        reply = self._shell.submit(mine)
+        if isinstance(reply, VoteReply):
+            return reply
+        return self._wait(mine.call, reply, lambda: self._shell.why_no_vote(), timeout)
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote and wait for the group's decision: (commit?, why not)."""
-        vote = m.Vote(next(self._ids), group_rank, step, quorum_id, ok)
-        reply = self._wait(vote.call, lambda w: self._shell.vote(vote, w), lambda: self._shell.why_no_vote(), timeout)
+        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
+        reason = reason[:200]
+        try:
+            loop.call(self._shell.pause(seconds, reason), 2.0, "announcing the pause")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
+        loop.post(self._shell.suspect, replica_ids)
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
+        return self._shell.heartbeat_timeout
 
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Call back on a thread of its own when a quorum is over or the group must stop."""
@@ -186,21 +229,8 @@ class GroupServer:
 
         loop.post(begin)
 
-    def _wait(
-        self,
-        call: int,
-        begin: Callable[[concurrent.futures.Future[Any]], None],
-        why: Callable[[], str],
-        timeout: float,
-    ) -> Any:
-        """Hand a request to the loop and wait for its answer; at the deadline take it back and say why."""
-        waiter: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def start() -> None:
-            try:
-                begin(waiter)
-            except Exception as e:
-                waiter.set_exception(e)
+    def _wait(self, call: int, waiter: Any, why: Callable[[], str], timeout: float) -> Any:
+        """Wait for an answer; at the deadline take the request back and say why."""
 
         def give_up() -> None:
             sentence = why()
@@ -208,8 +238,7 @@ class GroupServer:
             if not waiter.done():
                 waiter.set_exception(DeadlineError(sentence))
 
-        loop.post(start)
-        concurrent.futures.wait([waiter], timeout)
+        self._shell.delay.wait(waiter, timeout, time.monotonic)
         if not waiter.done():
             loop.post(give_up)
             concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)

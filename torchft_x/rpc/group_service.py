@@ -14,11 +14,12 @@ import grpc
 
 from torchft_x.core import messages as m
 from torchft_x.core import recovery
-from torchft_x.errors import RefusedError
-from torchft_x.rpc import checks, codec, wire
-from torchft_x.rpc.group_shell import GroupShell, Push, QuorumReply, VoteReply
+from torchft_x.errors import DeadlineError, RefusedError
+from torchft_x.rpc import checks, codec, delay, rank_codec, wire
+from torchft_x.rpc.group_shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.stream import Stream, answer, answering
 
 log = logging.getLogger(__name__)
@@ -58,18 +59,24 @@ class GroupService:
 
     async def _quorum(self, request: bytes, context: Any) -> bytes:
         p = codec.parse(peer_pb.ManagerQuorumRequest, request, "request")
-        ask = codec.ask_from_proto(next(self._ids), p)
+        ask = rank_codec.ask_from_proto(next(self._ids), p)
         waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
-        self._shell.ask(ask, waiter)
-        reply: QuorumReply = await answer(
-            waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
-        )
+        self._shell.take(ask, waiter)
+        timeout = delay.time_left(context) or 0.0
+        try:
+            reply: QuorumReply = await answer(
+                waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
+            )
+        except DeadlineError:
+            if self._shell.delay.more(timeout, time.monotonic()) > 0:
+                context.set_trailing_metadata(((delay.KEY, "1"),))
+            raise
         if not p.ours:
-            plan = recovery.plan(reply.quorum, self._shell.settings.replica_id, ask.rank, init_sync=p.init_sync)
-            return codec.plan_bytes(plan)
+            who = self._shell.settings.replica_id
+            plan = recovery.plan(reply.quorum, who, ask.rank, init_sync=p.init_sync, base=reply.base)
+            return rank_codec.plan_bytes(plan)
         left = max(0.0, reply.lease_until - time.monotonic())
-        response = peer_pb.ManagerQuorumResponse(quorum=self._encode(reply), lease_left_s=left)
-        return bytes(response.SerializeToString())
+        return rank_codec.quorum_reply_bytes(reply, self._encode(reply), holds=p.holds, lease_left=left)
 
     def _encode(self, reply: QuorumReply) -> bytes:
         if self._encoded[0] != reply.quorum.id:
@@ -77,14 +84,14 @@ class GroupService:
         return self._encoded[1]
 
     async def _should_commit(self, request: bytes, context: Any) -> bytes:
-        vote = codec.vote_from_proto(next(self._ids), codec.parse(peer_pb.ShouldCommitRequest, request, "request"))
+        p = codec.parse(peer_pb.ShouldCommitRequest, request, "request")
+        vote = rank_codec.vote_from_proto(next(self._ids), p)
         waiter: asyncio.Future[VoteReply] = asyncio.get_running_loop().create_future()
-        self._shell.vote(vote, waiter)
+        self._shell.take(vote, waiter)
         reply: VoteReply = await answer(
             waiter, context, gone=lambda: self._shell.gone(vote.call), why=self._shell.why_no_vote
         )
-        response = peer_pb.ShouldCommitResponse(should_commit=reply.commit, reason=reply.reason)
-        return bytes(response.SerializeToString())
+        return rank_codec.vote_reply_bytes(reply)
 
     async def _checkpoint_metadata(self, request: bytes, _context: Any) -> bytes:
         rank = codec.parse(peer_pb.CheckpointMetadataRequest, request, "request").rank

@@ -1,7 +1,9 @@
-"""The shell of the group machine: its session to the lighthouse, its open calls, its clock. Everything on the loop.
+"""The shell of the group machine: its session to the lighthouse, its open calls, its clock.
 
-It has no rules of its own: `core.group` decides, this carries out. Threads come in through `group_server.GroupServer`,
-other ranks through `group_service.GroupService`.
+It has no rules of its own: `core.group` decides, this carries out. Other ranks come in through
+`group_service.GroupService`, on the loop. Group rank 0 comes in on its own thread (`submit`): inside a grant the
+machine answers at once, and neither the loop nor a socket is needed. So a lock guards the machine, and what it decides
+is carried out on the loop only, in the order in which it was decided.
 """
 
 from __future__ import annotations
@@ -9,21 +11,26 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core import messages as m
+from torchft_x.core.endurance import Endurance
 from torchft_x.core.group import Group, GroupConfig
-from torchft_x.core.types import Life, Quorum, group_of
-from torchft_x.errors import FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.core.types import Life, group_of
+from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import checks, codec, wire
+from torchft_x.rpc import codec, wire
+from torchft_x.rpc.delay import Delay
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
 from torchft_x.rpc.token import metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +39,9 @@ TICK = 0.1
 """Seconds between the machine's looks at the clock."""
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
+Call = m.Ask | m.Vote | m.Crossed
+Reply = QuorumReply | VoteReply
 Push = m.PushOver | m.PushEnd
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumReply:
-    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
-
-    quorum: Quorum
-    lease_until: float
-
-
-@dataclass(frozen=True, slots=True)
-class VoteReply:
-    """Whether every rank of the group commits, and if not, why."""
-
-    commit: bool
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +55,8 @@ class GroupSettings:
     life: Life
     token: str | None
     boot_id: str
+    runs_on: bool
+    commit_vote: bool
 
 
 class GroupShell:
@@ -82,14 +77,24 @@ class GroupShell:
             library=LIBRARY,
             life=settings.life,
             boot_id=settings.boot_id,
+            runs_on=settings.runs_on,
+            commit_vote=settings.commit_vote,
         )
+        self._loop = asyncio.get_running_loop()  # where effects are carried out
+        self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())  # decides
+        self._endurance = Endurance(time.monotonic())  # decides when to give up, where the user has not
+        self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
-        self._stood: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # first session, or its refusal
+        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self.delay = Delay()  # other groups' pauses
+        self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
+        self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
             welcome=self._welcome,
@@ -127,38 +132,85 @@ class GroupShell:
         await self._uplink.close(flush)
         if self._ticker is not None:
             self._ticker.cancel()
-        self._fail(tuple(self._calls), "The group server is shut down.", retry=False)
+        with self._lock:
+            calls = tuple(self._calls)
+        self._fail(calls, "The group server is shut down.", retry=False)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
             try:
                 self._feed(m.Tick())
+                for call in self._endurance.expired(time.monotonic()):
+                    self._give_up(call)
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the group server failed")
 
     # --- calls ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, event: m.Ask, waiter: Waiter) -> None:
-        """One rank wants a quorum; `waiter` gets a `QuorumReply`."""
-        self._open(event, waiter)
-
-    def vote(self, event: m.Vote, waiter: Waiter) -> None:
-        """One rank votes; `waiter` gets a `VoteReply`."""
-        self._open(event, waiter)
-
-    def _open(self, event: m.Ask | m.Vote, waiter: Waiter) -> None:
-        self._calls[event.call] = waiter
-        self._ranks[event.call] = event.rank
+    def take(self, event: Call, waiter: Waiter) -> None:
+        """One rank asks (`waiter` gets a `QuorumReply`) or votes (a `VoteReply`). On the loop."""
+        self._register(event, waiter)
         self._feed(event)
 
+    def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
+        """The same from any thread: the answer, if there is one at once, else who gets it later."""
+        with self._lock:
+            effects = self._handle(event)
+            answer: Reply | concurrent.futures.Future[Any] | None = None
+            if effects and getattr(effects[0], "calls", None) == (event.call,):
+                answer = _reply(effects[0])
+            if answer is not None:
+                effects = effects[1:]  # usually nothing is left
+            else:
+                answer = concurrent.futures.Future()
+                self._register(event, answer)
+            self._effects.extend(effects)
+        if effects:
+            self._loop.call_soon_threadsafe(self._carry_out_all)
+        return answer
+
+    def _register(self, event: Call, waiter: Waiter) -> None:
+        self._calls[event.call] = waiter
+        self._ranks[event.call] = event.rank
+        if isinstance(event, m.Ask) and event.usual > 0:
+            self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
+
+    def _endure(self, call: int, usual: float, since: float) -> None:
+        """On the loop, as all that `_endurance` hears. The answer may have come meanwhile."""
+        if call in self._calls:
+            self._endurance.begin(call, usual, since)
+
+    def _give_up(self, call: int) -> None:
+        """Its usual time is over, and the lighthouse waits for nothing that would take longer. On the loop."""
+        waiter, sentence = self._calls.get(call), self.why_no_quorum()
+        self.gone(call)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(DeadlineError(sentence))
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
+
+        After this the process may not come to say anything for a while.
+        """
+        self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
+        self._pong.clear()
+        if self._uplink.is_up:
+            self._uplink.send(codec.pause_bytes(seconds, reason))
+            await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        self._uplink.send(codec.suspects_bytes(replica_ids))
+
     def gone(self, call: int) -> None:
-        """The caller doesn't listen any more."""
+        """The caller doesn't listen any more. On the loop."""
         if self._close_call(call) is not None:
             self._feed(m.CallGone(call))
 
     def _close_call(self, call: int) -> Waiter | None:
         self._ranks.pop(call, None)
+        self._endurance.end(call)
         return self._calls.pop(call, None)
 
     def checkpoint_metadata(self, rank: int) -> str:
@@ -175,6 +227,12 @@ class GroupShell:
         """For the sentence of a caller whose deadline has passed."""
         if not self._uplink.is_up:
             return f"No quorum in time: {self._uplink.away()}."
+        if self._endurance.reason:
+            what = " for a lease to end" if self._endurance.for_lease else ""
+            return (
+                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} "
+                f"waits{what}: {self._endurance.reason}"
+            )
         return (
             f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} waits "
             "for other groups; its log says for whom."
@@ -185,7 +243,9 @@ class GroupShell:
 
     def _missing(self, done: str) -> str:
         """Which ranks of this group have no open call, for people; empty if all have."""
-        missing = sorted(set(range(self.settings.world_size)) - set(self._ranks.values()))
+        with self._lock:
+            there = set(self._ranks.values())
+        missing = sorted(set(range(self.settings.world_size)) - there)
         if not missing:
             return ""
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
@@ -194,20 +254,34 @@ class GroupShell:
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
+        """On the loop."""
+        with self._lock:
+            self._effects.extend(self._handle(event))
+        self._carry_out_all()
+
+    def _handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
+        """Under the lock."""
         effects = self._machine.handle(event, time.monotonic())
-        self.end = next((e for e in effects if isinstance(e, m.PushEnd)), self.end)  # the kind of the calls' error
         for effect in effects:
-            self._carry_out(effect)
+            if isinstance(effect, m.PushEnd):
+                self.end = effect  # the kind of the calls' error
+        return effects
+
+    def _carry_out_all(self) -> None:
+        while self._effects:
+            self._carry_out(self._effects.popleft())
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, m.SendJoin):
             self._uplink.send(codec.join_bytes(effect))
+        elif isinstance(effect, m.SendProgress):
+            self._uplink.send(codec.progress_bytes(effect))
         elif isinstance(effect, m.SendLeave):
             self._uplink.send(codec.leave_bytes(effect))
-        elif isinstance(effect, m.AnswerQuorum):
-            self._resolve(effect.calls, QuorumReply(effect.quorum, effect.lease_until))
-        elif isinstance(effect, m.AnswerVote):
-            self._resolve(effect.calls, VoteReply(effect.commit, effect.reason))
+        elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
+            if isinstance(effect, m.AnswerQuorum):
+                self._endurance.answered(time.monotonic())
+            self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
         elif isinstance(effect, m.PushOver):
@@ -218,7 +292,7 @@ class GroupShell:
         elif isinstance(effect, m.Note):
             log.info("%s", effect.text)
 
-    def _resolve(self, calls: Iterable[int], reply: QuorumReply | VoteReply) -> None:
+    def _resolve(self, calls: Iterable[int], reply: Reply | None) -> None:
         for call in calls:
             waiter = self._close_call(call)
             if waiter is not None and not waiter.done():
@@ -241,16 +315,18 @@ class GroupShell:
         hello = self._machine.hello(time.monotonic())
         return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
 
-    def _welcome(self, data: bytes) -> float:
-        """Heartbeat timeout from the answer to hello; or the end of this group."""
+    def _welcome(self, data: bytes) -> Rhythm:
+        """What the answer to hello says about signs of life; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+            self.heartbeat_timeout = rhythm(down.welcome).limit
+            return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
     def _session_down(self, reason: str) -> None:
         log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        self._endurance.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
@@ -258,16 +334,29 @@ class GroupShell:
             log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
         else:
             self._stood.set_result(None)
+        self._endurance.session(True, time.monotonic())
+        if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
-        event = codec.down_to_event(codec.parse(pb.Down, data, "lighthouse's message"))
+        down = codec.parse(pb.Down, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "patience":
+            seconds, reason = codec.patience_from_proto(down.patience)
+            self.delay.told(seconds, reason, time.monotonic())
+            self._endurance.paused(seconds, time.monotonic())
+        elif kind == "pong":
+            self._pong.set()
+        event = codec.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)
             raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
-        if event is not None:
+        if isinstance(event, m.WaitsArrived):
+            self._endurance.told(event.reason, event.lease, time.monotonic())
+        elif event is not None:
             self._feed(event)
 
     def _session_refused(self, error: TorchftXError) -> None:
@@ -277,3 +366,14 @@ class GroupShell:
             self._feed(m.RefusedArrived(str(error)))
         if not self._stood.done():
             self._stood.set_exception(error)
+
+
+def _reply(effect: m.GroupEffect) -> Reply | None:
+    """What an answer says to its callers; None: it is no answer."""
+    if isinstance(effect, m.AnswerQuorum):
+        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
+    if isinstance(effect, m.AnswerPrepared):
+        return VoteReply(False, "", prepared=True, row=effect.vote)
+    if isinstance(effect, m.AnswerVote):
+        return VoteReply(effect.commit, effect.reason)
+    return None

@@ -10,6 +10,7 @@ _LEVELS = {
     "error": logging.WARNING,
     "member_lost": logging.WARNING,
     "new_lineage": logging.WARNING,
+    "suspect": logging.WARNING,
     "hello": logging.DEBUG,  # the joins that follow are said
 }
 

@@ -21,11 +21,14 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc import loop, wire
+from torchft_x.rpc.ledger import Ledger, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse_server import LighthouseShell
 from torchft_x.rpc.token import check_token
 
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
+DEFECT = 70
+"""Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
 FLUSH = 1.0
 """Seconds the last words to the supervisors may take."""
 
@@ -42,10 +45,16 @@ def make_parser() -> argparse.ArgumentParser:
         "--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms
     )
     p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
-    p.add_argument("--heartbeat_timeout_ms", default=5000, help="silence that means death (default %(default)s)", **ms)
+    p.add_argument(
+        "--heartbeat_timeout_ms",
+        help="silence of any kind that means death (default: 5000 for a group without a supervisor, 1500 for a lost host "
+        "or a stopped process, 10000 or more for one that runs but is silent)",
+        **ms,
+    )
     p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
     p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
     p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
+    p.add_argument("--state_file", metavar="PATH", help="what the next lighthouse on this host must know is kept here")
     p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
     p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
     p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
@@ -63,13 +72,14 @@ class Settings:
     roster: RosterConfig | None
     advertise_host: str | None
     address_file: str | None
+    state_file: str | None
     run_dir: str | None
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
     """Raises `ConfigError` naming the flag."""
     for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms"):
-        if getattr(args, name) <= 0:
+        if getattr(args, name) is not None and getattr(args, name) <= 0:
             raise ConfigError(f"--{name} is {getattr(args, name)}, it must be a positive number of milliseconds.")
     if args.token_file is not None:
         token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
@@ -88,7 +98,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             min_replicas=args.min_replicas,
             join_timeout=args.join_timeout_ms / 1000,
             tick=args.quorum_tick_ms / 1000,
-            heartbeat_timeout=args.heartbeat_timeout_ms / 1000,
+            heartbeat_timeout=None if args.heartbeat_timeout_ms is None else args.heartbeat_timeout_ms / 1000,
             # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and attempt == 0 and replaced_within is None,
@@ -100,12 +110,16 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster=roster,
         advertise_host=args.advertise_host,
         address_file=args.address_file,
+        state_file=args.state_file if args.state_file is not None else env.read(env.STATE_FILE),
         run_dir=args.run_dir,
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job. Returns the exit code; 2: bad input."""
+    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job.
+
+    Returns the exit code; 2: bad input; 70: a defect of ours, as against a job that has failed (1).
+    """
     args = make_parser().parse_args(argv)
     _log_to_stderr(env.read(env.LOG_LEVEL, "INFO") or "INFO")
     try:
@@ -113,6 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TorchftXError as e:
         print(f"torchft_x lighthouse: {e}", file=sys.stderr)
         return 2
+    except Exception:
+        log.exception("the lighthouse has failed")
+        return DEFECT
 
 
 def _serve(settings: Settings) -> int:
@@ -131,8 +148,9 @@ def _serve(settings: Settings) -> int:
     except OSError as e:
         raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
     roster = Roster(settings.roster) if settings.roster is not None else None
+    ledger = _open_ledger(settings)
     shell = LighthouseShell(
-        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict
+        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = wire.advertised(settings.bind, port, settings.advertise_host).url
@@ -148,7 +166,16 @@ def _serve(settings: Settings) -> int:
     finally:
         loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
         events.close()
+        if ledger is not None:
+            ledger.close()
     return code
+
+
+def _open_ledger(settings: Settings) -> Ledger | None:
+    if settings.state_file is None:
+        return None
+    run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=run)
 
 
 def _on_signals(ended: threading.Event) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -28,6 +29,8 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc import checks, codec, probe, supervisor_codec, wire
 from torchft_x.rpc.companion_desk import CompanionDesk
+from torchft_x.rpc.job_book import JobBook
+from torchft_x.rpc.ledger import Found, Ledger
 from torchft_x.rpc.lighthouse_log import NoteLog
 from torchft_x.rpc.node_desk import NodeDesk
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -60,8 +63,19 @@ class LighthouseShell:
         roster: r.Roster | None = None,
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
+        config.check_together()
+        found = Found()
+        if ledger is not None:
+            if config.new_job:
+                ledger.void()  # whatever it holds is of another job
+            else:
+                found = ledger.read()
+            config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
+        self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
+        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
         self._token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._roster = roster  # decides when the job is over; None: runs until stopped
@@ -81,6 +95,9 @@ class LighthouseShell:
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
         self._stopping = False  # new streams are ended at once
+        self._book = JobBook(ledger, found)  # what is over in this job
+        for event in self._book.events:
+            self._feed_roster(event)
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -147,10 +164,19 @@ class LighthouseShell:
             self._carry_out(effect)
 
     def _carry_out(self, effect: m.LighthouseEffect) -> None:
-        if isinstance(effect, m.Issue):
+        if isinstance(effect, m.Keep):
+            if self._ledger is not None:
+                self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
+        elif isinstance(effect, m.Issue):
             self._issue(effect)
+        elif isinstance(effect, m.SendWaits):
+            self._send(effect.sessions, codec.waits_bytes(effect))
+        elif isinstance(effect, m.Extend):
+            self._send([effect.session], codec.grant_bytes(effect))
         elif isinstance(effect, m.SendOver):
             self._send(effect.sessions, pb.Down(over=codec.over_to_proto(effect)).SerializeToString())
+        elif isinstance(effect, m.SendPatience):
+            self._send(effect.sessions, codec.patience_bytes(effect))
         elif isinstance(effect, m.Fence):
             self._send([effect.session], pb.Down(fenced=pb.Fenced(by=effect.by)).SerializeToString(), last=True)
         elif isinstance(effect, m.HangUp):
@@ -166,7 +192,7 @@ class LighthouseShell:
     def _issue(self, effect: m.Issue) -> None:
         quorum = effect.quorum
         if effect.sessions:
-            self._send(effect.sessions, codec.quorum_bytes(quorum))
+            self._send(effect.sessions, self._encoded(quorum))
         if effect.calls:
             data = codec.peer_quorum_bytes(quorum)
             for call in effect.calls:
@@ -181,6 +207,11 @@ class LighthouseShell:
             )
         if self._roster is not None:
             self._feed_roster(r.QuorumIssued(self._lives_of(quorum)))
+
+    def _encoded(self, quorum: Quorum) -> bytes:
+        if self._bytes[0] != quorum.id:
+            self._bytes = (quorum.id, codec.quorum_bytes(quorum))
+        return self._bytes[1]
 
     def _lives_of(self, quorum: Quorum) -> frozenset[str]:
         ids = {x.replica_id for x in quorum.members}
@@ -226,7 +257,7 @@ class LighthouseShell:
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
-        for pause in probe.pauses(self.config.heartbeat_timeout):
+        for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
             self._feed(m.Probed(effect.replica_id, refused))
             if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
@@ -280,7 +311,7 @@ class LighthouseShell:
 
     def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
         if session in self._sessions:
-            if up.WhichOneof("kind") == "ping":
+            if up.WhichOneof("kind") in ("ping", "pause"):
                 stream.send(_PONG)
             self._feed(codec.up_to_event(session, up))
             return
@@ -292,8 +323,7 @@ class LighthouseShell:
         self._members[session] = (hello.replica_id, hello.life)
         effects = self._machine.handle(hello, time.monotonic())
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
-            welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
-            stream.send(pb.Down(welcome=welcome).SerializeToString())
+            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
         for effect in effects:
             self._carry_out(effect)
 
@@ -345,6 +375,7 @@ class LighthouseShell:
             self._companions.gone(key)
             group, _ = self._supervisors.pop(key, ("", None))
             if group:
+                self._feed(m.GuardianGone(key))
                 if not any(other == group for other, _ in self._supervisors.values()):
                     self._feed(m.GroupAnnounced(group, False))
                 self._feed_roster(r.SupervisorGone(group, self._nodes.gone(key)))
@@ -357,11 +388,14 @@ class LighthouseShell:
             self._greet_supervisor(key, stream, up.hello)
             return
         stream.send(_SUPERVISOR_PONG)  # also to a report: it may be the last, and the stream end with the job
+        self._feed(m.GuardianHeard(key))
         if key in self._companions:
             self._companions.hear(key, up)
             return
         group, _ = self._supervisors[key]
-        if key in self._nodes:
+        if kind == "halted":
+            self._feed(supervisor_codec.halted_event(key, up.halted))
+        elif key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
@@ -381,7 +415,7 @@ class LighthouseShell:
             else f"the supervisor of group {hello.group:.200}"
         )
         _check_wire(hello.wire, f"{who} on {hello.host:.200}")
-        welcome = pb.Welcome(heartbeat_timeout_s=self.config.heartbeat_timeout, lease_s=self.config.lease)
+        welcome = self._welcome(self.config.silence.supervisor_ping)
         if hello.companion:
             stream.send(pb.SupervisorDown(welcome=welcome).SerializeToString())
             self._companions.greet(key, stream, hello)
@@ -393,7 +427,12 @@ class LighthouseShell:
             self._nodes.greet(key, stream, hello)
         self._supervisors[key] = (group, stream)
         self._feed(m.GroupAnnounced(group, True))
+        self._feed(m.GuardianHere(key, group, hello.node))
         self._feed_roster(r.SupervisorHere(group, host, hello.node, max(1, hello.nodes)))
+
+    def _welcome(self, ping: float) -> pb.Welcome:
+        c = self.config
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
         """The number of the group's next life, if it is above what the supervisor will take by itself."""
@@ -404,7 +443,7 @@ class LighthouseShell:
     def _feed_group(self, event: r.RosterEvent) -> None:
         """What is true of a group as a whole."""
         if isinstance(event, r.LifeStarted):
-            self._feed(m.LifeBegun(event.group, event.attempt))
+            self._feed(m.LifeBegun(event.group, event.attempt, event.life))
         elif isinstance(event, r.LifeExited):
             self._feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)
@@ -412,6 +451,8 @@ class LighthouseShell:
     def _feed_roster(self, event: r.RosterEvent) -> None:
         """To the roster; without one, to what takes its place for companions."""
         machine = self._roster or self._visits
+        if self._roster is not None:
+            self._book.hear(event)
         for effect in machine.handle(event, time.monotonic()):
             if isinstance(effect, StopCompanion):
                 self._companions.stop(effect)
@@ -421,6 +462,8 @@ class LighthouseShell:
                     if group == effect.group:
                         stream.send(data)
             elif isinstance(effect, r.Verdict):
+                if self._ledger is not None:
+                    self._ledger.void()  # the next one here is of another job
                 if self._on_verdict is not None:
                     self._on_verdict(effect.code, effect.sentence)
             else:

@@ -15,12 +15,15 @@ TIMEOUT = 1.0
 
 
 def pauses(total: float) -> Iterator[float]:
-    """Waits between repeated probes: a dying process may close its listening socket after its streams."""
-    pause, spent = 0.01, 0.0
+    """Waits between repeated probes: a dying process may close its listening socket after its streams.
+
+    Each is a fifth of the time so far, so that the refusal is noticed soon after there is one.
+    """
+    spent = 0.0
     while spent < total:
+        pause = min(max(0.01, spent / 5), 0.2)
         yield pause
         spent += pause
-        pause = min(pause * 2, 0.2)
 
 
 async def is_refused(address: str) -> bool:

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from torchft_x.errors import DeadlineError, TorchftXError
+from torchft_x.rpc.delay import time_left
 from torchft_x.rpc.status import code_of
 from torchft_x.rpc.wire import UnaryHandler
 
@@ -92,9 +93,9 @@ async def answer(future: asyncio.Future[Any], context: Any, *, gone: Callable[[]
 
     `gone` runs when the caller leaves (deadline, cancel, broken connection) before the answer.
     """
-    left = context.time_remaining()
+    left = time_left(context)
     try:
-        await asyncio.wait({future}, timeout=None if left is None else max(0.0, left - min(0.1, left * 0.05)))
+        await asyncio.wait({future}, timeout=None if left is None else max(0.0, left))
         if future.done():
             return future.result()
         raise DeadlineError(why())

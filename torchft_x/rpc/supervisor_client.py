@@ -15,18 +15,21 @@ from torchft_x.rpc import checks, codec, loop, supervisor_codec, wire
 from torchft_x.rpc.notifier import Notifier
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import check_token, metadata
-from torchft_x.rpc.uplink import Uplink, UplinkCallbacks
+from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
 log = logging.getLogger(__name__)
 
 REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse won't have: the user's mistake, as in the commands."""
+KEPT_EXITS = 8
+"""Ends of lives that are said again after a reconnect: a group may die more than once while the lighthouse is away, and
+the others may wait for the proof of each death."""
 
 
 class SupervisorClient:
     """Reports one group's lives. No call waits for the network, except `close`.
 
-    What is true now is said again after every reconnect (the last start, the last exit, the end), so a report made while
+    What is true now is said again after every reconnect (the last start, the last exits, the end), so a report made while
     the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
@@ -85,7 +88,12 @@ class SupervisorClient:
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         """That life has ended: proof of death for the other groups."""
         exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
-        self._report("exited", pb.SupervisorUp(exited=exited))
+        self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
+
+    def halted(self, life: str, who: str, seconds: float) -> None:
+        """A process of that life has been stopped (SIGSTOP, a debugger) for so long; `who` empty: none is, any more."""
+        halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
+        self._report("halted", pb.SupervisorUp(halted=halted))
 
     def done(self, code: int, sentence: str) -> None:
         """The group won't be started again."""
@@ -161,7 +169,12 @@ class SupervisorClient:
 
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
+            if kind.startswith(("started", "exited", "ended")):
+                self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
+            exits = [k for k in self._reports if k.startswith("exited")]
+            for old in exits[:-KEPT_EXITS]:
+                del self._reports[old]
             self._send(data)
 
         loop.post(remember_and_send)
@@ -207,6 +220,7 @@ class SupervisorClient:
             return  # it was sent twice
         del self._reports["ready"]
         self._reports.pop("ended", None)  # a new life begins: what was before is known
+        self._reports.pop("halted", None)
         started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
         self._reports["started"] = started
         self._send(started)
@@ -235,11 +249,11 @@ class SupervisorClient:
             self._notifier.post(lambda: callback(*stop))
 
 
-def _welcome(data: bytes) -> float:
-    """Heartbeat timeout from the answer to hello."""
+def _welcome(data: bytes) -> Rhythm:
+    """What the answer to hello says about signs of life."""
     down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
         raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
-    return checks.check_heartbeat(down.welcome.heartbeat_timeout_s)
+    return rhythm(down.welcome)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
 from torchft_x.core.companions import CompanionFinished
+from torchft_x.core.messages import LifeHalted
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
-from torchft_x.rpc.checks import MAX_ATTEMPT, MAX_NODES, check_replica_id, check_text, check_whole
+from torchft_x.rpc.checks import (
+    MAX_ATTEMPT,
+    MAX_NODES,
+    check_replica_id,
+    check_seconds,
+    check_text,
+    check_whole,
+)
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 
@@ -22,6 +30,12 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
         return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
+
+
+def halted_event(stream: int, p: pb.LifeHalted) -> LifeHalted:
+    """A process of a life is stopped, or goes on."""
+    who = check_text("".join(c for c in p.who if c.isprintable()), "name of a process", 64)
+    return LifeHalted(stream, _token(p.life), who, check_seconds(p.seconds, "time of a stop"))
 
 
 def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:

@@ -18,7 +18,8 @@ import grpc.aio
 
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import wire
+from torchft_x.rpc import checks, wire
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.status import error_from, error_of
 from torchft_x.rpc.token import Metadata
 
@@ -29,7 +30,27 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 WELCOME_TIMEOUT = 5.0
 """Seconds from the first byte of a connect to the welcome."""
 MISSED_PINGS = 5
-"""So many pings in a row without a word from the other side: the stream is broken, whatever TCP says."""
+"""So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """What the lighthouse expects of a stream: a sign of life every `ping` seconds. Its own may be missing for `limit`."""
+
+    ping: float
+    limit: float
+
+    @property
+    def pings(self) -> int:
+        """So many without an answer are too many."""
+        return max(MISSED_PINGS, round(self.limit / self.ping))
+
+
+def rhythm(welcome: pb.Welcome) -> Rhythm:
+    """From the answer to hello. Raises `RefusedError` for a senseless one."""
+    limit = checks.check_heartbeat(welcome.heartbeat_timeout_s)
+    ping = checks.check_heartbeat(welcome.ping_s) if welcome.ping_s else limit / MISSED_PINGS
+    return Rhythm(min(ping, limit / MISSED_PINGS), limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +59,8 @@ class UplinkCallbacks:
 
     hello: Callable[[], Sequence[bytes]]
     """The first messages of a new session."""
-    welcome: Callable[[bytes], float]
-    """Check the answer to hello and return the heartbeat timeout in seconds. Raises `RefusedError` for a refusal."""
+    welcome: Callable[[bytes], Rhythm]
+    """Check the answer to hello. Raises `RefusedError` for a refusal."""
     up: Callable[[], None]
     """The session stands."""
     message: Callable[[bytes], None]
@@ -150,11 +171,11 @@ class Uplink:
             if first is grpc.aio.EOF:
                 await _check_end(call, what)
                 return
-            heartbeat = self._callbacks.welcome(first)
+            beat = self._callbacks.welcome(first)
             outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
             self._outbox = outbox
             self.away_since, self._sent, self._silent = None, 0, 0
-            helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, heartbeat))]
+            helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
             while (data := await call.read()) is not grpc.aio.EOF:
                 self._silent = 0
@@ -173,13 +194,13 @@ class Uplink:
                 helper.cancel()
             await channel.close()
 
-    async def _beat(self, call: Any, heartbeat: float) -> None:
+    async def _beat(self, call: Any, beat: Rhythm) -> None:
         """Ping when idle. Counted in own ticks, so that a starved process doesn't blame the lighthouse."""
         sent = self._sent
         while True:
-            await asyncio.sleep(heartbeat / MISSED_PINGS)
-            if self._silent >= MISSED_PINGS:
-                self._hung = f"it was silent for {heartbeat:g} s"
+            await asyncio.sleep(beat.ping)
+            if self._silent >= beat.pings:
+                self._hung = f"it was silent for {beat.limit:g} s"
                 call.cancel()
                 return
             if self._sent == sent:

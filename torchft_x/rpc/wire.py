@@ -16,8 +16,9 @@ import grpc.aio
 from torchft_x.errors import AddressError
 from torchft_x.net import Address, advertise_host, any_host
 
-WIRE = 1
-"""Version of our own messages. A session of another version is refused with a sentence."""
+WIRE = 2
+"""Version of our own messages. A session of another version is refused with a sentence. 2: grants over many steps and
+the vote between groups."""
 
 MAX_MESSAGE = 16 << 20
 """Bytes of one message: 4096 members of 4 KiB, far above what the limits of `codec` let through."""

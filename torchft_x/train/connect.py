@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from torchft_x.comm.store import create_store_client, host_store
 from torchft_x.core.types import Life
-from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
+from torchft_x.errors import ConfigError, DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group_client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group_server import GroupServer
@@ -98,7 +98,14 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             token=options.token,
             connect_timeout=options.connect_timeout,
             quorum_retries=options.quorum_retries,
+            runs_on=True,
+            commit_vote=options.commit_vote,
         )
+        try:
+            options.check_against(server.heartbeat_timeout)
+        except ConfigError:
+            server.shutdown()
+            raise
     except TorchftXError as e:
         if store is not None:
             _tell(store, keys, {"error": str(e)})

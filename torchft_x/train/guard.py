@@ -13,35 +13,45 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.recovery import Plan
-from torchft_x.core.step import Step, over_error
+from torchft_x.core.step import Outcome, Step, over_error
+from torchft_x.core.types import Prepared
 from torchft_x.errors import CollectiveError, DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.observe.events import EventLog
 
+_FEW = 8  # of so many others one may ask after all when the error names none; of more only with the join
 _ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
 
 
 class Guard:
     """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
 
-    def __init__(self, step: Step, pg: Any, log: logging.LoggerAdapter[Any], events: EventLog) -> None:
+    def __init__(
+        self,
+        step: Step,
+        pg: Any,
+        log: logging.LoggerAdapter[Any],
+        events: EventLog,
+        suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
+    ) -> None:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
         self._pg = pg
         self._log = log
-        self._plan: Plan | None = None  # of the quorum in hand or the last one
+        self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
+        self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
         self._broken = True  # the process group must be made anew even if its members stay
         self._config_id = 0  # of the newest configure that was begun
-        self._end: TorchftXError | None = None  # this group must stop
+        self.ended: TorchftXError | None = None  # this group must stop
 
     # --- from the training and the quorum thread ----------------------------------------------------------------------
 
-    def begin(self, plan: Plan, rank: int | None, size: int) -> None:
-        """A quorum is in hand from here on."""
+    def begin(self, plan: Plan, rank: int | None, size: int, commit: Prepared | None = None) -> Outcome | None:
+        """A quorum is in hand from here on. Returns how a step ended that was left undecided; see `Step.begin`."""
         with self.lock:
-            self._plan = plan
-            self.step.begin(plan.quorum_id, plan.top, rank, size)
+            self.plan = plan
+            return self.step.begin(plan.quorum_id, plan.top, rank, size, commit)
 
     def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
         """Run `make` if the process group must be made anew for `plan`; an error is reported, not raised.
@@ -77,8 +87,10 @@ class Guard:
             first = self.step.fail(error, quorum_id, suspects)
             step, config = self.step.top.step, self._config_id
         if first:
-            if error is not self._end:  # the training thread raises that one
+            if error is not self.ended:  # the training thread raises that one
                 self._log.warning("step %s fails: %s", step, error)
+            if suspects and (getattr(error, "suspects", ()) or len(suspects) <= _FEW):
+                self._suspect(suspects)  # now; the join, which names them too, comes when the step has ended
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:
@@ -91,8 +103,8 @@ class Guard:
             self._abort(config, str(error))
 
     def raise_if_ended(self) -> None:
-        if self._end is not None:
-            raise type(self._end)(*self._end.args)
+        if self.ended is not None:
+            raise type(self.ended)(*self.ended.args)
 
     # --- from the watch thread ----------------------------------------------------------------------------------------
 
@@ -110,7 +122,7 @@ class Guard:
     def on_end(self, sentence: str, fenced: bool) -> None:
         error: TorchftXError = (FencedError if fenced else RefusedError)(sentence)
         with self.lock:
-            self._end = self._end or error
+            self.ended = self.ended or error
         self._log.info("this group must stop: %s", sentence)  # every call of the script raises it from now on
         self.events.emit("error", reason=sentence)
         self.fail(error)
@@ -132,9 +144,9 @@ class Guard:
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:
         """Members the lighthouse should look at: those the error names, else all others."""
-        if self._plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
+        if self.plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
             return ()
         if named := tuple(getattr(error, "suspects", ())):
             return named
-        ids = self._plan.replica_ids
-        return ids[: self._plan.replica_rank] + ids[self._plan.replica_rank + 1 :]
+        ids = self.plan.replica_ids
+        return ids[: self.plan.replica_rank] + ids[self.plan.replica_rank + 1 :]

@@ -1,14 +1,16 @@
 """What a training script holds: a rank's part in fault-tolerant training.
 
 The Manager wires the rooms and has no rules: core.step decides about this rank's step, core.recovery about a quorum's
-roles; `Guard` collects errors, `Round` goes through one quorum, `Link` is the connection to the group server.
+roles; `Course` goes through steps, `Round` through one quorum, `Guard` collects errors, `Link` is the connection to the
+group server.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,18 +19,20 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from torchft_x.core.recovery import WorldSizeMode
-from torchft_x.core.step import Phase, Step
+from torchft_x.core.step import Phase, Step, Terms
 from torchft_x.core.types import Quorum
 from torchft_x.durations import Seconds, seconds
-from torchft_x.errors import ConfigError, StepError
+from torchft_x.durations import seconds as seconds_of
+from torchft_x.errors import ConfigError
 from torchft_x.train import work
-from torchft_x.train.background import Background
+from torchft_x.train.course import Course, Kept
 from torchft_x.train.declare import Declarations
+from torchft_x.train.healing import read_state
 from torchft_x.train.options import resolve
 from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
 from torchft_x.train.refusal import end_with_a_sentence
-from torchft_x.train.round import Round, read_state
+from torchft_x.train.round import Round
 from torchft_x.train.states import DEFAULT_KEY, StateDicts
 from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
 from torchft_x.transfer.flatten import check_sendable
@@ -57,7 +61,8 @@ class Manager:
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
-        quorum_timeout: of `start_quorum`.
+        quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
+            is away or waits for somebody's lease to end; three minutes in all.
         connect_timeout: for finding the group's store, its server and the lighthouse.
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
@@ -67,7 +72,8 @@ class Manager:
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
-        heartbeat_interval: without effect; the session to the lighthouse needs no tuning.
+        heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
+            than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
         init_sync: at step 0 all groups take one group's weights.
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
@@ -75,6 +81,14 @@ class Manager:
         token: the run's token (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE).
         may_differ: names of traits (see `declare`) in which this group may differ from the others, e.g.
             ``("group world size",)`` if it has another number of ranks on purpose.
+        commit_vote: the groups vote with each other before each commit, so that a committed step is final and results
+            that differ are noticed; costs one tiny all-reduce a step. Equal in all groups.
+        keep_gradients: a step whose reduction failed is reduced again among those that are left, with the gradients that
+            were computed already. `DistributedDataParallel` keeps them until the next forward: one copy more than with
+            False, which drops such a step.
+        vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that what fails is
+            reduced again before anybody clips or unscales. False: `should_commit` decides; for scripts that throw a
+            step away after ``backward()`` (`report_error`, or no `should_commit`). Equal in all groups.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -108,25 +122,31 @@ class Manager:
         *,
         token: str | None = None,
         may_differ: Collection[str] = (),
+        commit_vote: bool = True,
+        keep_gradients: bool = True,
+        vote_in_backward: bool = True,
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
-        del heartbeat_interval
         end_with_a_sentence()  # should the others refuse this group, and the script not handle it
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
-            min_replica_size=min_replica_size,
+            min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
         self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
-        self._works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
-        self._round: Round | None = None  # the newest quorum; None before the first
-        self._quorum: Quorum | None = None  # the newest that came
+        where = "in backward" if vote_in_backward else "at the step's end"
+        self._declared.add("vote between groups", where if options.commit_vote else "off")
+        self._asking = (
+            True,
+            False,
+            options.quorum_timeout,
+            options.quorum_patience,
+        )  # arguments of the newest start_quorum
         self._closed = False
-        self._background = Background(f"torchft_x-quorum-{options.replica_id}")
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
@@ -136,6 +156,14 @@ class Manager:
             init_sync=init_sync, full_state=self._manager_state_dict,
         )  # fmt: skip
         self._guard = self._parts.guard
+        self._course = Course(
+            self._parts,
+            pg,
+            self._next_round,
+            waits=not use_async_quorum,
+            redo=keep_gradients,
+            late=not vote_in_backward,
+        )
         self._at_exit = _leave_at_exit(self)
         self._parts.events.emit("joined", step=0)
 
@@ -159,32 +187,16 @@ class Manager:
         dict holds something that can't be sent.
         """
         p = self._parts
-        self._guard.raise_if_ended()
-        if self._round is not None:
-            self._round.wait_idle()
-        if self._quorum is None and isinstance(p.transport, HTTPTransport):
+        if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
-        with self._guard.lock:
-            terms = p.step.ask()
-        self._works.clear()
-        waits = not self._use_async_quorum or self._quorum is None or terms.state.step == 0
-        round = Round(
-            p, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only, previous=self._quorum,
-            timeout=p.options.quorum_timeout if timeout is None else seconds(timeout),
-            in_place=waits, counts_after_heal=not self._use_async_quorum and allow_heal,
-        )  # fmt: skip
-        self._round = round
-        if waits:
-            round.run()
-            self.wait_quorum()
-        else:
-            self._background.submit(round.run)
+        patience = p.options.quorum_patience if timeout is None else 0.0
+        timeout = p.options.quorum_timeout if timeout is None else seconds(timeout)
+        self._asking = (allow_heal, shrink_only, timeout, patience)
+        self._course.start()
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
-        round = self._need_round()
-        round.wait_ready()
-        self._quorum = round.quorum
+        self._course.wait_quorum()
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
@@ -203,16 +215,19 @@ class Manager:
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
         self._guard.raise_if_ended()
         self.wait_quorum()
+        possible = self._course.may_reduce()
         with self._guard.lock:
             quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
         inner = None
-        if not failed:
+        if possible and not failed:
             try:
                 inner = work.issue(self._pg, tensor, reduce_op, contributes=rank is not None, participants=size)
             except Exception as e:
                 self._guard.fail(e, quorum_id)
-        managed = ManagedWork(inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id))
-        self._works.append(managed)
+        managed = ManagedWork(
+            inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), digests=p.options.commit_vote
+        )
+        self._course.works.append(managed)
         return managed
 
     def should_commit(self, timeout: Seconds | None = None) -> bool:
@@ -223,34 +238,37 @@ class Manager:
         Raises `StepError` after max_retries failures in a row, `DeadlineError` if another rank of the group does not
         vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
         """
-        p = self._parts
         self._guard.raise_if_ended()
-        round = self._need_round()
-        self.wait_quorum()
-        self._finish_reductions()
-        round.wait_done()
-        with self._guard.lock:
-            vote = p.step.vote()
-        limit = p.options.timeout if timeout is None else seconds(timeout)
-        try:
-            commit, reason = p.link.client.should_commit(
-                p.options.group_rank, vote.step, vote.quorum_id, vote.ok, limit
-            )
-        except Exception:
-            with self._guard.lock:
-                p.step.unknown()
-            self._guard.raise_if_ended()
-            raise
-        with self._guard.lock:
-            outcome = p.step.settle(commit, reason)
-        round.tell(vote, outcome)
-        if outcome.give_up:
-            raise StepError(outcome.give_up)
-        return commit
+        return self._course.commit(self._parts.options.timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
-        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too."""
+        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
+
+        With `DistributedDataParallel` a step is decided at the end of ``backward()``, and this comes too late after it:
+        `should_commit` raises `StepError`, and the group must start again. See `vote_in_backward`.
+        """
+        self._course.veto(e)
         self._guard.fail(e)
+
+    @contextlib.contextmanager
+    def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
+        """Announce that this group may be silent or late for up to `seconds`: an evaluation, a checkpoint, a compile.
+
+        While it lasts the group isn't taken for hung, and groups that wait for its next quorum wait `seconds` longer
+        than their quorum_timeout. Between two steps, on every rank::
+
+            with manager.planned_pause("evaluation", seconds=600):
+                evaluate(model)
+
+        A group that dies meanwhile, or whose process is stopped, is lost as ever.
+        """
+        limit = seconds_of(seconds, "seconds of planned_pause")
+        client = self._parts.link.client
+        client.pause(limit, reason)
+        try:
+            yield
+        finally:
+            client.pause(0.0, reason)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""
@@ -263,7 +281,12 @@ class Manager:
         limit = self._parts.options.timeout if timeout is None else seconds(timeout)
         with self._guard.lock:
             quorum_id = self._parts.step.quorum_id or None
-        return work.wrap_future(fut, default, limit, lambda e: self._guard.fail(e, quorum_id))
+
+        def report(e: Exception) -> None:
+            self._course.veto(e)
+            self._guard.fail(e, quorum_id)
+
+        return work.wrap_future(fut, default, limit, report)
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
@@ -287,11 +310,21 @@ class Manager:
 
         Raises `StepError` if no quorum was ever started: gradients would silently stay local.
         """
-        if not self._need_round().ready.is_set():
+        if not self._course.need_round().ready.is_set():
             return None
         with self._guard.lock:
             step = self._parts.step
             return Contribution(0.0 if step.rank is None or step.size == 0 else 1.0 / step.size)
+
+    def keep(self, kept: Kept, works: int) -> bool:
+        """For who reduces gradients (`DistributedDataParallel`): a pass ends, and `kept` can reduce it again; it had so
+        many `allreduce` calls. False: nobody will ask for that."""
+        return self._course.keep(kept, works)
+
+    def end_pass(self, good: bool) -> None:
+        """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
+        reduced again with the next quorum (through `Kept.reduce_again`). Never raises."""
+        self._course.end_pass(good)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.
@@ -367,7 +400,7 @@ class Manager:
         self._closed = True
         atexit.unregister(self._at_exit)
         p = self._parts
-        self._background.close()
+        self._course.close()
         p.transport.shutdown(wait=wait)
         p.link.close(wait)
         self._pg.shutdown()
@@ -383,22 +416,13 @@ class Manager:
     def _manager_state_dict(self) -> dict[str, Any]:
         return {"user": self._parts.states.save(), "torchft": self.state_dict()}
 
-    def _need_round(self) -> Round:
-        if self._round is None:
-            raise StepError(
-                "no step was started: call manager.start_quorum(), or zero_grad() of torchft_x's Optimizer, first."
-            )
-        return self._round
-
-    def _finish_reductions(self) -> None:
-        works, self._works = self._works, []
-        for managed in works:
-            managed.wait()
-        if torch.accelerator.is_available():
-            torch.accelerator.current_stream().synchronize()  # so that asynchronous errors are seen before the vote
-        error = self._pg.errored()
-        if error is not None:
-            self._guard.fail(error)
+    def _next_round(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
+        allow_heal, shrink_only, timeout, patience = self._asking
+        return Round(
+            self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
+            previous=previous, timeout=timeout, patience=patience, in_place=waits,
+            counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,
+        )  # fmt: skip
 
 
 def _leave_at_exit(manager: Manager) -> Callable[[], None]:

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x import env, net
+from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 
 DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
+# Seconds: what a lighthouse may have to wait for by itself, the lease of groups it can't reach. With the product's lease
+# in it, which can't be set.
+PATIENCE = LighthouseConfig().lease + LighthouseConfig().lease_margin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,8 @@ class Options:
     """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote."""
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC."""
+    quorum_patience: float
+    """Seconds more while the lighthouse is away or waits for a lease to end; 0 where the user has set quorum_timeout."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
     quorum_retries: int
@@ -54,6 +60,10 @@ class Options:
     """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
     min_replica_size: int
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
+    heartbeat_interval: float | None = None
+    """As given; nothing but `check_against` looks at it."""
+    commit_vote: bool = True
+    """Groups vote with each other before each commit."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -71,6 +81,21 @@ class Options:
             raise ConfigError(
                 f"a group of {self.group_world_size} ranks needs the address of its store: start it with torchrun, or "
                 f"set {env.MASTER_ADDR} and {env.MASTER_PORT}, or give store_addr and store_port to Manager."
+            )
+
+    def check_against(self, heartbeat_timeout: float) -> None:
+        """Raise `ConfigError` if a time can't go with the lighthouse's heartbeat timeout."""
+        theirs = f"the lighthouse takes a silent group for lost after {heartbeat_timeout:g} s"
+        if self.heartbeat_interval is not None and self.heartbeat_interval >= heartbeat_timeout:
+            raise ConfigError(
+                f"heartbeat_interval is {self.heartbeat_interval:g} s, but {theirs}; leave it out (the session with the "
+                "lighthouse pings by itself), or give the lighthouse a longer --heartbeat_timeout_ms."
+            )
+        if self.quorum_timeout < heartbeat_timeout:
+            raise ConfigError(
+                f"quorum_timeout is {self.quorum_timeout:g} s, but {theirs}: this group would give up before one that "
+                f"hangs is left behind. Give Manager a longer quorum_timeout ({env.QUORUM_TIMEOUT}), or the lighthouse "
+                "a shorter --heartbeat_timeout_ms."
             )
 
     @property
@@ -95,6 +120,8 @@ def resolve(
     store_port: int | None,
     token: str | None,
     min_replica_size: int,
+    heartbeat_interval: Seconds | None = None,
+    commit_vote: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -107,12 +134,14 @@ def resolve(
             return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
+    quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
         replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
         group_rank=number(rank, env.RANK, 0),
         group_world_size=number(world_size, env.WORLD_SIZE, 1),
         timeout=span(timeout, env.TIMEOUT),
         quorum_timeout=span(quorum_timeout, env.QUORUM_TIMEOUT),
+        quorum_patience=PATIENCE if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
         quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
         lighthouse=lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ),
@@ -126,5 +155,7 @@ def resolve(
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
+        heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
+        commit_vote=commit_vote,
     )

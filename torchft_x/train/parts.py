@@ -14,6 +14,7 @@ from torchft_x.observe.events import EventLog
 from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
 from torchft_x.train.options import Options
+from torchft_x.train.pace import Pace
 from torchft_x.train.states import StateDicts
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
@@ -36,6 +37,7 @@ class Parts:
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
     init_sync: bool
+    pace: Pace
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
 
 
@@ -73,7 +75,7 @@ def assemble(
         attempt=options.attempt,
     )
     log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
-    guard = Guard(step, pg, log, events)
+    guard = Guard(step, pg, log, events, link.client.suspect)
     link.client.watch(guard.on_over, guard.on_end)
     return Parts(
         options=options,
@@ -87,5 +89,6 @@ def assemble(
         log=log,
         mode=mode,
         init_sync=init_sync,
+        pace=Pace(),
         full_state=full_state,
     )

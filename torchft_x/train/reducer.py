@@ -59,6 +59,8 @@ class Reducer:
         self._missing: list[int] = []  # gradients still to come, by bucket
         self._next = 0  # first bucket not launched: the order is the same in all groups
         self._works: list[Any] = []  # of the launched buckets
+        self._ending = False  # the pass has ended, and backward has not returned
+        self._versions: list[int] | None = None  # of the flat buffers when they became p.grad; None: they did not
         self._scale: float | None = None  # 1/participants, 0 for who contributes zeros, None: the quorum is still asked
         for i, p in enumerate(self._params):
             p.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
@@ -69,6 +71,34 @@ class Reducer:
             return  # recomputation inside backward
         self._armed = False
         self._local = [None] * len(self._params)
+        self._versions = None
+
+    def intact(self) -> bool:
+        """Whether the local gradients are there and nobody has changed their average (clipped it, unscaled it), so that
+        they can be reduced again without anybody noticing."""
+        if self._ending or self._versions is None:
+            return self._ending
+        flats = self._flats[self._current]
+        same = [f._version for f in flats.flat] == self._versions
+        return same and all(p.grad is None or p.grad is v for p, v in zip(self._params, flats.views, strict=True))
+
+    def reduce_again(self) -> bool:
+        """Average the local gradients once more, in the quorum in hand. False: that failed, and was reported."""
+        with torch.no_grad():
+            with self._lock:
+                share = self._manager.contribution()
+                self._scale = share.scale if isinstance(share, Contribution) else None
+                self._next, self._works = 0, []
+                for i, grad in enumerate(self._local):
+                    if grad is not None and not self._place[i][1]:
+                        self._copy(i, grad)
+                while self._next < len(self.buckets):
+                    self._launch()
+                works = self._works
+            good = self._join(works)
+            if good:
+                self._install()
+        return good
 
     # --- in backward ------------------------------------------------------------------------------------------------
 
@@ -94,6 +124,7 @@ class Reducer:
             if self._current == len(self._flats):
                 self._flats.append(_Flats(self.buckets))
         self._local = [None] * len(self._params)
+        self._versions = None
         self._missing = [len(b.slots) for b in self.buckets]
         self._next, self._works = 0, []
         Variable._execution_engine.queue_callback(self._end)
@@ -110,12 +141,18 @@ class Reducer:
             self._manager.report_error(TypeError(f"the gradient of {name} is sparse; only dense ones can be averaged."))
             return
         self._local[index] = grad
-        if not small and self._scale != 0.0:
-            view = self._flats[self._current].views[index]
-            if self._scale is None:
-                view.copy_(grad)
-            else:
-                torch.mul(grad, self._scale, out=view)
+        if not small:
+            self._copy(index, grad)
+
+    def _copy(self, index: int, grad: torch.Tensor) -> None:
+        """A large gradient to its place, scaled."""
+        if self._scale == 0.0:
+            return
+        view = self._flats[self._current].views[index]
+        if self._scale is None:
+            view.copy_(grad)
+        else:
+            torch.mul(grad, self._scale, out=view)
 
     def _take_again(self, index: int, grad: torch.Tensor | None) -> None:
         """A second gradient in one backward (a shared parameter under reentrant checkpointing): the sum counts."""
@@ -188,8 +225,17 @@ class Reducer:
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
-            if self._join(works):
+            wanted = self._manager.keep(self, len(works))
+            good = self._join(works)
+            if good:
                 self._install()
+            self._ending = True
+            try:
+                self._manager.end_pass(good)  # may come back through `reduce_again`
+            finally:
+                self._ending = False
+            if wanted is False:
+                self._local = [None] * len(self._params)
 
     def _join(self, works: Sequence[Any]) -> bool:
         good = True
@@ -203,6 +249,7 @@ class Reducer:
 
     def _install(self) -> None:
         flats = self._flats[self._current]
+        self._versions = [f._version for f in flats.flat]
         if bool((flats.flags.real > 0).all()):
             for p, view in zip(self._params, flats.views, strict=True):
                 p.grad = view

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.train.digest import digest
+
 Report = Callable[[Exception], None]
 
 
@@ -36,14 +38,19 @@ class ManagedWork(dist.Work):
         tensor: what is reduced, in place.
         timeout: seconds `wait` takes at most unless it is given a shorter time.
         report: called with the error.
+        digests: take the result's digest, for the vote between the groups.
     """
 
-    def __init__(self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report) -> None:
+    def __init__(
+        self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report, *, digests: bool = False
+    ) -> None:
         super().__init__()
         self._inner = inner  # dropped when it is done
         self._tensor = tensor  # value of the future
         self._timeout = timeout  # seconds
         self._report = report
+        self._digests = digests
+        self.digest = 0  # of the result, as it was when it came
         self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
         self._good: bool | None = None if inner is not None else False  # outcome, None while it runs
 
@@ -53,6 +60,8 @@ class ManagedWork(dist.Work):
                 limit = timedelta(seconds=self._timeout)
                 try:
                     self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
+                    if self._good and self._digests:
+                        self.digest = digest(self._tensor)
                 except Exception as e:
                     self._good = False
                     self._report(e)

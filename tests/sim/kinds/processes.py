@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 from tests.sim.base import Process
 from tests.sim.faults import Fault, kind, node_of, site_of
 from tests.sim.kinds.links import part
+from torchft_x.core import messages as m
 
 if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
+
+_MOMENT = 0.003
+"""Seconds in which a death is reported, or not."""
+ANNOUNCED_TOO_MUCH = 0.5  # seconds; a pause ends before what was announced, as a rule
 
 
 @kind
@@ -39,8 +44,15 @@ def crash_rank(world: World, fault: Fault) -> bool:
 
 @kind
 def pause(world: World, fault: Fault) -> bool:
-    """SIGSTOP of all processes of a group, or of one rank (`other`), or of the lighthouse; then SIGCONT."""
-    return pause_all(world, _processes(world, fault), fault.seconds)
+    """SIGSTOP of all processes of a group, or of one rank (`other`), or of the lighthouse; then SIGCONT.
+
+    `other` "busy": its processes run, but neither hear nor speak. "planned": the same, and it was announced.
+    """
+    node = node_of(world, fault.target)
+    if fault.other == "planned" and node is not None:
+        node.uplink.send(m.Paused(0, fault.seconds + ANNOUNCED_TOO_MUCH, "evaluation"))
+        world.after(fault.seconds, node.processes[0], node.uplink.send, m.Paused(0, 0.0, "evaluation"))
+    return pause_all(world, _processes(world, fault), fault.seconds, seen=fault.other not in ("busy", "planned"))
 
 
 def _processes(world: World, fault: Fault) -> list[Process]:
@@ -52,13 +64,13 @@ def _processes(world: World, fault: Fault) -> list[Process]:
     node = node_of(world, fault.target)
     if node is None:
         return []
-    return [node.processes[int(fault.other) % len(node.processes)]] if fault.other else node.processes
+    return [node.processes[int(fault.other) % len(node.processes)]] if fault.other.isdigit() else node.processes
 
 
-def pause_all(world: World, processes: list[Process], seconds: float) -> bool:
+def pause_all(world: World, processes: list[Process], seconds: float, *, seen: bool = True) -> bool:
     stopped = [p for p in processes if not p.stopped]
     for process in stopped:
-        world.pause(process)
+        world.pause(process, seen=seen)
         world.after(seconds, None, world.resume, process)
     return bool(stopped)
 
@@ -131,13 +143,46 @@ def join(world: World, fault: Fault) -> bool:
 
 @kind
 def lighthouse(world: World, fault: Fault) -> bool:
-    """A lighthouse (the first, or `target`) dies; one without memory starts at the same address after a while."""
+    """A lighthouse (the first, or `target`) dies; another starts at the same address after a while. It finds what the
+    one before has written down, unless the host is lost, too (`other` is "host").
+    """
     house = next((x for x in world.lighthouses if x.site == fault.target), world.lighthouse)
     if house.process is None:
         return False
-    house.crash()
+    if fault.other == "host":
+        house.lose_host()
+    else:
+        house.crash()
     world.after(fault.seconds, None, house.start)
     return True
+
+
+@kind
+def lighthouse_and_group(world: World, fault: Fault) -> bool:
+    """A group (`target`) dies, and the lighthouse in the same moment; perhaps before it has heard of it."""
+    killed = crash(world, Fault(world.now, "crash", fault.target))
+    again = Fault(world.now, "lighthouse", "", fault.seconds, fault.other)
+    world.after(_MOMENT * world.rng.random(), None, lighthouse, world, again)
+    return killed
+
+
+@kind
+def lighthouse_sending(world: World, fault: Fault) -> bool:
+    """The lighthouse dies at its next quorum, when it has sent it to some of the members; it is back later."""
+    house = world.lighthouse
+    if house.process is None or house.dies_sending:
+        return False
+    house.dies_sending = True
+    world.after(fault.seconds, None, _dies_at_last, world)
+    world.after(fault.seconds + 0.02, None, house.start)
+    return True
+
+
+def _dies_at_last(world: World) -> None:
+    """Nobody has asked for a quorum."""
+    if world.lighthouse.dies_sending:
+        world.lighthouse.dies_sending = False
+        world.lighthouse.crash()
 
 
 @kind

@@ -15,25 +15,29 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
+from torchft_x.core.chain import Chain
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
+from torchft_x.core.guardians import Guardians
 from torchft_x.core.hold import Hold
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.patience import Patience
+from torchft_x.core.pauses import Pauses
 from torchft_x.core.pledge import Pledge
 from torchft_x.core.presence import Presence
 from torchft_x.core.step import LocalVote, Step
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
+from torchft_x.core.waits import Waits
 
 LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Grants, Group, Hold, Lighthouse, Likeness, Patience, Pledge, Presence, Record, Roll, Step, Takeover,
-    Tenure,
+    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -47,9 +51,13 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing},
-    Record: {"lost": bool, "proof": bool, "probed_at": _nothing, "heard": _nothing},
+    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos"), _nothing),
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
+    Record: {
+        "lost": bool,
+        "proof": bool,
+        **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
+    },
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},

@@ -65,7 +65,7 @@ class LighthouseHeartbeatResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ManagerQuorumRequest(_message.Message):
-    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits")
+    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits", "step_seconds", "holds", "keeps", "votes_late", "usual_s")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_METADATA_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,11 @@ class ManagerQuorumRequest(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     OURS_FIELD_NUMBER: _ClassVar[int]
     TRAITS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
+    USUAL_S_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     step: int
     checkpoint_metadata: str
@@ -92,10 +97,15 @@ class ManagerQuorumRequest(_message.Message):
     suspects: _containers.RepeatedScalarFieldContainer[str]
     ours: bool
     traits: bytes
-    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ...) -> None: ...
+    step_seconds: float
+    holds: int
+    keeps: bool
+    votes_late: bool
+    usual_s: float
+    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ..., step_seconds: _Optional[float] = ..., holds: _Optional[int] = ..., keeps: bool = ..., votes_late: bool = ..., usual_s: _Optional[float] = ...) -> None: ...
 
 class ManagerQuorumResponse(_message.Message):
-    __slots__ = ("quorum_id", "recover_src_manager_address", "recover_src_replica_rank", "recover_dst_replica_ranks", "store_address", "max_step", "max_replica_rank", "max_world_size", "replica_rank", "replica_world_size", "heal", "commit_failures", "replica_ids", "reconfigure_handles", "quorum", "lease_left_s")
+    __slots__ = ("quorum_id", "recover_src_manager_address", "recover_src_replica_rank", "recover_dst_replica_ranks", "store_address", "max_step", "max_replica_rank", "max_world_size", "replica_rank", "replica_world_size", "heal", "commit_failures", "replica_ids", "reconfigure_handles", "quorum", "lease_left_s", "base", "commit", "holds", "again")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     RECOVER_SRC_MANAGER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RECOVER_SRC_REPLICA_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +122,10 @@ class ManagerQuorumResponse(_message.Message):
     RECONFIGURE_HANDLES_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     quorum_id: int
     recover_src_manager_address: str
     recover_src_replica_rank: int
@@ -128,7 +142,11 @@ class ManagerQuorumResponse(_message.Message):
     reconfigure_handles: _containers.RepeatedScalarFieldContainer[str]
     quorum: bytes
     lease_left_s: float
-    def __init__(self, quorum_id: _Optional[int] = ..., recover_src_manager_address: _Optional[str] = ..., recover_src_replica_rank: _Optional[int] = ..., recover_dst_replica_ranks: _Optional[_Iterable[int]] = ..., store_address: _Optional[str] = ..., max_step: _Optional[int] = ..., max_replica_rank: _Optional[int] = ..., max_world_size: _Optional[int] = ..., replica_rank: _Optional[int] = ..., replica_world_size: _Optional[int] = ..., heal: bool = ..., commit_failures: _Optional[int] = ..., replica_ids: _Optional[_Iterable[str]] = ..., reconfigure_handles: _Optional[_Iterable[str]] = ..., quorum: _Optional[bytes] = ..., lease_left_s: _Optional[float] = ...) -> None: ...
+    base: bytes
+    commit: bytes
+    holds: int
+    again: bool
+    def __init__(self, quorum_id: _Optional[int] = ..., recover_src_manager_address: _Optional[str] = ..., recover_src_replica_rank: _Optional[int] = ..., recover_dst_replica_ranks: _Optional[_Iterable[int]] = ..., store_address: _Optional[str] = ..., max_step: _Optional[int] = ..., max_replica_rank: _Optional[int] = ..., max_world_size: _Optional[int] = ..., replica_rank: _Optional[int] = ..., replica_world_size: _Optional[int] = ..., heal: bool = ..., commit_failures: _Optional[int] = ..., replica_ids: _Optional[_Iterable[str]] = ..., reconfigure_handles: _Optional[_Iterable[str]] = ..., quorum: _Optional[bytes] = ..., lease_left_s: _Optional[float] = ..., base: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., holds: _Optional[int] = ..., again: bool = ...) -> None: ...
 
 class CheckpointMetadataRequest(_message.Message):
     __slots__ = ("rank",)
@@ -143,24 +161,36 @@ class CheckpointMetadataResponse(_message.Message):
     def __init__(self, checkpoint_metadata: _Optional[str] = ...) -> None: ...
 
 class ShouldCommitRequest(_message.Message):
-    __slots__ = ("should_commit", "group_rank", "step", "quorum_id")
+    __slots__ = ("should_commit", "group_rank", "step", "quorum_id", "digest", "contributors", "broken", "crossed")
     SHOULD_COMMIT_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    CROSSED_FIELD_NUMBER: _ClassVar[int]
     should_commit: bool
     group_rank: int
     step: int
     quorum_id: int
-    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
+    digest: int
+    contributors: int
+    broken: bool
+    crossed: bool
+    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ..., broken: bool = ..., crossed: bool = ...) -> None: ...
 
 class ShouldCommitResponse(_message.Message):
-    __slots__ = ("should_commit", "reason")
+    __slots__ = ("should_commit", "reason", "prepared", "row")
     SHOULD_COMMIT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     should_commit: bool
     reason: str
-    def __init__(self, should_commit: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    prepared: bool
+    row: bytes
+    def __init__(self, should_commit: bool = ..., reason: _Optional[str] = ..., prepared: bool = ..., row: _Optional[bytes] = ...) -> None: ...
 
 class KillRequest(_message.Message):
     __slots__ = ("msg",)

@@ -26,7 +26,7 @@ class Prepared(_message.Message):
     def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits")
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried", "votes_late")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,8 @@ class Member(_message.Message):
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     TRAITS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     address: str
     store_address: str
@@ -53,7 +55,9 @@ class Member(_message.Message):
     prepared: Prepared
     library: str
     traits: Traits
-    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ...) -> None: ...
+    carried: _containers.RepeatedScalarFieldContainer[int]
+    votes_late: bool
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ..., votes_late: bool = ...) -> None: ...
 
 class Trait(_message.Message):
     __slots__ = ("name", "digest", "words", "parts", "ranks")
@@ -104,7 +108,7 @@ class Life(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire")
+    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +120,7 @@ class Hello(_message.Message):
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     group_id: str
     life: Life
@@ -127,17 +132,34 @@ class Hello(_message.Message):
     boot_id: str
     library: str
     wire: int
-    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ...) -> None: ...
+    runs_on: bool
+    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("member", "reason", "suspects")
+    __slots__ = ("member", "reason", "suspects", "number", "step_seconds")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
     suspects: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ...) -> None: ...
+    number: int
+    step_seconds: float
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("quorum_id", "step", "number", "step_seconds")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    step: int
+    number: int
+    step_seconds: float
+    def __init__(self, quorum_id: _Optional[int] = ..., step: _Optional[int] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("state",)
@@ -155,37 +177,61 @@ class Ping(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Pause(_message.Message):
+    __slots__ = ("seconds", "reason")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    reason: str
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Suspects(_message.Message):
+    __slots__ = ("replica_ids",)
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    replica_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Up(_message.Message):
-    __slots__ = ("hello", "join", "leave", "healed", "ping")
+    __slots__ = ("hello", "join", "leave", "healed", "ping", "progress", "pause", "suspects")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     HEALED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     leave: Leave
     healed: Healed
     ping: Ping
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    pause: Pause
+    suspects: Suspects
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_timeout_s", "lease_s")
+    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s")
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    PING_S_FIELD_NUMBER: _ClassVar[int]
     heartbeat_timeout_s: float
     lease_s: float
-    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    ping_s: float
+    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("quorum_id", "granted_through", "lease_s")
+    __slots__ = ("quorum_id", "granted_through", "lease_s", "number")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     quorum_id: int
     granted_through: int
     lease_s: float
-    def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    number: int
+    def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("quorum_id", "lost", "reason")
@@ -196,6 +242,14 @@ class Over(_message.Message):
     lost: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Waits(_message.Message):
+    __slots__ = ("reason", "lease")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    lease: bool
+    def __init__(self, reason: _Optional[str] = ..., lease: bool = ...) -> None: ...
 
 class Fenced(_message.Message):
     __slots__ = ("by",)
@@ -209,8 +263,16 @@ class Refused(_message.Message):
     sentence: str
     def __init__(self, sentence: _Optional[str] = ...) -> None: ...
 
+class Patience(_message.Message):
+    __slots__ = ("seconds", "reason")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    reason: str
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Down(_message.Message):
-    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong")
+    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong", "waits", "patience")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +280,8 @@ class Down(_message.Message):
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     quorum: Quorum
     grant: Grant
@@ -225,7 +289,9 @@ class Down(_message.Message):
     fenced: Fenced
     refused: Refused
     pong: Ping
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    waits: Waits
+    patience: Patience
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
     __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion", "incarnation")
@@ -309,6 +375,16 @@ class LifeExited(_message.Message):
     reason: str
     def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class LifeHalted(_message.Message):
+    __slots__ = ("life", "who", "seconds")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    life: str
+    who: str
+    seconds: float
+    def __init__(self, life: _Optional[str] = ..., who: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class SupervisorDone(_message.Message):
     __slots__ = ("code", "sentence")
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -318,7 +394,7 @@ class SupervisorDone(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorUp(_message.Message):
-    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended")
+    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +402,7 @@ class SupervisorUp(_message.Message):
     PING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    HALTED_FIELD_NUMBER: _ClassVar[int]
     hello: SupervisorHello
     started: LifeStarted
     exited: LifeExited
@@ -333,7 +410,8 @@ class SupervisorUp(_message.Message):
     ping: Ping
     ready: NodeReady
     ended: NodeEnded
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ...) -> None: ...
+    halted: LifeHalted
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("code", "sentence")
@@ -377,6 +455,20 @@ class StatusReply(_message.Message):
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
+class CrossVote(_message.Message):
+    __slots__ = ("ok", "quorum", "step", "digest", "contributors")
+    OK_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    quorum: int
+    step: int
+    digest: int
+    contributors: int
+    def __init__(self, ok: bool = ..., quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("group_rank",)
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -394,3 +486,55 @@ class WatchEvent(_message.Message):
     fenced: Fenced
     refused: Refused
     def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Kin(_message.Message):
+    __slots__ = ("replica_id", "life", "boot_id", "runs_on")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNS_ON_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    life: Life
+    boot_id: str
+    runs_on: bool
+    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("group", "host", "node", "nodes", "attempt", "life", "code", "sentence", "together")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    host: str
+    node: int
+    nodes: int
+    attempt: int
+    life: str
+    code: int
+    sentence: str
+    together: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Ledger(_message.Message):
+    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open")
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KIN_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    wire: int
+    quorum: Quorum
+    boot_id: str
+    run: bytes
+    kin: _containers.RepeatedCompositeFieldContainer[Kin]
+    done: _containers.RepeatedCompositeFieldContainer[Done]
+    open: _containers.RepeatedCompositeFieldContainer[Quorum]
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ...) -> None: ...

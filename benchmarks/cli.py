@@ -1,0 +1,175 @@
+"""``./scripts/bench [NAME ...]``: runs benchmarks one after the other, and keeps what they found."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import draw, libraries, machine, results
+from benchmarks.bench import Bench, Measured
+from benchmarks.fanout import run_fanout
+from benchmarks.goodput import run_goodput
+from benchmarks.heal import run_heal
+from benchmarks.kill import run_hang, run_kill
+from benchmarks.lighthouse import run_lighthouse
+from benchmarks.outage import run_outage
+from benchmarks.processes import GaveUp
+from benchmarks.rejoin import run_longest, run_rejoin
+from benchmarks.steps import run_empty, run_overhead
+
+PAIRS = 30
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A benchmark, and how many pairs it takes unless told otherwise."""
+
+    run: Callable[[Bench], list[Measured]]
+    words: str
+    pairs: int = PAIRS
+    peer_pairs: int = PAIRS
+    """Fewer where each takes the peer minutes."""
+
+
+BENCHMARKS = {
+    "empty": Kind(run_empty, "a step without gradients"),
+    "ddp": Kind(run_overhead, "a DDP step against torch's own"),
+    "lighthouse": Kind(run_lighthouse, "the lighthouse's memory and its start"),
+    "fanout": Kind(run_fanout, "a quorum change with up to 1000 simulated groups"),
+    "heal": Kind(run_heal, "1 GB of state against raw TCP"),
+    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups"),
+    "rejoin": Kind(run_rejoin, "from a kill until all train together again"),
+    "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
+    "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6),
+    "outage": Kind(run_outage, "the lighthouse is killed and comes back", peer_pairs=6),
+    "goodput": Kind(run_goodput, "4 groups under Poisson kills", pairs=6, peer_pairs=6),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="./scripts/bench", description=__doc__, allow_abbrev=False)
+    words = "; ".join(f"{name}: {kind.words}" for name, kind in BENCHMARKS.items())
+    p.add_argument("name", nargs="*", metavar="NAME", help=f"{words}. Default: all")
+    p.add_argument("--pairs", type=int, help=f"interleaved pairs (default {PAIRS}; 6 of goodput)")
+    p.add_argument("--peer-pairs", type=int, help="of the peer, if fewer (default 6 of hang and outage)")
+    p.add_argument("--only", choices=("ours", "peer"), help="leave the other out")
+    p.add_argument("--quick", action="store_true", help="smoke: one small pair of everything")
+    p.add_argument("--away", type=float, help="outage: seconds without a lighthouse (default 3)")
+    p.add_argument("--seconds", type=float, help="goodput: of a run (default 60)")
+    p.add_argument("--groups", type=int, nargs="+", help="fanout: sizes (default 2 8 64 512 1000)")
+    p.add_argument("--megabytes", type=int, help="heal: MiB of state (default 1024)")
+    p.add_argument("--out", type=Path, default=Path("runs/bench.json"), help="default %(default)s; SVGs lie beside it")
+    p.add_argument("--add", action="store_true", help="keep the other benchmarks that are in that file")
+    p.add_argument("--show", action="store_true", help="run nothing: print and draw what is in the file")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = parser()
+    args = p.parse_args(argv)
+    unknown = [x for x in args.name if x not in BENCHMARKS]
+    if unknown:
+        p.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    for name in ("pairs", "peer_pairs"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            p.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.show:
+        if not args.out.exists():
+            p.error(f"there is no {args.out}; run a benchmark first, or name the file with --out")
+        show(results.read(args.out), args.out)
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    _many_files()
+    return run(args)
+
+
+def run(args: argparse.Namespace) -> int:
+    ours, peer = libraries.ours(), libraries.find_peer()
+    if args.only == "ours":
+        peer = "the peer was left out (--only ours)"
+    if isinstance(peer, str):
+        print(f"{peer}: only ours is measured.")
+    began = time.monotonic()
+    old = results.read(args.out)["benchmarks"] if args.add and args.out.exists() else {}
+    data: dict[str, Any] = {
+        "machine": machine.machine(),
+        "versions": machine.versions(ours, peer),
+        "began": machine.now(),
+        "load_before": machine.load(),
+        "arguments": sys.argv[1:],
+        "benchmarks": old,
+    }
+    code = 0
+    for name in args.name or BENCHMARKS:
+        code |= one(name, args, None if args.only == "peer" else ours, peer, data)
+        data |= {"seconds": round(time.monotonic() - began, 1), "load_after": machine.load()}
+        results.write(args.out, data)  # after each, so that an interrupted run has left something
+    show(data, args.out)
+    return code
+
+
+def one(
+    name: str,
+    args: argparse.Namespace,
+    ours: libraries.Library | None,
+    peer: libraries.Library | str,
+    data: dict[str, Any],
+) -> int:
+    """Run a benchmark and put it into `data`; 1 if it could not be done."""
+    kind = BENCHMARKS[name]
+    pairs = args.pairs or (1 if args.quick else kind.pairs)
+    settings = {k: getattr(args, k) for k in ("away", "seconds", "groups", "megabytes")}
+    bench = Bench(
+        ours, peer, pairs, args.peer_pairs or min(pairs, kind.peer_pairs), quick=args.quick, settings=settings
+    )
+    before, began = machine.load(), time.monotonic()
+    print(f"{name}: {kind.words}, {pairs} pairs; load {before}", flush=True)
+    entry: dict[str, Any] = {
+        "words": kind.words,
+        "at": machine.now(),
+        "commit": machine.commit(),
+        "quick": args.quick,
+        "load_before": before,
+        "rows": [],
+    }
+    try:
+        measured = kind.run(bench)
+        entry["rows"] = [results.row_of(m) for m in measured]
+        entry["timelines"] = [m.timeline for m in measured if m.timeline]
+    except Exception as e:  # whatever it is, the benchmarks after it are worth having
+        if not isinstance(e, GaveUp):
+            traceback.print_exc()
+        entry["failed"] = str(e) or repr(e)
+        print(f"  {name} could not be measured: {e}", flush=True)
+    entry |= {"seconds": round(time.monotonic() - began, 1), "load_after": machine.load()}
+    data["benchmarks"][name] = entry
+    if entry["rows"]:
+        print(results.table(entry["rows"]) + "\n", flush=True)
+    return int("failed" in entry)
+
+
+def show(data: dict[str, Any], out: Path) -> None:
+    """Print the whole table and draw it."""
+    where = data["machine"]
+    print(f"\n{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; {data['versions']}; {data['began']}")
+    print(f"load {data['load_before']} before, {data.get('load_after')} after\n")
+    print(results.table(results.all_rows(data)))
+    for line in results.notes(data):
+        print(f"  {line}")
+    for path in draw.draw_all(data, out):
+        print(f"drawn: {path}")
+    print(f"written: {out}")
+
+
+def _many_files() -> None:
+    """A thousand simulated groups are as many connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

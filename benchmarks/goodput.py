@@ -1,0 +1,115 @@
+"""Four groups under Poisson kills: how much of what they could have trained did they train?"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.bench import Bench, Measured, interleave
+from benchmarks.job import Job
+from benchmarks.libraries import Library
+from benchmarks.record import Life
+from benchmarks.stats import Goal
+
+GROUPS = 4
+SECONDS = 60.0
+QUIET = 10.0  # seconds without a kill, first: what the groups can do
+PACE = "0.05"  # seconds of a step: four groups must not compete for the machine, or a death would help the others
+GOALS = {15.0: 0.98, 5.0: 0.95}  # by mean time between kills
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Committed batches as a share of what was possible."""
+
+    normalised: float
+    """What a killed group could not do until it trained again does not count."""
+    raw: float
+    kills: int
+    timeline: dict[str, Any] = field(repr=False)
+
+
+def schedule(mtbf: float, seconds: float, seed: int) -> list[tuple[float, str]]:
+    """When to kill which group; the same for both libraries of a pair."""
+    rng, t, out = random.Random(seed), 0.0, []
+    while (t := t + rng.expovariate(1 / mtbf)) < seconds:
+        out.append((t, str(rng.randrange(GROUPS))))
+    return out
+
+
+def goodput_once(library: Library, mtbf: float, seconds: float, seed: int) -> Goodput:
+    with Job(library, GROUPS, launched=True, trainer=("--pace", PACE)) as job:
+        job.wait_together()
+        quiet = time.monotonic()
+        time.sleep(min(QUIET, seconds / 3))
+        begin = time.monotonic()
+        kills = []
+        for after, group in schedule(mtbf, seconds, seed):
+            time.sleep(max(0.0, begin + after - time.monotonic()))
+            try:
+                kills.append((job.kill(group), group))
+            except ProcessLookupError:  # it is dead already
+                pass
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
+        end = time.monotonic()
+        return account(job.records.update(), kills, quiet, begin, end)
+
+
+def account(
+    lives: Sequence[Life], kills: Sequence[tuple[float, str]], quiet: float, begin: float, end: float
+) -> Goodput:
+    """Between `begin` and `end`; the groups' rate is that of the time from `quiet` to `begin`."""
+    commits = [(c.t, life.group) for life in lives for c in life.commits if c.mine]
+    rate = sum(quiet <= t < begin for t, _ in commits) / (begin - quiet)  # batches a second, all groups
+    done = sum(begin <= t < end for t, _ in commits)
+    dead = sum(_dead(commits, group, kills, begin, end) for group in {g for _, g in commits})
+    possible = rate * (end - begin)
+    alive = max(1e-9, possible - rate / GROUPS * dead)
+    seconds = range(int(end - begin))
+    timeline = {
+        "kills": [t - begin for t, _ in kills],
+        "rate": [sum(begin + s <= t < begin + s + 1 for t, _ in commits) for s in seconds],
+        "full": rate,
+    }
+    return Goodput(done / alive, done / possible, len(kills), timeline)
+
+
+def _dead(
+    commits: Sequence[tuple[float, str]], group: str, kills: Sequence[tuple[float, str]], begin: float, end: float
+) -> float:
+    """Seconds between a kill of the group and its next commit."""
+    own = sorted(t for t, g in commits if g == group)
+    total, until = 0.0, begin
+    for killed in sorted(t for t, g in kills if g == group):
+        if killed < until:
+            continue  # it had not come back from the one before
+        until = next((t for t in own if t > killed), end)
+        total += min(until, end) - killed
+    return total
+
+
+def run_goodput(bench: Bench) -> list[Measured]:
+    seconds = float(bench.settings.get("seconds") or (15.0 if bench.quick else SECONDS))
+    rows = []
+    for mtbf, goal in GOALS.items():
+        runs: dict[str, int] = {}
+
+        def once(library: Library, mtbf: float = mtbf, runs: dict[str, int] = runs) -> Goodput:
+            seed = runs.get(library.key, 0)  # the same for both of a pair, also if one had to be tried again
+            result = goodput_once(library, mtbf, seconds, seed)
+            runs[library.key] = seed + 1
+            return result
+
+        pairs = interleave(bench, once)
+        name = f"goodput, {GROUPS} groups, a kill each {mtbf:g} s: "
+        kills = sum(x.kills for both in pairs.got.values() for x in both)
+        note = "; ".join([f"runs of {seconds:g} s, {kills} kills in all", *pairs.failures])
+        share = Measured(f"goodput.{mtbf:g}", name + "capacity-normalised", "%", goal=Goal(100 * goal, at_most=False))
+        raw = Measured(f"goodput.{mtbf:g}.raw", name + "raw", "%", note=note)
+        share.higher_is_better = raw.higher_is_better = True
+        share.timeline = {"mtbf": mtbf} | {key: got[0].timeline for key, got in pairs.got.items() if got}
+        rows += [pairs.fill(share, lambda x: 100 * x.normalised, bench), pairs.fill(raw, lambda x: 100 * x.raw, bench)]
+    return rows

@@ -1,0 +1,214 @@
+"""Simulated groups for the fan-out: many clients of a real lighthouse in one process, with either library's wire.
+
+What arrives is not decoded, so that the client costs both libraries alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+from torchft_x import __version__
+from torchft_x.core.types import JoinReason
+from torchft_x.rpc import wire
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+import grpc.aio  # isort: skip  (our room sets its environment first)
+
+_CHANNEL = [
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection each
+    ("grpc.enable_http_proxy", 0),
+]
+_QUORUM = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
+_AT_ONCE = 50  # groups that connect at the same time
+_QUIET = 1.0  # seconds without a word from the groups; five mean death
+_PING = pb.Up(ping=pb.Ping()).SerializeToString()
+
+
+class Groups(Protocol):
+    """Numbered from 0; the same for both wires."""
+
+    async def open(self) -> None: ...
+    async def refresh(self) -> None:
+        """Signs of life between two rounds."""
+
+    async def prepare(self) -> None:
+        """Make the requests of the next round."""
+
+    async def ask(self, i: int) -> None:
+        """Send group i's request."""
+
+    async def answer(self, i: int) -> None:
+        """Wait for group i's quorum."""
+
+    async def finish(self) -> None:
+        """Read what the round has brought."""
+
+    async def close(self) -> None: ...
+
+
+class OurGroups:
+    """Sessions, as group servers keep them."""
+
+    def __init__(self, target: str, number: int) -> None:
+        self.number = number
+        self._channels = [grpc.aio.insecure_channel(target, options=_CHANNEL) for _ in range(number)]
+        self._calls: list[Any] = []
+        self._requests: list[bytes] = []
+        self._state = pb.State()  # all stand alike
+        self._last = b""  # first group's last quorum
+        self._quiet_since = time.monotonic()
+
+    async def open(self) -> None:
+        self._calls = [c.stream_stream(f"/{wire.SESSION}/Session")() for c in self._channels]
+        for begin in range(0, self.number, _AT_ONCE):
+            await asyncio.gather(*(self._hello(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
+
+    async def _hello(self, i: int) -> None:
+        hello = pb.Hello(
+            replica_id=f"bench_{i}:life",
+            group_id=f"bench_{i}",
+            life=pb.Life(started=time.time(), token=f"bench_{i}"),
+            address=f"http://127.0.0.1:{10000 + i}",
+            boot_id=wire.boot_id(),
+            library=f"torchft_x/{__version__}",
+            wire=wire.WIRE,
+        )
+        await self._calls[i].write(pb.Up(hello=hello).SerializeToString())
+        down = pb.Down.FromString(await self._calls[i].read())
+        if down.WhichOneof("kind") != "welcome":
+            raise RuntimeError(f"the lighthouse does not welcome a simulated group: {down}")
+
+    async def refresh(self) -> None:
+        if time.monotonic() - self._quiet_since > _QUIET:
+            for call in self._calls:
+                await call.write(_PING)
+            self._quiet_since = time.monotonic()
+
+    async def prepare(self) -> None:
+        self._requests = [
+            pb.Up(
+                join=pb.Join(
+                    member=pb.Member(
+                        replica_id=f"bench_{i}:life",
+                        address=f"http://127.0.0.1:{10000 + i}",
+                        store_address=f"127.0.0.1:{20000 + i}",
+                        state=self._state,
+                        world_size=1,
+                        library=f"torchft_x/{__version__}",
+                    ),
+                    reason=(JoinReason.BOUNDARY if self._state.step else JoinReason.NEW).value,
+                )
+            ).SerializeToString()
+            for i in range(self.number)
+        ]
+
+    async def ask(self, i: int) -> None:
+        await self._calls[i].write(self._requests[i])
+
+    async def answer(self, i: int) -> None:
+        while True:
+            data = await self._calls[i].read()
+            if data is grpc.aio.EOF:
+                raise RuntimeError(
+                    f"the lighthouse ended a simulated group's session: {await self._calls[i].details()}"
+                )
+            if data[0] >> 3 == _QUORUM:
+                break
+        if i == 0:
+            self._last = data
+
+    async def finish(self) -> None:
+        quorum = pb.Down.FromString(self._last).quorum
+        if len(quorum.members) != self.number:
+            raise RuntimeError(f"a quorum of {len(quorum.members)} instead of {self.number}")
+        self._state = pb.State(step=self._state.step + 1, committed_in=quorum.id)
+
+    async def close(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*(c.close() for c in self._channels))
+
+
+class PeerGroups:
+    """Unary calls, as the peer's manager servers make them."""
+
+    def __init__(self, target: str, number: int) -> None:
+        self.number = number
+        self._channels = [grpc.aio.insecure_channel(target, options=_CHANNEL) for _ in range(number)]
+        self._quorum = [c.unary_unary(f"/{wire.LIGHTHOUSE}/Quorum") for c in self._channels]
+        self._requests: list[bytes] = []
+        self._calls: dict[int, Any] = {}
+        self._step = 0
+        self._last = b""
+        self._quiet_since = time.monotonic()
+
+    async def open(self) -> None:
+        """All must be known before the first asks, or it gets a quorum of its own."""
+        for begin in range(0, self.number, _AT_ONCE):
+            await asyncio.gather(*(self._beat(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
+        self._quiet_since = time.monotonic()
+
+    async def _beat(self, i: int) -> None:
+        beat = peer_pb.LighthouseHeartbeatRequest(replica_id=f"bench_{i}:life").SerializeToString()
+        await self._channels[i].unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")(beat, timeout=30.0)
+
+    async def refresh(self) -> None:
+        if time.monotonic() - self._quiet_since > _QUIET:
+            await self.open()
+
+    async def prepare(self) -> None:
+        self._requests = [
+            peer_pb.LighthouseQuorumRequest(
+                requester=peer_pb.QuorumMember(
+                    replica_id=f"bench_{i}:life",
+                    address=f"http://127.0.0.1:{10000 + i}",
+                    store_address=f"127.0.0.1:{20000 + i}",
+                    step=self._step,
+                    world_size=1,
+                )
+            ).SerializeToString()
+            for i in range(self.number)
+        ]
+
+    async def ask(self, i: int) -> None:
+        self._calls[i] = self._quorum[i](self._requests[i], timeout=60.0)
+
+    async def answer(self, i: int) -> None:
+        data = await self._calls[i]
+        if i == 0:
+            self._last = data
+
+    async def finish(self) -> None:
+        members = len(peer_pb.LighthouseQuorumResponse.FromString(self._last).quorum.participants)
+        if members != self.number:
+            raise RuntimeError(f"a quorum of {members} instead of {self.number}")
+        self._step += 1
+        self._calls.clear()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(c.close() for c in self._channels))
+
+
+async def change(groups: Groups, number: int, *, burst: bool) -> float:
+    """Seconds of one quorum change. `burst`: from the first request to the last answer, all asking at once; else from
+    the last request, all others having asked well before.
+    """
+    await groups.prepare()
+    first = 0 if burst else number - 1
+    for i in range(first):
+        await groups.ask(i)
+    answers = [asyncio.ensure_future(groups.answer(i)) for i in range(first)]
+    if first:
+        await asyncio.sleep(0.05 + number / 2000)  # until the server has taken them all
+    begin = time.perf_counter()
+    for i in range(first, number):
+        await groups.ask(i)
+        answers.append(asyncio.ensure_future(groups.answer(i)))
+    await asyncio.wait_for(asyncio.gather(*answers), 60.0)
+    seconds = time.perf_counter() - begin
+    await groups.finish()
+    return seconds

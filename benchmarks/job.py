@@ -1,0 +1,136 @@
+"""One job of one library: a lighthouse and some groups as real processes, and what their trainers wrote down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.libraries import TRAINER, Library
+from benchmarks.processes import Child, GaveUp, free_port, kill_if, listens, wait_for
+from benchmarks.record import Life, Records
+from torchft_x import env
+
+START = 120.0  # seconds all groups may need to train together; cold imports on a busy machine take up to 20
+SETTLED = 30  # shared commits after which a job counts as under way
+
+
+class Job:
+    """A context manager; nothing of it is left behind.
+
+    Args:
+        launched: each group under the library's own launcher, which starts it again when it dies. Otherwise the
+            trainer is started directly and stays dead.
+        trainer: more arguments of trainer.py.
+    """
+
+    def __init__(self, library: Library, groups: int, *, launched: bool = False, trainer: tuple[str, ...] = ()) -> None:
+        self.library = library
+        self.names = [str(g) for g in range(groups)]
+        self.launched = launched
+        self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
+        self.records = Records(self.folder)
+        self._trainer = [TRAINER, "--library", library.module, "--records", str(self.folder), *trainer]
+        self._bind = f"127.0.0.1:{free_port()}"
+        self._started: list[Child] = []  # everything, in order
+        self._groups: dict[str, Child] = {}  # newest process of each group
+        self.lighthouse: Child | None = None
+
+    def __enter__(self) -> Job:
+        try:
+            self.start_lighthouse()
+            for name in self.names:
+                self.start(name)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child in reversed(self._started):  # launchers first, else they start trainers again
+            child.kill()
+        for life in self.records.update():  # torchrun puts its workers into sessions of their own
+            kill_if(life.pid, str(self.folder))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def _run(self, command: list[str], environ: dict[str, str], name: str) -> Child:
+        child = Child(command, environ, self.folder / f"{name}.log", self.folder)
+        self._started.append(child)
+        return child
+
+    def start_lighthouse(self) -> None:
+        self.lighthouse = self._run(self.library.lighthouse(self._bind), self.library.environment(), "lighthouse")
+        started = self.lighthouse
+
+        def serves() -> bool:
+            if not started.alive:
+                raise GaveUp(f"the lighthouse ended at once:\n{started.last_words()}")
+            return listens(self._bind)
+
+        wait_for(serves, START, "the lighthouse listens")
+
+    def start(self, group: str, *extra: str) -> Child:
+        """Start a group (again)."""
+        environ = self.library.environment(
+            group, NUM_REPLICA_GROUPS=str(len(self.names)), **{env.LIGHTHOUSE: f"http://{self._bind}"}
+        )
+        script = [*self._trainer, *extra]
+        if self.launched:
+            command = self.library.launcher(group, len(self.names), self.folder / "run", script)
+        else:
+            command = [self.library.python, *script]
+            environ |= {env.ATTEMPT: str(sum(x.group == group for x in self.records.update()))}
+        child = self._run(command, environ, f"group-{group}")
+        if not extra:
+            self._groups[group] = child
+        return child
+
+    def kill(self, group: str, number: int = signal.SIGKILL) -> float:
+        """Signal a group's trainer, not its launcher; returns when."""
+        life = self.life(group)
+        t = time.monotonic()
+        os.kill(life.pid, number)
+        return t
+
+    def gone(self, group: str) -> bool:
+        """Has the group's launcher, or without one its trainer, ended?"""
+        return not self._groups[group].alive
+
+    def last_words(self, group: str) -> str:
+        return self._groups[group].last_words()
+
+    # --- what happened ----------------------------------------------------------------------------------------------
+
+    def life(self, group: str) -> Life:
+        """Its newest process."""
+        life = self.records.newest(group)
+        if life is None:
+            raise GaveUp(f"group {group} has not started")
+        return life
+
+    def lives(self) -> list[Life]:
+        """The newest process of each group."""
+        return [self.life(name) for name in self.names]
+
+    def wait_together(self, after: float = 0.0, steps: int = SETTLED) -> None:
+        """Until all groups have committed so many steps together since `after`."""
+
+        def ready() -> bool:
+            self._complain()
+            lives = {x.group: x for x in self.records.update()}
+            return len(lives) == len(self.names) and all(
+                sum(c.t > after and c.mine and c.groups == len(self.names) for c in x.commits[-2 * steps :]) >= steps
+                for x in lives.values()
+            )
+
+        wait_for(ready, START, f"{self.library.module}: {len(self.names)} groups train together")
+
+    def _complain(self) -> None:
+        for name in self.names:
+            if self.gone(name):
+                raise GaveUp(f"group {name} of {self.library.module} ended:\n{self.last_words(name)}")

@@ -1,0 +1,97 @@
+"""The two libraries: with which Python they run, and how their processes are started, with their own defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchft_x import env
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINER = str(ROOT / "benchmarks" / "trainer.py")
+WORKER = str(ROOT / "benchmarks" / "worker.py")
+
+# What a trainer of either library gets, as our launcher gives it: one thread each on a small machine, and an allocator
+# that keeps its pages (torch's own DDP, too, is faster with it).
+TRAINERS = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "FATAL",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+}
+_PROBE = """
+import importlib.metadata as m, json
+print(json.dumps({n: m.version(n) for n in ("torchft-nightly", "torch")}))
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    key: str
+    """``ours`` or ``peer``."""
+    module: str
+    python: str
+    versions: dict[str, str]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.key == "ours"
+
+    def environment(self, group: str | None = None, **more: str) -> dict[str, str]:
+        """For a process of this library; with `group`, for a trainer."""
+        out = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT_", "TORCHELASTIC_", "MASTER_"))}
+        for name in ("PYTHONPATH", "RANK", "WORLD_SIZE"):
+            out.pop(name, None)
+        if self.is_ours:  # the peer's environment knows nothing of ours
+            out["PYTHONPATH"] = str(ROOT)
+            out[env.ADVERTISE_HOST] = "127.0.0.1"
+        if group is not None:
+            out |= TRAINERS | {"REPLICA_GROUP_ID": group}
+        return out | more
+
+    def lighthouse(self, bind: str, *more: str) -> list[str]:
+        program = ["-m", "torchft_x", "lighthouse"] if self.is_ours else [_script(self.python, "torchft_lighthouse")]
+        return [self.python, *program, "--min_replicas", "1", "--bind", bind, *more]
+
+    def launcher(self, group: str, groups: int, run_dir: Path, script: list[str]) -> list[str]:
+        """What each library's component starts for a group: it starts the trainer, and again when it dies."""
+        if not self.is_ours:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1"]
+            return [self.python, *torchrun, "--max_restarts", "1000", *script]
+        which = ["--group", group, "--groups", str(groups), "--max_restarts", "1000", "--run_dir", str(run_dir)]
+        return [self.python, "-m", "torchft_x", "supervise", *which, "--", *script]
+
+
+def _script(python: str, name: str) -> str:
+    """A console script beside that interpreter."""
+    return str(Path(python).parent / name)
+
+
+def ours() -> Library:
+    import importlib.metadata
+
+    from torchft_x import __version__
+
+    return Library(
+        "ours", "torchft_x", sys.executable, {"torchft_x": __version__, "torch": importlib.metadata.version("torch")}
+    )
+
+
+def find_peer() -> Library | str:
+    """torchft-nightly in an environment of its own; else the sentence that says why there is none."""
+    python = env.read(env.PEER_PYTHON)
+    if python is None:
+        python = str(ROOT / ".venv-peer" / "bin" / "python")  # as .ci/run makes it
+        if not Path(python).exists():
+            return f"torchft-nightly is not here: {env.PEER_PYTHON} is not set and there is no .venv-peer (.ci/run makes it)"
+    try:
+        out = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return f"torchft-nightly can't be run: {python}: {e}"
+    if out.returncode != 0:
+        return f"torchft-nightly is not installed for {python}"
+    return Library("peer", "torchft", python, json.loads(out.stdout))

@@ -1,0 +1,82 @@
+"""The lighthouse as a process: how soon it answers, and how much memory it takes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bench import Bench, Measured, interleave
+from benchmarks.libraries import Library
+from benchmarks.processes import Child, GaveUp, free_port, listens, memory_mb, wait_for
+from benchmarks.stats import Goal
+from torchft_x.launch import tree
+from torchft_x.rpc import wire
+
+import grpc  # isort: skip  (our room sets its environment first)
+
+BOUND = 60.0
+
+
+class Served:
+    """A lighthouse that answers, and how long that took (`ready`)."""
+
+    def __init__(self, library: Library, folder: Path, *more: str) -> None:
+        port = free_port()
+        self.bind = f"127.0.0.1:{port}"
+        log = folder / f"lighthouse-{library.key}-{port}.log"
+        began = time.monotonic()
+        self._child = Child(library.lighthouse(self.bind, *more), library.environment(), log, folder)
+        try:
+            wait_for(lambda: listens(self.bind), BOUND, "the lighthouse listens", poll=0.001)
+            _ask(self.bind)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready = time.monotonic() - began
+
+    def memory(self) -> float:
+        """Resident, in 1e6 bytes. Of ours two processes: the server, and the parent that starts it again."""
+        return sum(memory_mb(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
+
+    def stop(self) -> None:
+        self._child.kill()
+
+
+def _ask(bind: str) -> None:
+    """Return when the server answers: here, that it has no such method, which leaves no trace in either library's."""
+    with grpc.insecure_channel(bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(f"/{wire.LIGHTHOUSE}/Nothing")(b"", timeout=BOUND, wait_for_ready=True)
+        except grpc.RpcError as e:
+            if e.code() != grpc.StatusCode.UNIMPLEMENTED:
+                raise GaveUp(f"the lighthouse at {bind} does not answer: {e.details()}") from None
+
+
+@dataclass(frozen=True)
+class Start:
+    ready: float
+    memory: float
+
+
+def start_once(library: Library) -> Start:
+    folder = Path(tempfile.mkdtemp(prefix="bench-lighthouse-"))
+    try:
+        served = Served(library, folder)
+        time.sleep(0.2)  # what it does right after the start counts
+        try:
+            return Start(served.ready, served.memory())
+        finally:
+            served.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_lighthouse(bench: Bench) -> list[Measured]:
+    pairs = interleave(bench, start_once)
+    note = "; ".join(pairs.failures)
+    ready = Measured("lighthouse.ready", "lighthouse: process start -> first answer", "s", goal=Goal(0.5), note=note)
+    memory = Measured("lighthouse.memory", "lighthouse: memory, idle", "MB", goal=Goal(80.0))
+    return [pairs.fill(ready, lambda x: x.ready, bench), pairs.fill(memory, lambda x: x.memory, bench)]

@@ -1,0 +1,146 @@
+"""Child processes: started with their output in a file, and none left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchft_x import env
+
+T = TypeVar("T")
+
+ANSWER = 180.0
+"""Seconds a worker may take for an answer; a group that is not there for 60 s is waited for so long by the peer."""
+
+
+class GaveUp(Exception):
+    """What was waited for did not happen."""
+
+
+def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll: float = 0.01) -> T:
+    """The first truthy value of `condition()`. Raises `GaveUp` naming `what`. The environment's factor stretches it."""
+    seconds *= float(env.read(env.TEST_TIMEOUT_FACTOR, "1") or "1")
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise GaveUp(f"{what}: not within {seconds:.0f} s")
+        time.sleep(poll)
+
+
+def free_port() -> int:
+    """Of the loopback address. It is chosen before use because a lighthouse must come back at the same one."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return int(s.getsockname()[1])
+
+
+def listens(bind: str) -> bool:
+    """Is a connect to ``host:port`` accepted?"""
+    host, port = bind.split(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+class Child:
+    """A process in a session of its own."""
+
+    def __init__(
+        self, command: Sequence[str], environ: dict[str, str], log: Path, cwd: Path, *, pipes: bool = False
+    ) -> None:
+        self.command = list(command)
+        self.log = log
+        pipe = subprocess.PIPE if pipes else None
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environ,
+                cwd=cwd,
+                stdin=pipe or subprocess.DEVNULL,
+                stdout=pipe or out,
+                stderr=out,
+                start_new_session=True,
+                text=True if pipes else None,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int) -> float:
+        """Send it; returns when, on the monotonic clock."""
+        t = time.monotonic()
+        os.kill(self.pid, number)
+        return t
+
+    def kill(self) -> float:
+        """SIGKILL, and collect it; returns when it was sent."""
+        t = time.monotonic()
+        if self.alive:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return t
+
+    def last_words(self, lines: int = 5) -> str:
+        text = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in text[-lines:])
+
+
+class Worker(Child):
+    """A process that reads a JSON list per line and answers each with a JSON line."""
+
+    def __init__(self, command: Sequence[str], environ: dict[str, str], log: Path, cwd: Path) -> None:
+        super().__init__(command, environ, log, cwd, pipes=True)
+
+    def ask(self, *command: Any) -> None:
+        """Without waiting for the answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `answer` says it
+
+    def answer(self) -> Any:
+        """Raises `GaveUp` if the process ended, or is silent for `ANSWER` seconds."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER)
+        if not ready:
+            raise GaveUp(f"no answer within {ANSWER:.0f} s from {' '.join(self.command)}:\n{self.last_words()}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise GaveUp(f"it ended: {' '.join(self.command)}:\n{self.last_words()}")
+        return json.loads(line)
+
+
+def kill_if(pid: int, mark: str) -> None:
+    """SIGKILL `pid` if it still is the process whose command line contains `mark` (pids are used again)."""
+    try:
+        if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    except (OSError, ProcessLookupError):
+        pass
+
+
+def memory_mb(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory in 1e6 bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise GaveUp(f"process {pid} does not tell its {field}")

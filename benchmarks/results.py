@@ -1,0 +1,142 @@
+"""Samples become rows: what the table shows is what the file holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Measured
+from benchmarks.stats import Goal, Summary, judge, ratios, summarize
+
+Row = dict[str, Any]
+
+
+def row_of(m: Measured) -> Row:
+    """A row of the table, with the samples it was made from."""
+    verdict = judge(m.goal, m.ours, m.peer, m.limit, m.why_not)
+    return {
+        "key": m.key,
+        "what": m.what,
+        "unit": m.unit,
+        "goal": m.goal and _goal(m.goal),
+        "ours": _summary(summarize(m.ours)),
+        "peer": _summary(summarize(m.peer)),
+        "limit": _summary(summarize(m.limit)),
+        "limit_is": m.limit_is,
+        "ratio": _summary(summarize(ratios(m.ours, m.peer))),
+        "to_limit": _summary(summarize(ratios(m.ours, m.limit))),
+        "verdict": verdict.word,
+        "why": verdict.why,
+        "why_no_peer": m.why_no_peer if not m.peer else "",
+        "note": m.note,
+        "higher_is_better": m.higher_is_better,
+        "samples": {"ours": m.ours, "peer": m.peer, "limit": m.limit},
+    }
+
+
+def _goal(goal: Goal) -> Row:
+    return {"limit": goal.limit, "of": goal.of, "at_most": goal.at_most, "share": goal.share, "needs": goal.needs}
+
+
+def _summary(s: Summary | None) -> Row | None:
+    """JSON has no infinity: "never" is null there."""
+    if s is None:
+        return None
+    numbers = {
+        name: None if math.isinf(x) else x for name, x in (("median", s.median), ("low", s.low), ("high", s.high))
+    }
+    return {**numbers, "n": s.n, "few": s.few}
+
+
+def write(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def all_rows(data: dict[str, Any]) -> list[Row]:
+    return [row for one in data["benchmarks"].values() for row in one["rows"]]
+
+
+def notes(data: dict[str, Any]) -> list[str]:
+    """What has to be said beside the table, each thing once."""
+    out: list[str] = []
+    for name, entry in data["benchmarks"].items():
+        if entry["quick"]:
+            out.append(f"{name}: a smoke run (--quick); its figures say nothing")
+        if "failed" in entry:
+            out.append(f"{name}: could not be measured: {entry['failed']}")
+        for row in entry["rows"]:
+            if row["note"]:
+                out.append(f"{row['what']}: {row['note']}")
+            if row["limit"]:
+                out.append(f"{row['what']}: the limit is {row['limit_is']}; ours/limit {figure(row['to_limit'], 'x')}")
+            if row["why_no_peer"]:
+                out.append(f"{name}: no peer: {row['why_no_peer']}")
+    return list(dict.fromkeys(out))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Plain text, columns aligned."""
+    lines = [["what", "goal", "ours", "peer", "ours/peer", "limit", ""]]
+    lines += [
+        [
+            row["what"],
+            goal_words(row),
+            figure(row["ours"], row["unit"]) or row["why"] or "-",
+            figure(row["peer"], row["unit"]) or ("none" if row["why_no_peer"] else "-"),
+            figure(row["ratio"], "x") or "-",
+            figure(row["limit"], row["unit"]) or "-",
+            _verdict(row),
+        ]
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([text[0], "-" * len(text[0]), *text[1:]])
+
+
+def _verdict(row: Row) -> str:
+    return row["verdict"] + (f" ({row['why']})" if row["why"] and row["ours"] else "")
+
+
+def goal_words(row: Row) -> str:
+    goal = row["goal"]
+    if goal is None:
+        return "-"
+    sign = "<=" if goal["at_most"] else ">="
+    words = {
+        "ours": f"{sign} {goal['limit']:g} {row['unit']}",
+        "total": f"{sign} {goal['limit']:g} in {goal['needs'] or 'all'}",
+        "share": f"{goal['share']:.0%} {sign} {goal['limit']:g} {row['unit']}",
+        "peer/ours": f"peer/ours {sign} {goal['limit']:g}",
+        "ours/limit": f"{sign} {goal['limit']:g} x limit",
+    }
+    return words[goal["of"]]
+
+
+def figure(summary: Row | None, unit: str) -> str:
+    """``0.081 s [0.079, 0.084] n=30``; ``never`` for what had no end; three dots where the range is no interval."""
+    if summary is None:
+        return ""
+    median, low, high = (_number(summary[k]) for k in ("median", "low", "high"))
+    spread = f"[{low}..{high}]" if summary["few"] else f"[{low}, {high}]"
+    return f"{median} {unit} {spread} n={summary['n']}" if median != "never" else f"never {spread} n={summary['n']}"
+
+
+def _number(x: float | None) -> str:
+    """Three digits that count."""
+    if x is None:
+        return "never"
+    if x == 0 or abs(x) >= 100:
+        return f"{x:.0f}"
+    return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"

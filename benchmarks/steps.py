@@ -1,0 +1,168 @@
+"""Steps in which nothing goes wrong: empty ones, and those of DistributedDataParallel against torch's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import LARGE, SMALL
+from benchmarks.bench import TOLERATED, Bench, Measured
+from benchmarks.libraries import WORKER, Library
+from benchmarks.processes import Child, GaveUp, Worker, free_port, listens, wait_for
+from benchmarks.stats import Goal
+
+GROUPS = 2
+TOGETHER = 120.0
+
+
+class NotOffered(Exception):
+    """This version of the library has no such option."""
+
+
+class Crew:
+    """One lighthouse and a worker.py per group, all given the same commands."""
+
+    def __init__(self, library: Library, folder: Path, *arguments: str) -> None:
+        self.library = library
+        self.folder = folder
+        bind = f"127.0.0.1:{free_port()}"
+        command = [library.python, WORKER, "--library", library.module, *arguments]
+        self.lighthouse = Child(library.lighthouse(bind), library.environment(), folder / "lighthouse.log", folder)
+        self.workers: list[Worker] = []
+        try:
+            wait_for(lambda: listens(bind), TOGETHER, "the lighthouse listens")
+            for group in map(str, range(GROUPS)):
+                environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}")
+                self.workers.append(Worker(command, environ, folder / f"group-{group}.log", folder))
+            for worker in self.workers:
+                unknown = worker.answer().get("unknown")
+                if unknown:
+                    raise NotOffered(f"this {library.module} has no {', '.join(unknown)}")
+            wait_for(lambda: self.tell("groups") == [GROUPS] * GROUPS, TOGETHER, "the groups train together")
+        except BaseException:
+            self.close()
+            raise
+
+    def tell(self, *command: Any) -> list[Any]:
+        """The answer of each group."""
+        for worker in self.workers:
+            worker.ask(*command)
+        return [worker.answer() for worker in self.workers]
+
+    def close(self) -> None:
+        for child in (*self.workers, self.lighthouse):
+            child.kill()
+
+
+@contextmanager
+def crew(library: Library, options: dict[str, Any] | None = None, size: str | None = None) -> Iterator[Crew]:
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
+    arguments = ["--options", json.dumps(options or {})]
+    if size is not None:  # the ranks of torch's own DDP meet at the port
+        arguments += ["--size", size, "--store-port", str(free_port())]
+    made = None
+    try:
+        for left in reversed(range(TOLERATED)):
+            try:
+                made = Crew(library, folder, *arguments)
+                break
+            except GaveUp:
+                if left == 0:
+                    raise
+        assert made is not None
+        yield made
+    finally:
+        if made is not None:
+            made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def crews_of(bench: Bench, stack: ExitStack, rows: list[Measured], *args: Any) -> list[Crew]:
+    """A crew of each library. One that doesn't come up is said in the rows, and the other is measured alone."""
+    out = []
+    for row in rows:
+        row.why_no_peer = bench.why_no_peer
+    for library in bench.libraries:
+        try:
+            out.append(stack.enter_context(crew(library, *args)))
+        except GaveUp as e:
+            bench.say(f"  {library.module} does not come up: {e}")
+            for row in rows:
+                row.note = f"{library.module} does not come up: {e}"
+                name = "why_not" if library.is_ours else "why_no_peer"
+                setattr(row, name, "it does not come up, see the notes")
+    return out
+
+
+def run_empty(bench: Bench) -> list[Measured]:
+    """Blocks of empty steps, in turn: all libraries and variants are up at the same time, and idle but one."""
+    number = 50 if bench.quick else 300
+    row = Measured("empty.2", "empty step, 2 groups", "ms", goal=Goal(0.25))
+    bare = Measured("empty.2.no_vote", "empty step, 2 groups, commit_vote=False", "ms")
+    with ExitStack() as stack:
+        # Without a heal at the start: in the peer it races with steps that have no collective, and takes 60 s.
+        options: dict[str, Any] = {"init_sync": False}
+        crews = [(x, row.ours if x.library.is_ours else row.peer) for x in crews_of(bench, stack, [row], options)]
+        if bench.ours is not None:
+            try:
+                crews.append((stack.enter_context(crew(bench.ours, options | {"commit_vote": False})), bare.ours))
+            except (NotOffered, GaveUp) as e:
+                bare.why_not = str(e)
+        for one, _ in crews:
+            one.tell("steps", 20)
+        for i in range(bench.pairs):
+            for one, samples in crews if i % 2 == 0 else crews[::-1]:
+                samples.append(1e3 * median(x for group in one.tell("steps", number) for x in group))
+        dropped = sum(sum(one.tell("dropped")) for one, _ in crews)
+    said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+    row.note = "; ".join(x for x in (row.note, said) if x)
+    return [row, bare]
+
+
+def run_overhead(bench: Bench) -> list[Measured]:
+    """Blocks of plain and fault-tolerant steps in turn, in the same processes; both libraries are up together."""
+    rows = []
+    for size, number in ((SMALL, 40), (LARGE, 3)):
+        if bench.quick and size == LARGE:
+            continue
+        ratio, added = _rows(size)
+        with ExitStack() as stack:
+            crews = crews_of(bench, stack, [ratio, added], None, size)
+            for one in crews:
+                for which in ("plain", "ft"):
+                    one.tell("steps", which, number)  # warm
+            for i in range(bench.pairs):
+                for one in crews if i % 2 == 0 else crews[::-1]:
+                    plain, ft = _block(one, number, plain_first=i % 2 == 0)
+                    (ratio.ours if one.library.is_ours else ratio.peer).append(ft / plain)
+                    (added.ours if one.library.is_ours else added.peer).append(1e3 * (ft - plain))
+                    if one.library.is_ours:
+                        added.limit.append(1e3 * plain)
+            dropped = sum(sum(one.tell("dropped")) for one in crews)
+        said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+        ratio.note = "; ".join(x for x in (ratio.note, said) if x)
+        rows += [ratio, added]
+    return rows
+
+
+def _rows(size: str) -> tuple[Measured, Measured]:
+    large = size == LARGE
+    what = "25 M parameters" if large else "small MLP"
+    ratio = Measured(f"ddp.{size}", f"FT DDP / plain DDP step, {what}", "x", goal=Goal(0.95) if large else None)
+    added = Measured(f"ddp.{size}.added", f"added to a step, {what}", "ms", goal=None if large else Goal(0.25))
+    added.limit_is = "a step of plain DDP"
+    return ratio, added
+
+
+def _block(one: Crew, number: int, *, plain_first: bool) -> tuple[float, float]:
+    """Seconds of a step (median of a block), plain and fault tolerant."""
+    block = {}
+    for which in ("plain", "ft") if plain_first else ("ft", "plain"):
+        block[which] = median(x for group in one.tell("steps", which, number) for x in group)
+    return block["plain"], block["ft"]

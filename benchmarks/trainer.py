@@ -1,0 +1,92 @@
+"""What a replica group runs in the benchmarks that kill it: trains for ever, and writes down when what happened.
+
+One line per happening, in a file of this process, with the system-wide monotonic clock:
+``S t pid group`` start, ``M t`` the Manager is made, ``B t`` a batch was drawn, ``C t step groups mine`` it was
+committed with so many groups, this one among them or not. Run by both libraries' Pythons.
+"""
+
+import argparse
+import ctypes
+import os
+import socket
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+
+from benchmarks import SMALL, models  # noqa: E402
+
+
+class Log:
+    """Whole lines, even if the process is killed."""
+
+    def __init__(self, folder: str, group: str) -> None:
+        path = Path(folder, f"{group}-{os.getpid()}-{time.monotonic_ns()}.rec")
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self("S", os.getpid(), group)
+
+    def __call__(self, kind: str, *what: object) -> None:
+        os.write(self._fd, " ".join([kind, repr(time.monotonic()), *map(str, what), "\n"]).encode())
+
+
+def train(args: argparse.Namespace, log: Log) -> None:
+    from benchmarks.adapter import Adapter
+
+    torch.manual_seed(0)
+    model, batch = models.make(args.model)
+    adapter = Adapter(args.library, model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
+    log("M")
+    manager = adapter.manager
+    while True:
+        adapter.optimizer.zero_grad()
+        log("B")
+        time.sleep(args.pace)
+        models.loss_of(adapter.ddp, batch).backward()
+        if adapter.step():
+            log("C", manager.current_step(), manager.num_participants(), int(manager.is_participating()))
+
+
+def stand_in(args: argparse.Namespace, log: Log) -> None:
+    """Everything that a restarted group costs the machine, without the protocol: the same imports, the same model, and
+    a plain copy of the bytes of its state (parameters and momentum) over TCP.
+    """
+    from benchmarks import adapter
+
+    adapter.manager_options(args.library)  # loads the Manager's module
+    model, _ = models.make(args.model)
+    parameters = [p.data for p in model.parameters()]
+    host, port = args.stand_in.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as s:
+        s.sendall(str(2 * sum(p.nbytes for p in parameters)).encode() + b"\n")
+        for tensor in [*parameters, *(torch.empty_like(p) for p in parameters)]:
+            view = memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+            while view:
+                view = view[s.recv_into(view) :]
+    log("E")
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--records", required=True)
+    p.add_argument("--model", default=SMALL)
+    p.add_argument("--pace", type=float, default=0.005, help="seconds of computing that a step pretends to take")
+    p.add_argument("--slow-group", default="", help="this group's steps pretend to take --slow-pace")
+    p.add_argument("--slow-pace", type=float, default=0.2)
+    p.add_argument("--stand-in", default="")
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    group = os.environ["REPLICA_GROUP_ID"]
+    if group == args.slow_group:
+        args.pace = args.slow_pace
+    log = Log(args.records, group)
+    stand_in(args, log) if args.stand_in else train(args, log)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The two ends of a heal, without training: a process that holds a state, and one that fetches it, on command.
+
+Reads one JSON list per line (name, arguments), answers with one JSON line. Run by both libraries' Pythons.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+
+TENSORS = 64
+
+
+def make_state(megabytes: int) -> dict[str, torch.Tensor]:
+    size = (megabytes << 20) // 4 // TENSORS
+    return {f"w{i}": torch.full((size,), float(i)) for i in range(TENSORS)}
+
+
+class Source:
+    def __init__(self, library: str, megabytes: int) -> None:
+        self.ours = library == "torchft_x"
+        self.state = make_state(megabytes)
+        module = importlib.import_module("torchft_x.transfer" if self.ours else "torchft.checkpointing.http_transport")
+        # each library's Manager makes it like this, but for the host's name
+        self.transport: Any = (
+            module.HTTPTransport(60.0, host="127.0.0.1")
+            if self.ours
+            else module.HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
+        )
+
+    def metadata(self) -> str:
+        return self.transport.metadata()
+
+    def freeze(self, step: int) -> None:
+        """Serve the state under this step."""
+        if self.ours:
+            self.transport.send_checkpoint([], step, self.state, 60.0)
+        else:
+            self.transport.disallow_checkpoint()
+            self.transport.send_checkpoint([0], step, self.state, timedelta(seconds=60))
+
+    def raw(self, megabytes: int) -> int:
+        """Serve as many plain bytes over TCP; the port."""
+        import socket
+
+        from bench_transfer import serve_raw
+
+        from torchft_x.transfer.memory import allocate, memory_of
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        memory = memory_of(allocate(megabytes << 20).fill_(1))
+        threading.Thread(target=serve_raw, args=(listener, memory), daemon=True).start()
+        return listener.getsockname()[1]
+
+
+class Receiver:
+    """Holds a state of its own already, as a group that heals does."""
+
+    def __init__(self, library: str, megabytes: int) -> None:
+        self.ours = library == "torchft_x"
+        self.state = make_state(megabytes)
+        self.into: Any = None  # of the raw copy; touched before, like the state
+        if self.ours:
+            from torchft_x.transfer.memory import allocate, memory_of
+
+            self.into = memory_of(allocate(megabytes << 20).fill_(0))
+        self.transports: dict[bool, Any] = {}  # with and without digest
+        if self.ours:
+            from torchft_x.transfer import HTTPTransport
+
+            self.transports = {digest: HTTPTransport(60.0, 2, digest=digest) for digest in (False, True)}
+        else:
+            from torchft.checkpointing.http_transport import HTTPTransport
+
+            self.transports = {False: HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)}
+        self.before = _memory("VmRSS")  # with the state, and what the benchmark itself needs
+
+    def fetch(self, metadata: str, step: int, digest: bool) -> tuple[float, float]:
+        """Seconds, and memory beyond what was there before as a share of the state."""
+        transport = self.transports[digest]
+        begin = time.perf_counter()
+        if self.ours:
+            got = transport.recv_checkpoint(0, metadata, step, 60.0, into=self.state)
+        else:
+            got = transport.recv_checkpoint(0, metadata, step, timedelta(seconds=60))
+        seconds = time.perf_counter() - begin
+        last = f"w{TENSORS - 1}"
+        if not torch.equal(got[last], self.state[last]):
+            raise RuntimeError("the state arrived wrong")
+        size = sum(x.nbytes for x in self.state.values())
+        return seconds, max(0.0, _memory("VmHWM") - self.before) / size
+
+    def raw(self, port: int, streams: int) -> float:
+        from bench_transfer import receive_raw
+
+        begin = time.perf_counter()
+        receive_raw(port, self.into, streams)
+        return time.perf_counter() - begin
+
+
+def _memory(name: str) -> float:
+    """Bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024.0
+    raise RuntimeError(f"no {name}")
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--role", required=True)
+    p.add_argument("--megabytes", type=int, required=True)
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints goes to the log
+    subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes)
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(getattr(subject, name)(*arguments)), file=answers)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

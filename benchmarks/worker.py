@@ -1,0 +1,116 @@
+"""A trainer on command, for figures that are shorter than a start: empty steps, and steps with and without us.
+
+Reads one JSON list per line (name, arguments), answers with one JSON line. Run by both libraries' Pythons, one process
+per group; the driver gives all groups the same command at the same time.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from benchmarks import SMALL, models  # noqa: E402
+from benchmarks.adapter import Adapter, manager_options  # noqa: E402
+
+
+class Empty:
+    """Steps without a gradient: start_quorum and should_commit."""
+
+    def __init__(self, library: str, options: dict[str, Any]) -> None:
+        model, _ = models.make(SMALL)
+        self.adapter = Adapter(library, model, torch.optim.SGD(model.parameters(), lr=0.0), **options)
+        self.dropped = 0
+
+    def groups(self) -> int:
+        self._step()
+        return self.adapter.manager.num_participants()
+
+    def _step(self) -> None:
+        self.adapter.manager.start_quorum()
+        self.dropped += not self.adapter.manager.should_commit()
+
+    def steps(self, number: int) -> list[float]:
+        return [_timed(self._step) for _ in range(number)]
+
+
+class Overhead:
+    """The same model twice: in torch's DistributedDataParallel over gloo, and in the library's."""
+
+    def __init__(self, library: str, options: dict[str, Any], size: str, store_port: int) -> None:
+        group = int(os.environ["REPLICA_GROUP_ID"])
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=group == 0, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=group, world_size=2)
+        torch.manual_seed(0)
+        model, self.batch = models.make(size)
+        self.plain = torch.nn.parallel.DistributedDataParallel(model)
+        self.optim = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        model, _ = models.make(size)
+        self.adapter = Adapter(library, model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9), **options)
+        self.dropped = 0
+
+    def groups(self) -> int:
+        self._ft()
+        return self.adapter.manager.num_participants()
+
+    def _plain(self) -> None:
+        self.optim.zero_grad()
+        models.loss_of(self.plain, self.batch).backward()
+        self.optim.step()
+
+    def _ft(self) -> None:
+        self.adapter.optimizer.zero_grad()
+        models.loss_of(self.adapter.ddp, self.batch).backward()
+        self.dropped += not self.adapter.step()
+
+    def steps(self, which: str, number: int) -> list[float]:
+        step = self._plain if which == "plain" else self._ft
+        return [_timed(step) for _ in range(number)]
+
+
+def _timed(step: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--options", default="{}", help="more arguments of the Manager, as JSON")
+    p.add_argument("--size", help="compare with plain DDP; without it: empty steps")
+    p.add_argument("--store-port", type=int)
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    options = json.loads(args.options)
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints goes to the log
+    answers = os.fdopen(out, "w", buffering=1)
+    unknown = set(options) - manager_options(args.library)
+    if unknown:
+        print(json.dumps({"unknown": sorted(unknown)}), file=answers)
+        return
+    if args.size is None:
+        subject: Empty | Overhead = Empty(args.library, options)
+    else:
+        subject = Overhead(args.library, options, args.size, args.store_port)
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(subject.dropped if name == "dropped" else getattr(subject, name)(*arguments)), file=answers)
+    os._exit(0)  # measured; how it would leave is not the question
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Intervals, ratios and verdicts, against values worked out by hand and against repeated drawing."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from benchmarks.stats import FEWEST, Goal, judge, ratios, summarize
+
+
+def test_the_median_and_its_interval_are_order_statistics() -> None:
+    # n = 30: the 10th smallest and the 10th largest (P(fewer than 10 of 30 below the median) = 2.1 %)
+    s = summarize([float(x) for x in range(30, 0, -1)])
+    assert s is not None
+    assert (s.median, s.low, s.high, s.n, s.few) == (15.5, 10.0, 21.0, 30, False)
+
+
+def test_few_samples_show_their_range_and_say_so() -> None:
+    s = summarize([3.0, 1.0, 2.0])
+    assert s is not None
+    assert (s.median, s.low, s.high, s.few) == (2.0, 1.0, 3.0, True)
+    six = summarize([float(x) for x in range(FEWEST)])
+    assert six is not None
+    assert not six.few
+    assert summarize([]) is None
+
+
+@pytest.mark.parametrize("n", [6, 10, 30, 31, 100])
+def test_the_interval_covers_the_true_median_in_95_of_100(n: int) -> None:
+    rng, covered = random.Random(n), 0
+    for _ in range(1000):
+        s = summarize([rng.expovariate(1.0) for _ in range(n)])
+        assert s is not None
+        covered += s.low <= math.log(2) <= s.high
+    assert covered >= 935  # at least 95 % by construction; two standard deviations of the drawing are 1.4 %
+
+
+def test_never_is_the_largest_of_all() -> None:
+    s = summarize([1.0, None, 2.0])
+    assert s is not None
+    assert (s.median, s.high) == (2.0, math.inf)
+
+
+def test_ratios_are_of_pairs() -> None:
+    assert ratios([1.0, 4.0, 9.0], [2.0, 2.0]) == [0.5, 2.0]
+    assert ratios([1.0, None, None], [None, 2.0, None]) == [0.0, math.inf]
+    assert ratios([1.0, 1.0], [0.0, -1.0]) == []  # nothing to divide by
+
+
+MANY = [float(x) for x in range(1, 31)]  # median 15.5, interval 10 to 21
+
+
+@pytest.mark.parametrize(
+    ("goal", "word"),
+    [
+        (Goal(10.0), "met"),  # the interval reaches it
+        (Goal(9.9), "not met"),
+        (Goal(21.0, at_most=False), "met"),
+        (Goal(21.1, at_most=False), "not met"),
+        (None, "-"),
+    ],
+)
+def test_a_goal_is_met_if_the_interval_reaches_it(goal: Goal | None, word: str) -> None:
+    assert judge(goal, MANY, [], []).word == word
+
+
+def test_goals_about_ratios_need_the_other_side() -> None:
+    twice = [2 * x for x in MANY]
+    assert judge(Goal(2.0, of="peer/ours", at_most=False), MANY, twice, []).word == "met"
+    assert judge(Goal(2.1, of="peer/ours", at_most=False), MANY, twice, []).word == "not met"
+    assert judge(Goal(0.5, of="ours/limit"), MANY, [], twice).word == "met"
+    assert judge(Goal(0.4, of="ours/limit"), MANY, [], twice).word == "not met"
+    assert judge(Goal(2.0, of="peer/ours"), MANY, [], []).word == "not measured"
+
+
+def test_99_of_100_takes_a_hundred_but_fails_early() -> None:
+    goal = Goal(0.25, of="share", needs=100)
+    assert judge(goal, [0.1] * 99 + [9.0], [], []).word == "met"
+    assert judge(goal, [0.1] * 98 + [9.0, None], [], []).word == "not met"
+    assert judge(goal, [0.1] * 30, [], []).word == "not measured"
+    assert judge(goal, [0.1, 9.0], [], []).word == "not measured"  # 98 good ones would still do
+    assert judge(goal, [0.1, 9.0, 9.0], [], []).word == "not met"
+
+
+def test_a_total_is_a_sum() -> None:
+    goal = Goal(0, of="total", needs=100)
+    assert judge(goal, [0] * 100, [], []).word == "met"
+    assert judge(goal, [0] * 99, [], []).word == "not measured"
+    assert judge(goal, [0, 1], [], []).word == "not met"
+
+
+def test_what_was_not_measured_says_why() -> None:
+    verdict = judge(Goal(1.0), [], [1.0], [], "the job did not come up")
+    assert (verdict.word, verdict.why) == ("not measured", "the job did not come up")

@@ -1,0 +1,83 @@
+"""How long a rank waits when nobody has said how long: a minute of waiting for others, not for the lighthouse itself."""
+
+from __future__ import annotations
+
+from torchft_x.core.endurance import Endurance
+from torchft_x.core.formation import Wait
+from torchft_x.core.messages import SendWaits
+from torchft_x.core.waits import Waits
+
+
+def standing(now: float = 0.0) -> Endurance:
+    e = Endurance(now)
+    e.session(True, now - 10.0)
+    return e
+
+
+def test_a_minute_while_the_lighthouse_is_there() -> None:
+    e = standing()
+    e.begin(1, 60.0, 0.0)
+    assert e.expired(59.9) == []
+    assert e.expired(60.0) == [1]
+    e.end(1)
+    assert e.expired(99.0) == []
+
+
+def test_time_without_a_lighthouse_does_not_count() -> None:
+    e = standing()
+    e.begin(1, 60.0, 0.0)
+    assert e.expired(30.0) == []
+    e.session(False, 30.0)
+    assert e.expired(500.0) == []
+    e.session(True, 500.0)
+    assert e.expired(530.0) == []  # a second of it is the lighthouse's, to say what it waits for
+    assert e.expired(531.0) == [1]
+
+
+def test_nor_does_time_in_which_it_waits_for_a_lease() -> None:
+    e = standing()
+    e.begin(1, 60.0, 0.0)
+    e.told("waiting for the end of a lease", True, 1.0)
+    assert e.expired(120.0) == []
+    e.told("only have 1 participants", False, 120.0)
+    assert e.reason == "only have 1 participants"
+    assert e.expired(178.9) == []
+    assert e.expired(179.0) == [1]
+
+
+def test_what_was_said_before_a_new_session_or_a_quorum_means_nothing() -> None:
+    e = standing()
+    e.told("a lease", True, 0.0)
+    e.answered(1.0)
+    assert not e.for_lease
+    e.told("a lease", True, 2.0)
+    e.session(False, 3.0)
+    e.session(True, 4.0)
+    assert e.reason == ""
+
+
+def test_each_call_has_its_own_time() -> None:
+    e = standing()
+    e.begin(1, 10.0, 0.0)
+    e.begin(2, 10.0, 5.0)
+    assert e.expired(10.0) == [1]
+    assert e.expired(15.0) == [1, 2]
+
+
+LEASE, OTHER, THIRD = Wait("a lease", 9.0, lease=True), Wait("too few"), Wait("other too few")
+
+
+def test_whoever_waits_is_told_once_and_when_the_kind_of_waiting_changes() -> None:
+    w = Waits()
+    assert w.tell([1, 2], OTHER, 0.0) == [SendWaits((1, 2), "too few", False)]
+    assert w.tell([1, 2], OTHER, 9.0) == []
+    assert w.tell([1, 2, 3], LEASE, 9.1) == [SendWaits((1, 2, 3), "a lease", True)]
+    assert w.tell([2, 3, 4], LEASE, 9.2) == [SendWaits((4,), "a lease", True)]
+    assert w.tell([1], LEASE, 9.3) == [SendWaits((1,), "a lease", True)]  # it has asked again since
+
+
+def test_another_reason_of_the_same_kind_can_wait() -> None:
+    w = Waits()
+    w.tell([1], OTHER, 0.0)
+    assert w.tell([1], THIRD, 4.9) == []
+    assert w.tell([1], THIRD, 5.0) == [SendWaits((1,), "other too few", False)]

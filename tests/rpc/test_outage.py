@@ -1,0 +1,108 @@
+"""Groups whose lighthouse is away, with short times: who gives up when, and what the sentence says."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.rpc.support import Asking, client, group, lighthouse
+from tests.util import scaled, wait_for
+from torchft_x.core.types import State
+from torchft_x.errors import DeadlineError
+from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.rpc.group_client import GroupClient
+from torchft_x.rpc.group_server import GroupServer
+
+USUAL = 0.4
+
+
+def test_nobody_gives_up_while_the_lighthouse_is_away() -> None:
+    """Four times the usual time; the ranks of one group, one of them without a socket."""
+    server = LighthouseServer("127.0.0.1:0", 1)
+    with group("0:a", server.address(), world_size=2) as a, client(a.address()) as other:
+        asks = [Asking(a, 0), Asking(other, 1)]
+        first = asks[0].result().quorum
+        asks[1].result()
+        server.shutdown()
+        state = State(1, first.id)
+        asks = [Asking(a, 0, state=state, timeout=USUAL, patience=60.0)]
+        asks.append(Asking(other, 1, state=state, timeout=USUAL, patience=60.0))
+        threading.Event().wait(4 * USUAL)  # nothing to wait for: that nothing happens is the point
+        assert all(ask.is_alive() for ask in asks)
+        with lighthouse(bind=server.address().removeprefix("http://")):
+            for ask in asks:
+                assert ask.result().quorum.id > first.id
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_time_of_ones_own_is_kept(remote: bool) -> None:
+    server = LighthouseServer("127.0.0.1:0", 1)
+    with group("0:a", server.address()) as a, client(a.address()) as far:
+        who: GroupServer | GroupClient = far if remote else a
+        first = Asking(who).result().quorum
+        server.shutdown()
+        ask = Asking(who, state=State(1, first.id), timeout=scaled(1.0))
+        with pytest.raises(DeadlineError, match=r"No quorum in time: the lighthouse at .* has been away for .* s"):
+            ask.result()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_last_deadline_says_that_it_was_away(remote: bool) -> None:
+    server = LighthouseServer("127.0.0.1:0", 1)
+    with group("0:a", server.address()) as a, client(a.address()) as far:
+        who: GroupServer | GroupClient = far if remote else a
+        first = Asking(who).result().quorum
+        server.shutdown()
+        ask = Asking(who, state=State(1, first.id), timeout=scaled(0.5), patience=scaled(1.0))
+        with pytest.raises(DeadlineError, match="has been away for"):
+            ask.result()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_usual_time_is_for_groups_that_never_come_and_the_reason_is_told(remote: bool) -> None:
+    """Well before the last deadline, though the caller's own is far away."""
+    with lighthouse(min_replicas=2) as server, group("0:a", server.address()) as a, client(a.address()) as far:
+        ask = Asking(far if remote else a, timeout=3.0, patience=scaled(300.0))
+        with pytest.raises(DeadlineError, match=r"waits: New quorum not ready, only have 1 participants"):
+            ask.result()
+
+
+def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
+    """A new lineage would need the lease's end (R9b): it may take long, and the group is told so."""
+    with lighthouse(heartbeat_timeout_ms=500) as server, group("0:a", server.address(), boot_id="elsewhere") as a:
+        first = Asking(a).result().quorum
+        Asking(a, state=State(1, first.id)).result()  # it commits, and is the only carrier
+        with group("1:b", server.address()) as b:
+            ask = Asking(b, timeout=8.0, patience=4.0)
+            lost(a)
+            shell = b._shell
+            wait_for(lambda: shell._endurance.for_lease, 8.0, "the lighthouse to say what it waits for")
+            with pytest.raises(DeadlineError, match="waits for a lease to end: No candidate holds the newest state"):
+                ask.result()
+
+
+def lost(a: GroupServer) -> None:
+    """Its machine is cut off: no leave, no refused connect."""
+    from torchft_x.rpc import loop
+
+    async def cut() -> None:
+        a._shell._uplink._closing = True  # no new session
+        await a._shell._uplink.close(0.0)
+
+    loop.call(cut(), 5.0, "cutting the session")
+
+
+def test_a_leave_without_a_lighthouse_waits_for_nobody() -> None:
+    server = LighthouseServer("127.0.0.1:0", 1)
+    with group("0:a", server.address()) as a:
+        Asking(a).result()
+        server.shutdown()
+        wait_for(lambda: not a._shell._uplink.is_up, 10.0, "the session's end")
+        ask = Asking(a, state=State(1, 1), timeout=60.0, patience=60.0)
+        left = threading.Thread(target=a.shutdown)
+        left.start()
+        left.join(scaled(2.0))
+        assert not left.is_alive()
+        with pytest.raises(Exception, match="leaving the job"):
+            ask.result()

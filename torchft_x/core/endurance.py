@@ -1,0 +1,78 @@
+"""How long a rank waits for a quorum when its user has not said how long.
+
+The usual time (a minute) is for what goes wrong in a job: groups that never ask, too few of them. What the lighthouse
+itself must wait for is not counted in it: while it is away, or says that it waits for somebody's lease to end, a rank
+goes on waiting, up to its own last deadline. To give up then would end every trainer of the job, for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MOMENT = 1.0  # seconds the lighthouse has after it is back, to say what it waits for
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One open call."""
+
+    usual: float  # seconds
+    spent: float = 0.0  # of these, so far
+
+
+class Endurance:
+    """Part of a group server. Times in monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._calls: dict[int, _Wait] = {}  # calls without a time of their own
+        self._looked = now  # when time was last counted
+        self._up_since: float | None = None  # when the session to the lighthouse came; None: it is away
+        self._paused_until = now  # a group that is waited for has announced a pause until then
+        self.reason = ""  # what the lighthouse waits for, as it said; '' if it has not, or nobody waits any more
+        self.for_lease = False  # whether that may take until the end of a lease
+
+    def __repr__(self) -> str:
+        return f"<Endurance {len(self._calls)} calls, {'up' if self._up_since is not None else 'away'} {self.reason}>"
+
+    def begin(self, call: int, usual: float, now: float) -> None:
+        """This call waits for a quorum, usually so long at the most."""
+        self._count(max(now, self._looked))
+        self._calls[call] = _Wait(usual)
+
+    def end(self, call: int) -> None:
+        """It has its answer, or has given up."""
+        self._calls.pop(call, None)
+
+    def session(self, up: bool, now: float) -> None:
+        """The lighthouse is there, or is gone. What it said before has no meaning any more."""
+        self._count(now)
+        self._up_since = now if up else None
+        self.reason, self.for_lease = "", False
+
+    def told(self, reason: str, for_lease: bool, now: float) -> None:
+        """The lighthouse says what it waits for."""
+        self._count(now)
+        self.reason, self.for_lease = reason, for_lease
+
+    def paused(self, seconds: float, now: float) -> None:
+        """A group that is waited for pauses for so long; 0: it does no more."""
+        self._count(now)
+        self._paused_until = now + seconds
+
+    def answered(self, now: float) -> None:
+        """A quorum, or a grant: what it waited for has come."""
+        self.told("", False, now)
+
+    def expired(self, now: float) -> list[int]:
+        """Calls whose usual time is over."""
+        self._count(now)
+        return [call for call, wait in self._calls.items() if wait.spent >= wait.usual]
+
+    def _count(self, now: float) -> None:
+        since, self._looked = self._looked, now
+        if self._up_since is None or self.for_lease:
+            return
+        counted = now - max(since, self._up_since + _MOMENT, self._paused_until)
+        if counted > 0:
+            for wait in self._calls.values():
+                wait.spent += counted

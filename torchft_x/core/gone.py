@@ -1,0 +1,114 @@
+"""When does silence mean that a member is gone? Pure: what is known about it goes in, a reason comes out.
+
+Which silence it is decides how long it may last:
+
+* the member and the supervisor of its host are silent: the *host* is lost or cut off;
+* the supervisor speaks and says that a process of the member is *stopped* (SIGSTOP, a debugger);
+* the supervisor speaks and says nothing of the kind: the member runs, but *busy* with something that lets none of its
+  threads speak (a compiler holding the interpreter lock). It is suspected, and gets long;
+* nobody watches over it (a script started by hand, a peer's client): it stands *alone*, and one limit must do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.errors import ConfigError
+
+SIGNS_PER_LIMIT = 4
+"""A supervisor is heard at least so often within the host's limit, so that one late word blames nobody."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Seconds until a member is lost. Raises `ConfigError` naming the field."""
+
+    alone: float = 5.0
+    """Silence of a member nobody watches over."""
+    host: float = 1.5
+    """Silence of a member and of its supervisor."""
+    stopped: float = 1.5
+    """How long a process of it may be stopped."""
+    busy: float = 10.0
+    """Silence of a member whose supervisor says that it runs."""
+    busy_steps: float = 5.0
+    """The same in its own longest steps; the longer of the two counts."""
+
+    def __post_init__(self) -> None:
+        for name in ("alone", "host", "stopped", "busy"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number of seconds.")
+        if not self.busy_steps >= 0:
+            raise ConfigError(f"busy_steps is {self.busy_steps}; it can't be negative.")
+
+    @classmethod
+    def all(cls, seconds: float) -> Limits:
+        """One explicit heartbeat timeout: it is meant for every kind of silence."""
+        return cls(alone=seconds, host=seconds, stopped=seconds, busy=seconds, busy_steps=0.0)
+
+    @property
+    def shortest(self) -> float:
+        """Whoever has been heard within it, and isn't stopped, is not lost."""
+        return min(self.alone, self.host, self.busy)
+
+    @property
+    def member_ping(self) -> float:
+        """How often a member that has nothing to say says so."""
+        return min(self.alone / 5, self.busy / 5, self.host / 2)
+
+    @property
+    def supervisor_ping(self) -> float:
+        """The same for a supervisor. It has nothing else to do, so it bears most of the proof that its host lives."""
+        return min(self.alone / 5, self.host / SIGNS_PER_LIMIT)
+
+    def for_busy(self, longest_step: float) -> float:
+        return max(self.busy, self.busy_steps * longest_step)
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A supervisor's word: a process of the member is stopped."""
+
+    since: float
+    who: str  # "worker 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known about one member. Times on the lighthouse's clock."""
+
+    heard: float  # its last sign of life
+    watched: float | None = None  # last sign of life of its supervisor; None: nobody watches over it
+    halt: Halt | None = None  # its process that has been stopped for the longest time
+    connected: bool = True  # its stream stands: a busy process keeps it, whatever it computes
+    longest_step: float = 0.0  # seconds of the longest step seen; 0: unknown
+    pause_until: float = float("-inf")  # it has announced that it may be silent until then
+
+
+def judge(sight: Sight, limits: Limits, now: float) -> str:
+    """Why nobody should wait for it any more, a clause after its name; empty: wait."""
+    if sight.halt is not None and now - sight.halt.since >= limits.stopped:
+        stopped = f"its {sight.halt.who} is stopped" if sight.halt.who else "it is stopped"
+        return f"{stopped} (SIGSTOP or a debugger), for {limits.stopped:g} s, says its supervisor"
+    silent = now - sight.heard
+    if sight.watched is not None and now - sight.watched > limits.host:
+        both = now - max(sight.heard, sight.watched)
+        return f"it and its supervisor are silent for {limits.host:g} s" if both > limits.host else ""
+    if sight.watched is None or not sight.connected:
+        return f"silent for {limits.alone:g} s" if silent > limits.alone else ""
+    limit = limits.for_busy(sight.longest_step)
+    if now - max(sight.heard, sight.pause_until) > limit:  # an announced silence counts from the announced end on
+        return f"silent for {limit:g} s, though its supervisor says that it runs"
+    return ""
+
+
+def suspect(sight: Sight, limits: Limits, now: float) -> str:
+    """A sentence for people about a member that is waited for although it has been silent; empty: it isn't."""
+    silent = now - max(sight.heard, sight.pause_until)
+    if sight.watched is None or silent <= min(limits.alone, limits.busy) or judge(sight, limits, now):
+        return ""
+    limit = limits.for_busy(sight.longest_step)
+    return (
+        f"has been silent for {silent:.1f} s, but its supervisor says that it runs (compiling, or a long "
+        f"computation that holds Python's lock?); it counts as lost after {limit:g} s"
+    )

@@ -1,0 +1,37 @@
+"""Which of a life's processes are stopped (SIGSTOP, a debugger), and since when. Pure: the looks are given, with their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+REPORT_AFTER = 1.0
+"""Seconds; a shorter stop is nobody's business."""
+_LONGEST_GAP = 0.5  # seconds between two looks that a stop is taken to have lasted through
+STOPPED = ("T", "t")
+"""States of /proc/PID/stat: stopped by a signal, stopped by a tracer."""
+
+
+class Halts:
+    """What the looks have seen. Who watches may itself not have run for a while; that counts as a short gap."""
+
+    def __init__(self) -> None:
+        self._stopped: dict[int, float] = {}  # rank -> seconds it has been seen stopped
+        self._looked: float | None = None  # time of the last look
+        self._said: int | None = None  # the rank that was reported
+
+    def look(self, stopped: Iterable[int], now: float) -> tuple[int | None, float] | None:
+        """These ranks are stopped now. Returns what is to be reported, if it has changed: a rank and for how long it
+        has been stopped, or (None, 0.0): none is any more."""
+        gap = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_GAP)
+        self._looked = now
+        self._stopped = {r: self._stopped[r] + gap if r in self._stopped else 0.0 for r in stopped}
+        worst = max(self._stopped, key=lambda r: self._stopped[r], default=None)
+        if self._said in self._stopped:
+            return None
+        if worst is not None and self._stopped[worst] >= REPORT_AFTER:
+            self._said = worst
+            return worst, self._stopped[worst]
+        if self._said is None:
+            return None
+        self._said = None
+        return None, 0.0

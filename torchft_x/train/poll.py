@@ -1,0 +1,61 @@
+"""The votes on a step: inside the group, and between the groups if the group asks for that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.core import crossvote
+from torchft_x.core.messages import Crossed, Vote
+from torchft_x.core.step import LocalVote
+from torchft_x.rpc.rank_codec import VoteReply
+from torchft_x.train.digest import fold
+from torchft_x.train.parts import Parts
+
+
+class Poll:
+    """One rank's part in them."""
+
+    def __init__(self, parts: Parts, pg: Any) -> None:
+        self._parts = parts
+        self._pg = pg  # between the groups
+
+    def ask(self, vote: LocalVote, digests: list[int], limit: float) -> VoteReply:
+        """What came of it, after at most `limit` seconds a round. `prepared` in the answer: the step is undecided.
+        Raises what kept the group's answer from coming; then this rank knows nothing."""
+        p = self._parts
+        rank, client = p.options.group_rank, p.link.client
+        digest = fold(digests) if vote.ok and p.options.commit_vote else 0
+        with p.guard.lock:
+            size, broken = p.step.size, p.step.error is not None
+        try:
+            reply = client.vote(Vote(0, rank, vote.step, vote.quorum_id, vote.ok, digest, size, broken), limit)
+            if not reply.prepared:
+                return reply
+            why = self._cross(reply, vote, limit)
+            final = client.vote(Crossed(0, rank, vote.step, vote.quorum_id, not why), limit)
+        except Exception:
+            with p.guard.lock:
+                p.step.unknown()
+            p.guard.raise_if_ended()
+            raise
+        return VoteReply(final.commit, why or final.reason, prepared=not final.commit and reply.row is not None)
+
+    def _cross(self, reply: VoteReply, vote: LocalVote, limit: float) -> str:
+        """The vote between the groups; why it has not passed, as far as this rank knows. Empty: it has."""
+        row = torch.tensor(crossvote.row(reply.row), dtype=torch.int64)
+        opts = dist.AllreduceOptions()
+        opts.reduceOp = dist.ReduceOp.MIN
+        try:
+            self._pg.allreduce([row], opts).wait(timedelta(seconds=limit))
+        except Exception as e:
+            self._parts.guard.fail(e, vote.quorum_id)
+            return f"the vote between the groups was not heard to the end: {e}"
+        objection = crossvote.objection(row.tolist())
+        if not objection:
+            return ""
+        self._parts.log.error("step %s does not pass: %s", vote.step, objection)
+        return f"the groups do not agree: {objection}"
