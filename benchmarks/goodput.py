@@ -92,7 +92,7 @@ def _dead(
 
 
 def run_goodput(bench: Bench) -> list[Measured]:
-    seconds = float(bench.settings.get("seconds") or (15.0 if bench.quick else SECONDS))
+    seconds = float(bench.settings.get("seconds") or (8.0 if bench.quick else SECONDS))
     rows = []
     for mtbf, goal in GOALS.items():
         runs: dict[str, int] = {}

@@ -424,6 +424,18 @@ class TestGroup:
         (join,) = of(SendJoin, s.ask(step=1, reason=JoinReason.HEALED))
         assert of(AnswerQuorum, s.grant(11, join.number))
 
+    def test_R3_a_grant_that_answers_an_earlier_request_does_not_answer_the_join(self) -> None:
+        """I1: at the lighthouse the join stands, and may be answered by a quorum after this group has gone on."""
+        s = Stage().granted(3)
+        s.commit(1)
+        (progress,) = of(SendProgress, s.ask(step=2))
+        s.commit(2)
+        (join,) = of(SendJoin, s.ask(step=3))
+        assert s.grant(20, progress.number) == []
+        assert s.group.waiting
+        (answer,) = of(AnswerQuorum, s.grant(20, join.number))
+        assert answer.base == State(3, 7)
+
     def test_inside_the_grant_a_step_costs_no_message(self) -> None:
         s = Stage().granted(11)
         for step in range(1, 5):

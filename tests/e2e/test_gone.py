@@ -16,7 +16,7 @@ from tests.util import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-BURNING = 60.0
+BURNING = 20.0
 """Seconds of busy cores."""
 
 

@@ -137,7 +137,9 @@ class Checker(QuorumChecks):
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
         if config.commit_vote:
-            settled_in = rank.plan.quorum_id if rank.plan is not None else vote.quorum_id  # of a late commit: a later one
+            settled_in = (
+                rank.plan.quorum_id if rank.plan is not None else vote.quorum_id
+            )  # later than voted in, if late
             key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")

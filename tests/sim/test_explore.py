@@ -46,7 +46,7 @@ def test_a_slice_of_a_larger_world() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_longer_slice(ranks: int) -> None:
-    explore(Rules(groups=3, steps=2, faults=2, ranks=ranks, vote=True), seconds=45)
+    explore(Rules(groups=3, steps=2, faults=2, ranks=ranks, vote=True), seconds=15)
 
 
 def test_the_same_world_is_explored_the_same_way() -> None:

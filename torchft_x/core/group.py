@@ -325,8 +325,11 @@ class Group:
         return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
-        effects = self._run_on(now) if self._hold.extend(grant) else []
-        if effects or self._join is None or grant.number != self._number:
+        extended = self._hold.extend(grant)
+        if self._join is not None and grant.number != self._number:
+            return []  # R3: it answers an earlier request, and at the lighthouse the join stands until it has its own answer
+        effects = self._run_on(now) if extended else []
+        if effects or self._join is None:
             return effects
         # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
         self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
