@@ -380,6 +380,19 @@ class TestUndecided:
         s.begin(8, State(), 0, 1)
         assert not s.redo(State())
 
+    def test_who_is_torn_reduces_nothing_again(self) -> None:
+        """I1: it has to heal, whatever state it is said to be at."""
+        s = Step(min_replica_size=1, max_redo=2)
+        s.restore(State(4, 3), 0)
+        s.ask()
+        s.begin(7, State(4, 3), 0, 2)
+        s.heal_failed(StepError("broke off"), torn=True)
+        s.vote()
+        s.settle(False, "no answer", undecided=True)
+        s.ask()
+        s.begin(8, State(4, 3), 0, 2)
+        assert not s.redo(State(4, 3))
+
     def test_a_result_it_does_not_hold(self) -> None:
         s = Step(min_replica_size=1)
         s.ask()

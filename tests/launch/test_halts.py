@@ -15,10 +15,12 @@ from torchft_x.launch.halts import REPORT_AFTER, Halts
 __all__ = ["drive"]  # the fixture
 
 
-def looks(halts: Halts, stopped: set[int], since: float, until: float) -> list[tuple[int | None, float]]:
+def looks(
+    halts: Halts, stopped: set[int], since: float, until: float, turns: int = 0
+) -> list[tuple[int | None, float]]:
     """Ten looks a second; the news."""
     count = round((until - since) * 10)
-    told = [halts.look(stopped, since + i / 10) for i in range(count + 1)]
+    told = [halts.look(dict.fromkeys(stopped, turns), since + i / 10) for i in range(count + 1)]
     return [x for x in told if x is not None]
 
 
@@ -42,6 +44,14 @@ def test_each_stop_counts_from_its_own_begin() -> None:
     for begin in (0.0, 2.0, 4.0):
         assert looks(halts, {0}, begin, begin + 0.9) == []
         assert looks(halts, set(), begin + 1.0, begin + 1.9) == []
+
+
+def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
+    halts = Halts()
+    assert looks(halts, {0}, 0.0, 0.7, turns=5) == []
+    assert looks(halts, {0}, 0.8, 1.5, turns=9) == []
+    assert [rank for rank, _ in looks(halts, {0}, 1.6, 2.5, turns=9)] == [0]
+    assert looks(halts, {0}, 2.6, 3.0, turns=12) == [(None, 0.0)]
 
 
 def test_another_one_is_told_when_the_first_goes_on() -> None:

@@ -69,7 +69,7 @@ class Voting:
             count["late commits"] += 1
         elif settling:
             kept = rank.reduction.kept
-            self.redoes = rank.step.redo(kept)
+            self.redoes = rank.plan is not None and not rank.plan.heal and rank.step.redo(kept)
             count["redos" if self.redoes else "dropped"] += 1
             if not self.redoes and kept is not None and kept == rank.step.top == rank.step.state:
                 off = rank.world.config.max_redo == 0

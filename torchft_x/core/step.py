@@ -200,7 +200,7 @@ class Step:
     def redo(self, kept: State | None) -> bool:
         """Whether the local gradients that were computed at the state `kept` are reduced again in this quorum (R15)."""
         self._need(Phase.RUNNING)
-        if kept is None or kept != self.top or self.state != self.top or not self.may_redo:
+        if kept is None or kept != self.top or self.state != self.top or self.torn or not self.may_redo:
             return False
         if self.top.step == 0:
             return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)

@@ -181,7 +181,7 @@ class Life:
     def halt(self) -> tuple[str, float] | None:
         """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
         many seconds; empty: none is, any more. None: no news."""
-        news = self._halts.look([r for r, w in self._workers.items() if w.stopped], time.monotonic())
+        news = self._halts.look({r: tree.turns(w.pid) for r, w in self._workers.items() if w.stopped}, time.monotonic())
         return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
 
     def terminate(self) -> None:
