@@ -38,6 +38,12 @@ def test_a_quiet_run_says_nothing() -> None:
     assert (story.step, story.deaths, story.dropped, story.lost) == (2, 0, 0, 0.0)
 
 
+def test_who_has_said_goodbye_did_not_die() -> None:
+    story = Story("0")
+    tell(story, quorum(0, "0", "1"), commit(1.0, 1))
+    assert tell(story, {**lost(1.25, "1"), "reason": "1:x is lost: it has left."}) == ["group 1 left at step 1"]
+
+
 def test_a_death_its_cost_and_the_return() -> None:
     story = Story("0")
     tell(story, quorum(0, "0", "1"), commit(1.0, 1), commit(1.1, 2), commit(1.2, 3))
