@@ -18,19 +18,16 @@ class Chain:
     """The open quorums. Nearly always there is none, or one for the time of a step."""
 
     def __init__(self) -> None:
-        self._open: tuple[tuple[Quorum, frozenset[str]], ...] = ()  # with the replica ids of its members
+        self.open: tuple[Quorum, ...] = ()  # another tuple when, and only when, it has changed
+        self._open: tuple[tuple[Quorum, frozenset[str]], ...] = ()  # the same, with the replica ids of their members
         self.members: frozenset[str] = frozenset()  # of all open quorums
 
     def __repr__(self) -> str:
         return f"<Chain {[q.number for q in self.open]}>"
 
-    @property
-    def open(self) -> tuple[Quorum, ...]:
-        return tuple(q for q, _ in self._open)
-
     def begin(self, older: Iterable[Quorum] = ()) -> None:
         """`older`: what a lighthouse without memory knows of those before the one it takes over."""
-        self._open, self.members = (), frozenset()
+        self.open, self._open, self.members = (), (), frozenset()
         for quorum in older:
             self.leave(quorum)
 
@@ -50,5 +47,5 @@ class Chain:
 
     def _keep(self, quorums: tuple[tuple[Quorum, frozenset[str]], ...]) -> None:
         if len(quorums) != len(self._open):
-            self._open = quorums
+            self.open, self._open = tuple(q for q, _ in quorums), quorums
             self.members = frozenset().union(*(members for _, members in quorums))

@@ -74,7 +74,7 @@ class Tenure:
         replica_id, lost = record.replica_id, bool(record.lost)
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
-        counts = asks and (inside or (bool(self.chain.open) and replica_id in self.chain.members))
+        counts = asks and (inside or replica_id in self.chain.members)
         if counts or (replica_id in self.asking and not asks):
             self.asks += 1
         if asks and join is not None and join.since < self.first_asked:
