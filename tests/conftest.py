@@ -1,4 +1,4 @@
-"""Shared hooks: with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure."""
+"""Shared hooks: deadlines are stretched, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Any
 
 import pytest
 
+from tests.util import scaled
+
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
 # question, longer than many a deadline in the tests. Children inherit it.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test's own limit is a deadline as any other: the environment's factor stretches it."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        return
+    default = float(config.getini("timeout"))
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(scaled(float(mark.args[0]) if mark else default)), append=False)
 
 
 @pytest.hookimpl(hookwrapper=True)

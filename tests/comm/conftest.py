@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+
+from torchft_x.comm.store import host_store
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def store() -> dist.TCPStore:
-    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, timeout=timedelta(seconds=20))
+    return host_store("127.0.0.1", 20.0)[0]
 
 
 @pytest.fixture

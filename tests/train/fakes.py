@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from tests.util import scaled
 from torchft_x.core.traits import Trait, describe
 from torchft_x.train.reducer import Contribution
 
@@ -31,10 +32,10 @@ def run_threads(n: int, body: Callable[[int], T], timeout: float = 60.0) -> list
     for t in threads:
         t.start()
     for t in threads:
-        t.join(timeout)
+        t.join(scaled(timeout))
     if errors:
         raise errors[0]
-    assert not any(t.is_alive() for t in threads), f"threads still run after {timeout} s"
+    assert not any(t.is_alive() for t in threads), f"threads still run after {scaled(timeout):g} s"
     return results
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.util import scaled
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.train.ddp import DistributedDataParallel
@@ -67,7 +68,7 @@ class Trainer:
             replica_id=f"group_{group}",
             hostname=HOST,
             store_addr=HOST,
-            **{"rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": 3.0, **kwargs},
+            **{"rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": scaled(10), **kwargs},
         )
         self.model = DistributedDataParallel(self.manager, self.net)
         self.optimizer = OptimizerWrapper(self.manager, self.optim)

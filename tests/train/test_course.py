@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Trainer, lighthouse, loss_of, reference, same
+from torchft_x.comm.store import host_store
 from torchft_x.core.crossvote import WIDTH
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.observe.events import read_events
@@ -279,10 +280,13 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
     decided.clear()
     c = Trainer(2, pair.a.manager._parts.options.lighthouse or "")
     everybody = [*pair.both, c]
+    until = [math.inf]  # known once the newcomer trains: the others are a step ahead of it at most
 
     def on(g: int) -> None:
-        while everybody[g].manager.current_step() < 40:
-            step(everybody[g])
+        t = everybody[g]
+        while t.manager.current_step() < until[0]:
+            if step(t) and t is c and until[0] == math.inf:
+                until[0] = c.manager.current_step() + 5
 
     run_threads(3, on)
     assert c.manager.num_participants() == 3
@@ -294,7 +298,7 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
 def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one rank of four sees the failure, and clipping follows."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as address:
 
         def body(i: int) -> Trainer:
@@ -323,7 +327,7 @@ def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_rank_without_gradients_makes_its_group_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I2: its other rank could reduce again, and must not. The other group waits with its gradients."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as address:
 
         def body(i: int) -> tuple[Trainer, list[bool]]:

@@ -17,6 +17,7 @@ from torch.futures import Future
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Gate, Trainer, lighthouse, loss_of, model, reference, same
 from tests.util import scaled, wait_for
+from torchft_x.comm.store import host_store
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.errors import (
     AddressError,
@@ -180,7 +181,7 @@ def test_the_jobs_minimum_holds_for_a_script_that_asks_for_less(monkeypatch: pyt
 
 def test_two_ranks_a_group_decide_alike() -> None:
     """The group with the bad sample computes the step again; the other one waits with its gradients."""
-    stores = [dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as addr:
         said: dict[int, bool | None] = {}
 
@@ -209,7 +210,7 @@ def test_two_ranks_a_group_decide_alike() -> None:
 
 
 def test_a_group_may_be_made_again_on_the_same_store() -> None:
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = host_store(HOST)[0]
     with lighthouse(1) as addr:
 
         def body(rank: int) -> str:
@@ -390,7 +391,7 @@ def test_a_group_that_differs_is_refused_and_the_others_train_on() -> None:
 
 
 def test_a_group_of_another_size_is_refused_in_all_its_ranks() -> None:
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = host_store(HOST)[0]
     with lighthouse(1) as addr:
         a = Trainer(0, addr)
         running = Running(a.run_to(1))
@@ -497,7 +498,7 @@ def test_no_quorum_in_time_says_why() -> None:
 def test_a_wrong_lighthouse_address_fails_in_seconds(address: str, error: type[Exception]) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=address.split("//")[-1].split(":")[0]):
-        Trainer(0, address)
+        Trainer(0, address, connect_timeout=3.0)
     assert time.monotonic() - began < scaled(8)
 
 
