@@ -14,6 +14,8 @@ _LAZY = {
     "Manager": "torchft_x.train.manager",
     "WorldSizeMode": "torchft_x.core.recovery",
     "DistributedDataParallel": "torchft_x.train.ddp",
+    "HybridShardedDataParallel": "torchft_x.train.hsdp",
+    "ShardedState": "torchft_x.train.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",
     "describe_data": "torchft_x.train.datadigest",

@@ -14,6 +14,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.declare import declare_model
 from torchft_x.train.reducer import Reducer
+from torchft_x.train.shards import is_dtensor
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -104,10 +105,10 @@ def _make_reducer(manager: Manager, module: nn.Module, first_bytes: int, bucket_
     for name, p in module.named_parameters():
         if not p.requires_grad:
             continue
-        if type(p.data) is not torch.Tensor and hasattr(p, "placements"):
+        if is_dtensor(p):
             raise ConfigError(
                 f"parameter {name} is a DTensor: DistributedDataParallel needs whole tensors on every rank; "
-                "average sharded gradients through FSDP's all-reduce hook instead."
+                "torchft_x.HybridShardedDataParallel averages sharded ones."
             )
         params.append(p)
     if not params:

@@ -13,6 +13,8 @@ A pass, from the first gradient of a synchronised backward to its end::
   got no gradient in *any* group keeps ``grad = None`` and an optimizer skips it everywhere alike.
 * ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; then the next pass
   reduces into a second set.
+* Of a parameter that is sharded within the group (DTensor) all of this is about the shard this rank holds; rank r meets
+  rank r of the other groups.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from torch.autograd import Variable
 
 from torchft_x.errors import StepError
 from torchft_x.train.buckets import Bucket
+from torchft_x.train.shards import like, local_grad
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -42,7 +45,7 @@ class Reducer:
     Args:
         manager: anything with the Manager's ``allreduce``, ``report_error`` and ``contribution``.
         params: all that need gradients, in the order of ``module.parameters()``.
-        buckets: from `plan_buckets` on the same parameters.
+        buckets: from `plan_buckets` on what this rank holds of the same parameters.
     """
 
     def __init__(self, manager: Manager, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
@@ -51,7 +54,7 @@ class Reducer:
         self._params = list(params)
         self.buckets = tuple(buckets)
         self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
-        self._flats = [_Flats(buckets)]  # one set, or two for who accumulates into p.grad
+        self._flats = [_Flats(buckets, self._params)]  # one set, or two for who accumulates into p.grad
         self._current = 0  # set of the present or last pass
         self._lock = threading.Lock()  # guards the pass: hooks run on one thread a device
         self._armed = False  # a pass is open
@@ -80,7 +83,7 @@ class Reducer:
             return self._ending
         flats = self._flats[self._current]
         same = [f._version for f in flats.flat] == self._versions
-        return same and all(p.grad is None or p.grad is v for p, v in zip(self._params, flats.views, strict=True))
+        return same and all(p.grad is None or p.grad is v for p, v in zip(self._params, flats.grads, strict=True))
 
     def reduce_again(self) -> bool:
         """Average the local gradients once more, in the quorum in hand. False: that failed, and was reported."""
@@ -109,25 +112,25 @@ class Reducer:
             if not self._armed:
                 self._arm()
             if self._local[index] is None:
-                self._take(index, param.grad)
+                self._take(index, local_grad(param))
                 self._launch_full()
             else:
-                self._take_again(index, param.grad)
+                self._take_again(index, local_grad(param))
 
     def _arm(self) -> None:
         """Open a pass. Raises (out of backward) only what is the user's mistake: no quorum was ever started."""
         share = self._manager.contribution()  # anything else than a Contribution (None, a mock): not known yet
         self._scale = share.scale if isinstance(share, Contribution) else None
-        views = self._flats[self._current].views
-        if any(p.grad is v for p, v in zip(self._params, views, strict=True)):
+        grads = self._flats[self._current].grads
+        if any(p.grad is g for p, g in zip(self._params, grads, strict=True)):
             self._current = 1 - self._current
             if self._current == len(self._flats):
-                self._flats.append(_Flats(self.buckets))
+                self._flats.append(_Flats(self.buckets, self._params))
         self._local = [None] * len(self._params)
         self._versions = None
         self._missing = [len(b.slots) for b in self.buckets]
         self._next, self._works = 0, []
-        Variable._execution_engine.queue_callback(self._end)
+        Variable._execution_engine.queue_callback(self._at_end)
         self._armed = True
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
@@ -211,6 +214,10 @@ class Reducer:
 
     # --- the end of backward ----------------------------------------------------------------------------------------
 
+    def _at_end(self) -> None:
+        """Others' callbacks may still bring gradients (FSDP's does): ours goes behind all that were queued till now."""
+        Variable._execution_engine.queue_callback(self._end)
+
     def _end(self) -> None:
         """Runs once, last, on the thread that called backward."""
         with torch.no_grad():
@@ -221,7 +228,7 @@ class Reducer:
                 for i, p in enumerate(self._params):
                     if self._local[i] is None and self._missing[self._place[i][0]]:
                         # Unused in this backward; what no_sync accumulated before still counts.
-                        self._take(i, p.grad)
+                        self._take(i, local_grad(p))
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
@@ -251,11 +258,11 @@ class Reducer:
         flats = self._flats[self._current]
         self._versions = [f._version for f in flats.flat]
         if bool((flats.flags.real > 0).all()):
-            for p, view in zip(self._params, flats.views, strict=True):
-                p.grad = view
+            for p, grad in zip(self._params, flats.grads, strict=True):
+                p.grad = grad
             return
-        for p, view, flag in zip(self._params, flats.views, flats.flags.real.tolist(), strict=True):
-            p.grad = view if flag > 0 else None
+        for p, grad, flag in zip(self._params, flats.grads, flats.flags.real.tolist(), strict=True):
+            p.grad = grad if flag > 0 else None
 
 
 class Contribution:
@@ -273,13 +280,14 @@ class Contribution:
 class _Flats:
     """One set of flat buffers with a view per parameter."""
 
-    def __init__(self, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, buckets: Sequence[Bucket], params: Sequence[torch.Tensor]) -> None:
         self.flat = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
         self.flags = self.flat[-1][buckets[-1].num_gradients :]
         slots = sorted(
             ((s, flat) for b, flat in zip(buckets, self.flat, strict=True) for s in b.slots), key=lambda x: x[0].index
         )
         self.views = [torch.as_strided(flat, s.shape, s.stride, s.offset) for s, flat in slots]
+        self.grads = [like(p, v) for p, v in zip(params, self.views, strict=True)]  # the same as ``p.grad`` has it
 
 
 def _places(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:

@@ -1,0 +1,54 @@
+"""What one rank holds of a tensor that is sharded within its group. DTensor is imported only where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchft_x.transfer.flatten import is_dtensor
+
+__all__ = ["describe", "is_dtensor", "like", "local", "local_grad"]
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory behind it: of a DTensor this rank's shard. A parameter becomes a plain tensor."""
+    with torch.no_grad():  # DTensor.to_local is the shard itself then, not a step of the graph
+        data = tensor.to_local() if is_dtensor(tensor) else tensor
+    return data.detach()
+
+
+def local_grad(p: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of what this rank holds of `p`, not copied.
+
+    Autograd may leave the gradient of a DTensor in other placements than the parameter's (partial sums under tensor
+    parallelism); then the group's ranks bring it there together. FSDP has done so already.
+    """
+    grad = p.grad
+    if grad is None or not is_dtensor(grad):
+        return grad
+    if is_dtensor(p) and grad.placements != p.placements:  # type: ignore[attr-defined]
+        grad = grad.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]
+    return local(grad)
+
+
+def like(p: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+    """`shard` as a tensor of the form of `p`: a DTensor with its placements if it is one."""
+    if not is_dtensor(p):
+        return shard
+    from torch.distributed.tensor import DTensor
+
+    q: Any = p
+    return DTensor.from_local(
+        shard, q.device_mesh, q.placements, run_check=False, shape=torch.Size(q.shape), stride=q.stride()
+    )
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """How it is cut, in words that differ if two ranks of one number hold different pieces of the same whole. Empty: it
+    is whole."""
+    if not is_dtensor(tensor):
+        return ""
+    t: Any = tensor
+    cut = ", ".join(repr(p) for p in t.placements)
+    return f"{tuple(t.shape)} cut by {cut} over {tuple(t.device_mesh.shape)}, here {tuple(local(t).shape)}"
