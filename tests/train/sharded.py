@@ -1,0 +1,303 @@
+"""Groups of several ranks as real processes: FSDP2 needs a process group per group, and torch has one default group a process.
+
+One forkserver imports torch once; each rank is a fork of it. The lighthouse lives in the test's process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import product
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer of a process imports it: once, here, for all the forks
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from tests.train.jobs import HOST
+from tests.util import scaled, wait_for
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.train.hsdp import HybridShardedDataParallel
+from torchft_x.train.manager import Manager
+from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.train.shards import local
+from torchft_x.train.sharded_state import ShardedState
+
+WIDTH = 6
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands."""
+
+    group: int
+    rank: int
+    ranks: int
+    lighthouse: str
+    port: int  # of the group's store
+    steps: Any = None  # shared counter of rank 0's committed steps
+    kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
+
+
+class Net(nn.Module):
+    """Blocks whose sizes don't divide by two (rank 1 has less, or nothing, of some), and two parts only some batches use."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, 7), nn.ReLU(), nn.Linear(7, WIDTH)) for _ in range(2))
+        self.sometimes = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+        self.never = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 1)
+        self.register_buffer("seen", torch.zeros(()))
+        if frozen:
+            self.blocks[0].requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, extra: bool = False) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        if extra:
+            x = x + self.sometimes(x)
+        return self.head(x)
+
+
+def model(seed: int, frozen: bool = False) -> Net:
+    torch.manual_seed(seed)
+    return Net(frozen)
+
+
+def batch(group: int, rank: int, step: int, micro: int = 0) -> torch.Tensor:
+    seed = ((group * 10 + rank) * 1000 + step) * 10 + micro
+    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def loss_of(net: nn.Module, x: torch.Tensor, extra: bool = False) -> torch.Tensor:
+    return (net(x, extra) - 1).square().mean()
+
+
+def shard(net: Net, mesh: Any = None, **kwargs: Any) -> Net:
+    kwargs.update({"mesh": mesh} if mesh is not None else {})
+    for block in [*net.blocks, net.sometimes]:
+        fully_shard(block, **kwargs)
+    fully_shard(net, **kwargs)
+    return net
+
+
+class Trainer:
+    """One rank: model, optimizer and Manager as a script would make them."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        net: Net | None = None,
+        seed: int = 0,
+        cut: Callable[[Net], Any] = shard,
+        bucket_cap_mb: float | None = None,
+        clip: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        self.place = place
+        self.clip = clip
+        self.net = net or model(seed)
+        cut(self.net)
+        self.adamw = torch.optim.AdamW(self.net.parameters(), lr=0.05)
+        self.state = ShardedState(self.net, self.adamw)
+        options: dict[str, Any] = {
+            "min_replica_size": 1, "timeout": scaled(20), "quorum_timeout": scaled(20), "connect_timeout": scaled(20)
+        }  # fmt: skip
+        self.manager = Manager(
+            pg=ProcessGroupGloo(20.0, host=HOST),
+            load_state_dict=self.state.load_state_dict,
+            state_dict=self.state.state_dict,
+            rank=place.rank,
+            world_size=place.ranks,
+            store_addr=HOST,
+            store_port=place.port,
+            lighthouse_addr=place.lighthouse,
+            replica_id=f"group_{place.group}",
+            hostname=HOST,
+            **{**options, **kwargs},
+        )
+        self.model = HybridShardedDataParallel(self.manager, self.net, bucket_cap_mb=bucket_cap_mb)
+        self.optimizer = OptimizerWrapper(self.manager, self.adamw)
+        self.history: dict[int, Tensors] = {}  # this rank's shards after each committed step
+        self.attempts = 0  # steps that were computed
+
+    def backward(self, step: int) -> None:
+        loss_of(self.model, batch(self.place.group, self.place.rank, step)).backward()
+
+    def step(self, backward: Callable[[int], None] | None = None) -> bool:
+        self.optimizer.zero_grad()
+        self.attempts += 1
+        (backward or self.backward)(self.manager.current_step())
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+        self.optimizer.step()
+        if self.optimizer.committed:
+            self.history[self.manager.current_step()] = self.shards()
+            if self.place.steps is not None:
+                self.place.steps.value = self.manager.current_step()
+        return bool(self.optimizer.committed)
+
+    def shards(self) -> Tensors:
+        """Parameters, and the optimizer's state as "NAME/KEY"."""
+        found = {name: local(p).clone() for name, p in self.net.named_parameters()}
+        for name, p in self.net.named_parameters():
+            found |= {f"{name}/{key}": local(v).clone() for key, v in self.adamw.state.get(p, {}).items()}
+        return found
+
+    def run_to(self, step: int, backward: Callable[[int], None] | None = None) -> Trainer:
+        while self.manager.current_step() < step:
+            self.step(backward)
+        return self
+
+    def end(self) -> dict[int, Tensors]:
+        self.manager.shutdown()
+        return self.history
+
+
+def full(by_rank: list[Tensors], like: nn.Module) -> Tensors:
+    """Whole parameters from the shards of FSDP's default placement."""
+    return {
+        name: torch.cat([shards[name] for shards in by_rank if shards[name].numel()]).view(p.shape)
+        for name, p in like.named_parameters()
+    }
+
+
+def reference(
+    groups: int | Sequence[Sequence[int]], ranks: int, steps: int = 0, *, seed: int = 0, micro: int = 1,
+    frozen: bool = False, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,
+) -> list[Tensors]:  # fmt: skip
+    """Parameters after each step of one process that sees every rank's batches. `groups`: how many, or who takes part in
+    each step."""
+    net = model(seed, frozen)
+    optim = torch.optim.AdamW(net.parameters(), lr=0.05)
+    out = []
+    for step, part in enumerate([range(groups)] * steps if isinstance(groups, int) else groups):
+        optim.zero_grad()
+        for g, r, m in product(part, range(ranks), range(micro)):
+            (loss_of(net, batch(g, r, step, m), extra(g, r, step)) / (len(part) * ranks * micro)).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optim.step()
+        out.append({name: p.detach().clone() for name, p in net.named_parameters()})
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Processes
+
+Body = Callable[[Place], Any]
+
+
+def _enter(pipe: Connection, body: Body, place: Place) -> None:
+    """A rank's process."""
+    faulthandler.dump_traceback_later(scaled(50), exit=True)
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+    try:
+        store = dist.TCPStore(HOST, place.port, None, False, timedelta(seconds=scaled(20)))
+        dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks)
+        # Not `send`: torch would pass shared memory that ends with this process.
+        pipe.send_bytes(pickle.dumps(("ok", body(place))))
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send_bytes(pickle.dumps(("failed", traceback.format_exc())))
+        raise
+    finally:
+        pipe.close()
+
+
+_context: Any = None
+
+
+def _forkserver() -> Any:
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(["tests.train.sharded"])
+    return _context
+
+
+class Group:
+    """One life of a group. `store` dies with this object."""
+
+    def __init__(self, number: int, lighthouse: str, body: Body, ranks: int, kwargs: dict[str, Any]) -> None:
+        self.store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+        self.number = number
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        self.steps = _forkserver().Value("i", 0)  # committed by any rank
+        for rank in range(ranks):
+            mine, theirs = multiprocessing.Pipe(duplex=False)
+            place = Place(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
+            process = _forkserver().Process(target=_enter, args=(theirs, body, place), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def results(self, seconds: float = 40.0) -> list[Any]:
+        """What the body returned, by rank. Raises AssertionError with the first rank's traceback that failed."""
+        deadline = time.monotonic() + scaled(seconds)
+        found = []
+        for rank, pipe in enumerate(self.pipes):
+            who = f"group {self.number} rank {rank}"
+            assert pipe.poll(max(0.0, deadline - time.monotonic())), f"{who} has no result after {seconds} s"
+            try:
+                kind, value = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                raise AssertionError(f"{who} died ({self.processes[rank].exitcode})") from None
+            assert kind == "ok", f"{who}:\n{value}"
+            found.append(value)
+        return found
+
+    def wait_step(self, step: int, seconds: float = 20.0) -> None:
+        wait_for(lambda: self.steps.value >= step, seconds, f"group {self.number} to commit step {step}")
+
+    def wait_dead(self, rank: int, seconds: float = 20.0) -> None:
+        self.processes[rank].join(scaled(seconds))
+        assert not self.processes[rank].is_alive()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+        for process in self.processes:
+            process.join(10)
+
+
+class Groups(ExitStack):
+    """Starts groups, and leaves none of their processes behind."""
+
+    def __init__(self, lighthouse: str, ranks: int = 2) -> None:
+        super().__init__()
+        self.lighthouse = lighthouse
+        self.ranks = ranks
+
+    def start(self, number: int, body: Body, **kwargs: Any) -> Group:
+        group = Group(number, self.lighthouse, body, self.ranks, kwargs)
+        self.callback(group.kill)
+        return group
+
+    def run(self, count: int, body: Body, **kwargs: Any) -> list[list[Any]]:
+        """Results by group and rank."""
+        groups = [self.start(n, body, **kwargs) for n in range(count)]
+        return [g.results() for g in groups]
+
+
+__all__ = ["Groups", "Place", "Trainer", "batch", "full", "init_device_mesh", "loss_of", "model", "reference", "shard"]

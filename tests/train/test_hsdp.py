@@ -1,0 +1,151 @@
+"""Sharded models over groups of two ranks, as real processes, against one process that sees all batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from tests.train.jobs import lighthouse
+from tests.train.sharded import Groups, Place, Tensors, Trainer, batch, full, loss_of, model, reference, shard
+
+RANKS = 2
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    with lighthouse(2) as address, Groups(address, RANKS) as made:
+        yield made
+
+
+def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bool = False) -> None:
+    """Rank r of every group has the same bits, and together they are what the reference has."""
+    net = model(0, frozen)
+    for step, expected in enumerate(want, start=1):
+        for rank in range(RANKS):
+            for name, value in found[0][rank][step].items():
+                for other in found[1:]:
+                    assert torch.equal(value, other[rank][step][name]), (step, rank, name)
+        whole = full([found[0][rank][step] for rank in range(RANKS)], net)
+        for name, value in whole.items():
+            torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{step} {name}: {m}")
+
+
+def plain(place: Place) -> Any:
+    return Trainer(place, **place.kwargs).run_to(4).end()
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 0.0001, "clip": 0.5}], ids=["", "many buckets, clipped"])
+def test_two_groups_train_like_one_process(groups: Groups, options: dict[str, Any]) -> None:
+    check(groups.run(2, plain, **options), reference(2, RANKS, 4, clip=options.get("clip", 0.0)))
+
+
+def accumulating(place: Place) -> Any:
+    t = Trainer(place)
+
+    def backward(step: int) -> None:
+        who = (place.group, place.rank, step)
+        with t.model.no_sync(scatter=place.kwargs["scatter"]):
+            loss_of(t.model, batch(*who, 0)).div(2).backward()
+        loss_of(t.model, batch(*who, 1)).div(2).backward()
+
+    return t.run_to(3, backward).end()
+
+
+@pytest.mark.parametrize("scatter", [False, True])
+def test_accumulated_gradients_are_averaged_once(groups: Groups, scatter: bool) -> None:
+    check(groups.run(2, accumulating, scatter=scatter), reference(2, RANKS, 3, micro=2))
+
+
+def extra(group: int, rank: int, step: int) -> bool:
+    """Group 0 uses the part in one step, group 1 in another, both in the third; ranks of a group do the same."""
+    return (group, step) in {(0, 1), (1, 2), (0, 3), (1, 3)}
+
+
+def frozen_and_unused(place: Place) -> Any:
+    t = Trainer(place, net=model(0, frozen=True))
+
+    def backward(step: int) -> None:
+        loss_of(t.model, batch(place.group, place.rank, step), extra(place.group, place.rank, step)).backward()
+        grads = {name: p.grad is not None for name, p in t.net.named_parameters()}
+        assert not grads["never.weight"]
+        assert not grads["blocks.0.0.weight"]
+        assert grads["sometimes.0.weight"] == (step in {1, 2, 3}), step
+
+    return t.run_to(5, backward).end()
+
+
+def test_frozen_parameters_and_those_that_only_some_groups_use(groups: Groups) -> None:
+    check(groups.run(2, frozen_and_unused), reference(2, RANKS, 5, frozen=True, extra=extra), frozen=True)
+
+
+def mixed_precision(place: Place) -> Any:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    t = Trainer(place, cut=lambda net: shard(net, mp_policy=policy))
+    history = t.run_to(3).end()
+    assert all(v.dtype == torch.float32 for v in history[3].values())
+    assert all(p.grad.dtype == torch.float32 for p in t.net.parameters() if p.grad is not None)
+    return history
+
+
+def test_mixed_precision_computes_in_bfloat16_and_averages_between_groups_in_the_parameters_own_type(
+    groups: Groups,
+) -> None:
+    found = groups.run(2, mixed_precision)
+    for rank in range(RANKS):
+        for step in (1, 2, 3):
+            for name, value in found[0][rank][step].items():
+                assert torch.equal(value, found[1][rank][step][name])
+    whole = full([found[0][rank][3] for rank in range(RANKS)], model(0))
+    want = reference(2, RANKS, 3)[-1]
+    for name in want:
+        torch.testing.assert_close(whole[name], want[name], atol=0.12, rtol=0.0)
+
+
+def used_twice(place: Place) -> Any:
+    net = model(0)
+    net.never.requires_grad_(False)  # what never comes would hold up the buckets behind it
+    t = Trainer(place, net=net, bucket_cap_mb=0.0001)
+
+    def backward(step: int) -> None:
+        loss = sum(loss_of(t.model, batch(place.group, place.rank, step, m), extra=True) for m in range(2)) / 2
+        loss.backward()
+
+    return t.run_to(3, backward).end(), t.attempts
+
+
+def test_two_forwards_and_one_backward_cost_one_step(groups: Groups) -> None:
+    """Each block gets two gradients: the first step finds out, from then on buckets are sent at the end."""
+    found = groups.run(2, used_twice)
+    want = reference(2, RANKS, 3, micro=2, extra=lambda *_: True)
+    check([[history for history, _ in g] for g in found], want)
+    assert [[n for _, n in g] for g in found] == [[4, 4], [4, 4]]
+
+
+def only_the_blocks(place: Place) -> Any:
+    """The root isn't sharded: its own parameters are whole and equal on the ranks, as its gradients are made to be."""
+
+    def cut(net: Any) -> None:
+        for block in net.blocks:
+            fully_shard(block)
+
+    t = Trainer(place, cut=cut)
+
+    def backward(step: int) -> None:
+        loss_of(t.model, batch(place.group, 0, step)).backward()
+
+    return t.run_to(3, backward).end()
+
+
+def test_a_root_that_is_not_sharded(groups: Groups) -> None:
+    found = groups.run(2, only_the_blocks)
+    for step in (1, 2, 3):
+        for rank in range(RANKS):
+            for name, value in found[0][rank][step].items():
+                assert torch.equal(value, found[1][rank][step][name])
+        for name, value in found[0][0][step].items():
+            if not name.startswith("blocks"):
+                assert torch.equal(value, found[0][1][step][name])

@@ -1,0 +1,122 @@
+"""Groups of two ranks that come late, die and return: survivors reduce again, newcomers copy shards rank by rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.jobs import lighthouse
+from tests.train.sharded import Group, Groups, Place, Tensors, Trainer, batch, full, loss_of, model, reference
+from tests.util import scaled
+
+RANKS = 2
+DIES_AT = 3  # step in whose backward the victim dies
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    with lighthouse(1) as address, Groups(address, RANKS) as made:
+        yield made
+
+
+class Life:
+    """What a rank tells of its life."""
+
+    def __init__(self, history: dict[int, Tensors], participants: dict[int, int], attempts: int) -> None:
+        self.history = history
+        self.participants = participants  # by committed step
+        self.attempts = attempts
+
+
+def train(t: Trainer, together: int, alone: int = 0) -> Life:
+    """Until so many steps in a row have had two groups, after at least `alone` with one. All groups stop at one step."""
+    participants: dict[int, int] = {}
+    alone_for, row = 0, 0
+    while row < together or alone_for < alone:
+        if t.step():
+            n = participants[t.manager.current_step()] = t.manager.num_participants()
+            alone_for += n == 1
+            row = row + 1 if n == 2 else 0
+    return Life(t.end(), participants, t.attempts)
+
+
+def state_moves_in_forward(t: Trainer) -> None:
+    """The forward stops where FSDP has gathered the root and a block, until the quorum's snapshot and fetch are done."""
+
+    def wait(*_: Any) -> None:
+        round = t.manager._course.need_round()
+        assert round.done.wait(scaled(20))
+
+    t.net.blocks[1][2].register_forward_pre_hook(wait)
+
+
+def late_or_first(place: Place) -> Any:
+    t = Trainer(place, seed=place.group, use_async_quorum=place.kwargs["asynchronous"])
+    if place.kwargs["asynchronous"]:
+        state_moves_in_forward(t)
+    return train(t, together=3, alone=0 if place.group else 2)
+
+
+def same_where_shared(lives: list[list[Life]]) -> int:
+    """Every rank's shards, and its optimizer's state, are bit-equal in all lives at the steps they share; how many."""
+    shared = 0
+    for rank in range(RANKS):
+        mine = [life[rank].history for life in lives]
+        for a, b in zip(mine, mine[1:], strict=False):
+            for step in a.keys() & b.keys():
+                shared += 1
+                assert a[step].keys() == b[step].keys()
+                for name in a[step]:
+                    assert torch.equal(a[step][name], b[step][name]), (step, rank, name)
+    return shared // RANKS
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["while the source's forward runs", "before the forward"])
+def test_a_late_group_copies_each_rank_s_shards(groups: Groups, asynchronous: bool) -> None:
+    first = groups.start(0, late_or_first, asynchronous=asynchronous)
+    first.wait_step(2)
+    late = groups.start(1, late_or_first, asynchronous=asynchronous)
+    lives = [first.results(), late.results()]
+    assert same_where_shared(lives) >= 3
+    assert min(lives[1][0].history) > 2  # it began where the first one stood
+
+
+def dying(place: Place) -> Any:
+    t = Trainer(place, seed=place.kwargs.get("seed", 0), bucket_cap_mb=0.0001, clip=0.5)
+    if place.kwargs.get("dies") == place.rank:
+
+        def die(*_: Any) -> None:
+            if t.manager.current_step() == DIES_AT:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        t.net.blocks[0].register_full_backward_pre_hook(die)  # the head's gradients are on their way
+    return train(t, together=3, alone=place.kwargs.get("alone", 0))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_in_backward_costs_the_others_no_step(groups: Groups, rank: int) -> None:
+    survivor = groups.start(0, dying, alone=1)
+    victim = groups.start(1, dying, dies=rank)
+    victim.wait_dead(rank)
+    victim.kill()  # as a supervisor does when one of a group's ranks is gone
+    back = groups.start(1, dying, seed=5)
+    lives = [survivor.results(), back.results()]
+    assert same_where_shared(lives) >= 3
+    for life in lives[0]:
+        assert life.participants[DIES_AT + 1] == 1  # reduced again alone
+        assert life.attempts == len(life.history)  # and no forward was thrown away
+    took_part = [[0, 1] if n == 2 else [0] for n in lives[0][0].participants.values()]
+    want = reference(took_part, RANKS, clip=0.5)
+    net = model(0)
+    for step, expected in enumerate(want, start=1):
+        whole = full([life.history[step] for life in lives[0]], net)
+        for name, value in whole.items():
+            torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{step} {name}: {m}")
+
+
+_ = (Group, batch, loss_of)
