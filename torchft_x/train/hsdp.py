@@ -95,16 +95,41 @@ def reshard(module: nn.Module) -> None:
 
 def _sharded_params(module: nn.Module) -> list[nn.Parameter]:
     """All that get gradients. Raises `ConfigError` where this is not what the class is for."""
-    params = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    for name, p in params:
-        if p.is_meta:
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.is_meta:
             raise ConfigError(
                 f"parameter {name} is on the meta device: materialise the sharded model (to_empty, then initialise it) "
                 "before HybridShardedDataParallel wraps it."
             )
-    if not any(is_dtensor(p) for _, p in params):
+    params = [p for p in _in_units(module) if p.requires_grad]
+    if not any(is_dtensor(p) for p in params):
         raise ConfigError(
             "no parameter that needs a gradient is sharded: call fully_shard on the model first, or use "
             "DistributedDataParallel for whole copies."
         )
-    return [p for _, p in params]
+    return params
+
+
+def _in_units(module: nn.Module) -> list[nn.Parameter]:
+    """Its parameters, those of one FSDP module together, before those of the modules within it.
+
+    That is about the order in which gradients come, backwards: what belongs to the root comes last of all, be it the head
+    or the embedding. In the order of ``parameters()`` the head would hold up every bucket until the end of backward.
+    """
+    found: dict[nn.Parameter, None] = {}  # in order, each once
+
+    def walk(m: nn.Module, *, within: bool) -> None:
+        """`within`: the module's own parameters came with those of the FSDP module around it."""
+        unit = _unit_of(m) if isinstance(m, FSDPModule) else [] if within else [m]
+        for part in unit:
+            found.update(dict.fromkeys(part.parameters(recurse=False)))
+        for child in m.children():
+            walk(child, within=within or isinstance(m, FSDPModule))
+
+    walk(module, within=False)
+    return list(found)
+
+
+def _unit_of(m: nn.Module) -> list[nn.Module]:
+    """The module, and all within it that are in no other FSDP module."""
+    return [m, *(part for child in m.children() if not isinstance(child, FSDPModule) for part in _unit_of(child))]

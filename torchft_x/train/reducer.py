@@ -56,7 +56,6 @@ class Reducer:
         self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
         self._flats = [_Flats(buckets, self._params)]  # one set, or two for who accumulates into p.grad
         self._current = 0  # set of the present or last pass
-        self._early = True  # buckets are sent as soon as they are full; the order is the same either way
         self._lock = threading.Lock()  # guards the pass: hooks run on one thread a device
         self._armed = False  # a pass is open
         self._local: list[torch.Tensor | None] = [None] * len(params)  # retained local gradients, by parameter
@@ -159,16 +158,12 @@ class Reducer:
             torch.mul(grad, self._scale, out=view)
 
     def _take_again(self, index: int, grad: torch.Tensor | None) -> None:
-        """A second gradient in one backward (FSDP: its module ran twice; a shared parameter under reentrant
-        checkpointing): the sum counts."""
+        """A second gradient in one backward (a shared parameter under reentrant checkpointing): the sum counts."""
         bucket, _ = self._place[index]
         if bucket < self._next:
-            self._early = False
             self._manager.report_error(
                 StepError(
-                    f"parameter {index} got another gradient after its bucket was sent (a module that is run twice, or "
-                    "checkpoint(use_reentrant=True)); this step is done again, and from now on gradients are sent at the "
-                    "end of backward, which is slower."
+                    f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
                 )
             )
             return
@@ -176,7 +171,7 @@ class Reducer:
         self._take(index, grad)
 
     def _launch_full(self) -> None:
-        while self._early and self._next < len(self.buckets) and self._missing[self._next] == 0:
+        while self._next < len(self.buckets) and self._missing[self._next] == 0:
             if self._scale is None and not isinstance(self._manager.contribution(), Contribution):
                 return  # the quorum isn't there yet; backward goes on, `_end` waits for it
             self._launch()
