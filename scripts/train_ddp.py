@@ -49,8 +49,9 @@ SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
 # Arguments
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
+    """`parser`: one that has arguments already, for a script with more of them (train_hsdp.py)."""
+    p = parser or argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--steps", type=int, default=200, help="committed steps to train")
     p.add_argument("--data", help="file, directory, glob or any fsspec URL (default: Python's own standard library)")
     p.add_argument("--data-mb", type=float, default=8.0, help="read at most this many megabytes of text")
