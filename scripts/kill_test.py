@@ -43,7 +43,9 @@ MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 class Job:
     """One run of the real command. Use as a context manager: nothing of it is left behind."""
 
-    def __init__(self, folder: Path, groups: int, script_args: list[str], *, keep: bool) -> None:
+    def __init__(
+        self, folder: Path, groups: int, script_args: list[str], *, keep: bool, component: str = "ddp", workers: int = 1
+    ) -> None:
         self.run_dir = folder / "run"
         self.dumps = folder / "dumps"
         self.output = folder / "output.log"
@@ -53,9 +55,9 @@ class Job:
         torchx = shutil.which("torchx", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         if torchx is None:
             raise SystemExit("kill_test.py: there is no torchx command; activate the environment of ./scripts/test.")
-        command = [torchx, "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]
-        command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--script", "scripts/train_ddp.py", "--"]
-        command += ["--dump-params", str(self.dumps), *script_args]
+        command = [torchx, "run", "-s", "local_cwd", f"./components.py:{component}", "--replicas", str(groups)]
+        command += ["--workers_per_replica", str(workers), "--max_restarts", "1000", "--run_dir", str(self.run_dir)]
+        command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps), *script_args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
@@ -90,11 +92,16 @@ class Job:
         return False
 
 
-def kill_one(job: Job, rng: random.Random) -> tuple[str, float]:
-    """SIGKILL a random worker; its group and the unix time. Raises ProcessLookupError if it has just ended."""
-    worker = rng.choice(workers(job.events))
+def kill_one(job: Job, rng: random.Random, what: str) -> tuple[str, float]:
+    """SIGKILL a random group's `what`; its group and the unix time. Raises ProcessLookupError if it has just ended."""
+    alive = workers(job.events)
+    if what == "mixed":
+        what = rng.choice(("rank0", "other", "group"))
+    worker = rng.choice([w for w in alive if what in ("worker", "group") or (w.rank == 0) == (what == "rank0")])
     t = time.time()
-    os.kill(worker.pid, signal.SIGKILL)
+    for w in alive if what == "group" else [worker]:
+        if w.group == worker.group:
+            os.kill(w.pid, signal.SIGKILL)
     return worker.group, t
 
 
@@ -119,7 +126,7 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[tuple[str, float]], bo
         if n < args.kills:
             job.watch(lambda _: False, rng.uniform(0.3, 2.0))
             try:
-                kills.append(kill_one(job, rng))
+                kills.append(kill_one(job, rng, args.what))
             except ProcessLookupError:  # the job ends: the next turn says so
                 continue
             print(f"kill {n + 1}: group {kills[-1][0]} at step {commits(job.events)[-1].get('step')}", flush=True)
@@ -179,6 +186,14 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
+    p.add_argument("--component", choices=("ddp", "hsdp"), default="ddp", help="and its script, train_COMPONENT.py")
+    p.add_argument("--workers", type=int, default=1, help="processes of a group")
+    p.add_argument(
+        "--what",
+        choices=("worker", "rank0", "other", "group", "mixed"),
+        default="worker",
+        help="what is killed of a group: any worker, rank 0, another one, all, or one of these three by chance",
+    )
     p.add_argument("--steps-per-kill", type=int, default=150, help="the job runs 100 + kills times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
@@ -188,13 +203,17 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.groups < 2 or args.kills < 0:
         p.error("--groups must be at least 2 (somebody has to survive), --kills at least 0")
+    if args.workers < (2 if args.what in ("other", "mixed") else 1):
+        p.error(f"--what {args.what} needs groups of --workers 2 or more")
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
     folder.mkdir(parents=True)
     steps = 100 + args.kills * args.steps_per_kill
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
-    with Job(folder, args.groups, script_args, keep=args.keep) as job:
+    with Job(
+        folder, args.groups, script_args, keep=args.keep, component=args.component, workers=args.workers
+    ) as job:
         kills, complete = run(job, args)
         if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much

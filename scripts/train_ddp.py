@@ -287,8 +287,9 @@ class Voice:
                 if spoke or self.speaks:
                     print(line, flush=True)
 
-    def log(self, step: int, loss: torch.Tensor, groups: int) -> None:
-        self.tokens += groups * self.args.batch_size * self.args.seq_len
+    def log(self, step: int, loss: torch.Tensor, groups: int, batches: int = 1) -> None:
+        """`batches`: of one group in each step."""
+        self.tokens += groups * batches * self.args.batch_size * self.args.seq_len
         if step % self.args.log_every and step != self.args.steps:
             return
         rate = self.tokens / (time.monotonic() - self.since)

@@ -172,10 +172,10 @@ def train(args: argparse.Namespace) -> bool:
     while manager.current_step() < args.steps and not told_all(leaving):
         began = time.monotonic()
         optimizer.zero_grad()  # asks who takes part in this step
-        participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
+        participant = manager.participating_rank()  # None: a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
         drawn += 1
-        loss = hsdp(*get_batch(data, args, step, participant * streams + stream))
+        loss = hsdp(*get_batch(data, args, step, (participant or 0) * streams + stream))
         loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
@@ -192,7 +192,7 @@ def train(args: argparse.Namespace) -> bool:
                 participant=participant, participants=groups, loss=loss.item(),
             )  # fmt: skip
         healed = False
-        voice.log(step, loss, groups * streams)
+        voice.log(step, loss, groups, streams)
 
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)

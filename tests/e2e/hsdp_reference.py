@@ -1,0 +1,113 @@
+"""An independent reference for train_hsdp.py: one process, a whole model, plain torch, every rank's batches.
+
+    python -m tests.e2e.hsdp_reference DUMPS ARG...        (ARG... as train_hsdp.py was given them)
+
+It reads who took part in each step from the dumps' headers, computes the same steps, and compares each loss that was
+written and, where all ranks of a group have written one step, their shards put together.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import train_ddp  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Dump:
+    group: str
+    rank: int
+    step: int  # after the commit
+    participant: int | None  # place of the group when it computed its gradients; None: they did not count
+    participants: int
+    loss: float
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Result:
+    steps: int
+    losses: int  # that were compared
+    loss_error: float  # the largest difference
+    wholes: int  # whole models that were put together and compared
+    value_error: float
+
+
+def read(folder: Path) -> dict[int, list[Dump]]:
+    by_step: dict[int, list[Dump]] = defaultdict(list)
+    for path in sorted(folder.glob("*.bin")):
+        line, _, body = path.read_bytes().partition(b"\n")
+        h = json.loads(line)
+        by_step[h["step"]].append(
+            Dump(h["group"], h["rank"], h["step"], h["participant"], h["participants"], h["loss"], body)
+        )
+    return by_step
+
+
+def streams_of(dumps: list[Dump]) -> list[int]:
+    """The places of the groups whose gradients made this step. One that died before it could write is among them."""
+    known = sorted({d.participant for d in dumps if d.participant is not None})
+    n = dumps[0].participants
+    if len(known) == n:
+        return known
+    assert n > len(known), f"step {dumps[0].step}: {known} took part, but the divisor was {n}"
+    return list(range(n))
+
+
+def compare(folder: Path, argv: list[str], ranks: int = 2) -> Result:
+    args = train_ddp.parse_args(argv)
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    data = train_ddp.load_bytes(args.data, int(args.data_mb * 1e6))
+    model = train_ddp.Transformer(args)
+    adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    by_step = read(folder)
+    losses, wholes, loss_error, value_error = 0, 0, 0.0, 0.0
+    for step in range(max(by_step)):
+        for g in adamw.param_groups:
+            g["lr"] = train_ddp.learning_rate(args, step)
+        adamw.zero_grad()
+        dumps = by_step[step + 1]
+        streams = streams_of(dumps)
+        computed: dict[int, float] = {}
+        for stream in (p * ranks + r for p in streams for r in range(ranks)):
+            loss = model(*train_ddp.get_batch(data, args, step, stream))
+            (loss / (len(streams) * ranks)).backward()
+            computed[stream] = loss.item()
+        adamw.step()
+        for d in dumps:
+            if d.participant is not None:
+                losses += 1
+                loss_error = max(loss_error, abs(d.loss - computed[d.participant * ranks + d.rank]))
+        for group in {d.group for d in dumps}:
+            parts = {d.rank: d for d in dumps if d.group == group}
+            if len(parts) == ranks:
+                wholes += 1
+                value_error = max(value_error, difference(model, [parts[r].body for r in range(ranks)]))
+    return Result(max(by_step), losses, loss_error, wholes, value_error)
+
+
+def difference(model: torch.nn.Module, bodies: list[bytes]) -> float:
+    """The largest difference between the model and what the ranks hold: rows of each parameter, cut as torch.chunk does."""
+    at = [0] * len(bodies)
+    worst = 0.0
+    for p in model.parameters():
+        for r, rows in enumerate(p.detach().chunk(len(bodies))):
+            n = rows.numel() * 4
+            held = torch.frombuffer(bytearray(bodies[r][at[r] : at[r] + n]), dtype=torch.float32).view(rows.shape)
+            at[r] += n
+            worst = max(worst, (held - rows).abs().max().item())
+    assert at == [len(b) for b in bodies]
+    return worst
+
+
+if __name__ == "__main__":
+    print(compare(Path(sys.argv[1]), sys.argv[2:]))
