@@ -97,7 +97,7 @@ def ddp(
 
 def hsdp(
     *script_args: str,
-    script: str = "scripts/train_ddp.py",
+    script: str = "scripts/train_hsdp.py",
     replicas: int = 2,
     workers_per_replica: int = 1,
     nodes_per_replica: int = 1,
@@ -119,7 +119,7 @@ def hsdp(
 ) -> specs.AppDef:
     """Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.
 
-    The script does the sharding. The default one doesn't (it is the example for ddp): it is there to try the launch.
+    The script does the sharding, as the default one shows (with workers_per_replica 2 or more).
 
     Args:
         script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2

@@ -44,10 +44,10 @@ class Component:
     """Whether it runs a script and takes its arguments."""
 
 
-def training(name: str, *more: Parameter) -> tuple[Parameter, ...]:
+def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") -> tuple[Parameter, ...]:
     """Of the components that train, `more` being a component's own."""
     return (
-        Parameter("script", "str", '"scripts/train_ddp.py"', "Python file that each worker runs"),
+        Parameter("script", "str", f'"{script}"', "Python file that each worker runs"),
         Parameter("replicas", "int", "2", "number of replica groups; each holds a whole copy of the model"),
         Parameter("workers_per_replica", "int", "1", "processes of one group, on all its nodes together"),
         Parameter("nodes_per_replica", "int", "1", "nodes (hosts, pods) of one group"),
@@ -124,9 +124,9 @@ COMPONENTS = (
     Component(
         "hsdp",
         "Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.",
-        "The script does the sharding. The default one doesn't (it is the example for ddp): it is there to try the launch.",
+        "The script does the sharding, as the default one shows (with workers_per_replica 2 or more).",
         "ft_app",
-        training("hsdp"),
+        training("hsdp", script="scripts/train_hsdp.py"),
     ),
     Component(
         "diloco",
@@ -237,7 +237,7 @@ def table(parameters: tuple[Parameter, ...]) -> str:
 
 def documentation(text: str) -> str:
     """docs/components.md with its tables made anew."""
-    tables = {"training": table(training("NAME")), "diloco": table(SYNC), "lighthouse": table(LIGHTHOUSE)}
+    tables = {"training": table(training("NAME", script="see above")), "diloco": table(SYNC), "lighthouse": table(LIGHTHOUSE)}
     for name, rows in tables.items():
         begin, end = f"<!-- {name}: made by scripts/make_components.py -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = text.partition(begin)

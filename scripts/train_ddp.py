@@ -275,6 +275,7 @@ class Voice:
         self.happened: queue.SimpleQueue[dict] = queue.SimpleQueue()
         observe.subscribe(self.happened.put)
         self.tokens, self.since = 0, time.monotonic()  # of the whole job, since the last log line
+        self.participants = 0  # of the last commit; after a failure the Manager's number is that of the next step
 
     @property
     def speaks(self) -> bool:
@@ -283,7 +284,10 @@ class Voice:
     def catch_up(self) -> None:
         while not self.happened.empty():
             spoke = self.speaks  # who hands over to a group that is back still tells that it is
-            for line in self.story.tell(self.happened.get()):
+            event = self.happened.get()
+            if event["event"] == "commit":
+                self.participants = event["participants"]
+            for line in self.story.tell(event):
                 if spoke or self.speaks:
                     print(line, flush=True)
 

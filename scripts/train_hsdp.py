@@ -185,14 +185,13 @@ def train(args: argparse.Namespace) -> bool:
             continue
         step = manager.current_step()
         set_lr(step)
-        groups = manager.num_participants()
         if dumper:
             dumper.write(
                 step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn,
-                participant=participant, participants=groups, loss=loss.item(),
+                participant=participant, participants=voice.participants, loss=loss.item(),
             )  # fmt: skip
         healed = False
-        voice.log(step, loss, groups, streams)
+        voice.log(step, loss, voice.participants, streams)
 
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)

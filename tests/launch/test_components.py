@@ -120,10 +120,11 @@ def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_default_script_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in TRAINING:
         hsdp = component(name, monkeypatch, tmp_path)
-        with pytest.raises(SystemExit, match=r"default script scripts/train_ddp.py, .* clone .*; name yours with --sc"):
+        script = f"scripts/train_{'hsdp' if name == 'hsdp' else 'ddp'}.py"
+        with pytest.raises(SystemExit, match=rf"default script {script}, .* clone .*; name yours with --sc"):
             hsdp()
         monkeypatch.chdir(ROOT)
-        assert "scripts/train_ddp.py" in hsdp().roles[1].args
+        assert script in hsdp().roles[1].args
 
 
 @pytest.mark.parametrize("line", BOTH)

@@ -116,7 +116,7 @@ def test_without_the_clone_there_is_no_default_script(place: Place) -> None:
     done = place.run("-c", TORCHX, "run", "-s", "local_cwd", "ft.hsdp")
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
-    assert re.fullmatch(r"torchft_x: The default script scripts/train_ddp\.py, .*; name yours with --script\.", last)
+    assert re.fullmatch(r"torchft_x: The default script scripts/train_hsdp\.py, .*; name yours with --script\.", last)
     assert "Traceback" not in done.stderr
 
 

@@ -11,14 +11,14 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.net import check_resolvable, parse_address
 
-DEFAULT_SCRIPT = "scripts/train_ddp.py"
-"""What the components run if nothing is named; it is there in a clone only."""
+DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py")
+"""What the components run if nothing is named; they are there in a clone only."""
 
 
 def check_script(script: str, whose: str = "") -> None:
     """There must be such a file, seen from the current directory, and Python must understand it."""
     if not Path(script).is_file():
-        default = not whose and script == DEFAULT_SCRIPT
+        default = not whose and script in DEFAULT_SCRIPTS
         what = f"The default script {script}, which comes with a clone of torchft_x," if default else ""
         what = what or f"The script {whose}{script}"
         todo = "correct its command" if whose else "name yours with --script"
@@ -35,12 +35,12 @@ def check_script(script: str, whose: str = "") -> None:
 
 def check_arguments(script: str, arguments: Sequence[str]) -> None:
     """The default script takes flags only: another first word means that the script wasn't named with --script."""
-    if script != DEFAULT_SCRIPT or not arguments or arguments[0].startswith("-"):
+    if script not in DEFAULT_SCRIPTS or not arguments or arguments[0].startswith("-"):
         return
     first = arguments[0]
     todo = f"write --script {first}" if first.endswith(".py") else "name your script with --script"
     raise ConfigError(
-        f"{first!r} would be an argument of the default script {DEFAULT_SCRIPT}, which takes none like it, and so would "
+        f"{first!r} would be an argument of the default script {script}, which takes none like it, and so would "
         f"everything after it; {todo}, then options of the component, then -- and the script's arguments."
     )
 
