@@ -32,7 +32,7 @@ from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.train.hsdp import HybridShardedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.train.shards import local
+from torchft_x.train.shards import is_dtensor, local
 from torchft_x.train.sharded_state import ShardedState
 
 WIDTH = 6
@@ -55,9 +55,11 @@ class Place:
 class Net(nn.Module):
     """Blocks whose sizes don't divide by two (rank 1 has less, or nothing, of some), and two parts only some batches use."""
 
-    def __init__(self, frozen: bool = False) -> None:
+    def __init__(self, frozen: bool = False, inner: int = 7) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, 7), nn.ReLU(), nn.Linear(7, WIDTH)) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, inner), nn.ReLU(), nn.Linear(inner, WIDTH)) for _ in range(2)
+        )
         self.sometimes = nn.Sequential(nn.Linear(WIDTH, WIDTH))
         self.never = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, 1)
@@ -73,9 +75,9 @@ class Net(nn.Module):
         return self.head(x)
 
 
-def model(seed: int, frozen: bool = False) -> Net:
+def model(seed: int, frozen: bool = False, inner: int = 7) -> Net:
     torch.manual_seed(seed)
-    return Net(frozen)
+    return Net(frozen, inner)
 
 
 def batch(group: int, rank: int, step: int, micro: int = 0) -> torch.Tensor:
@@ -152,6 +154,11 @@ class Trainer:
                 self.place.steps.value = self.manager.current_step()
         return bool(self.optimizer.committed)
 
+    def whole(self) -> Tensors:
+        """Parameters put together by the ranks of the group, which all call this."""
+        with torch.no_grad():
+            return {n: (p.full_tensor() if is_dtensor(p) else p).clone() for n, p in self.net.named_parameters()}
+
     def shards(self) -> Tensors:
         """Parameters, and the optimizer's state as "NAME/KEY"."""
         found = {name: local(p).clone() for name, p in self.net.named_parameters()}
@@ -179,11 +186,11 @@ def full(by_rank: list[Tensors], like: nn.Module) -> Tensors:
 
 def reference(
     groups: int | Sequence[Sequence[int]], ranks: int, steps: int = 0, *, seed: int = 0, micro: int = 1,
-    frozen: bool = False, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,
+    frozen: bool = False, inner: int = 7, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,
 ) -> list[Tensors]:  # fmt: skip
     """Parameters after each step of one process that sees every rank's batches. `groups`: how many, or who takes part in
     each step."""
-    net = model(seed, frozen)
+    net = model(seed, frozen, inner)
     optim = torch.optim.AdamW(net.parameters(), lr=0.05)
     out = []
     for step, part in enumerate([range(groups)] * steps if isinstance(groups, int) else groups):

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.train.jobs import lighthouse
-from tests.train.sharded import Groups, Place, Tensors, Trainer, batch, full, loss_of, model, reference, shard
+from tests.train.sharded import Groups, Net, Place, Tensors, Trainer, batch, full, loss_of, model, reference, shard
 
 RANKS = 2
 
@@ -145,6 +147,51 @@ def test_a_root_that_is_not_sharded(groups: Groups) -> None:
         for name, value in found[0][0][step].items():
             if not name.startswith("blocks"):
                 assert torch.equal(value, found[0][1][step][name])
+
+
+def tensor_parallel(net: Net, mesh: Any) -> None:
+    for block in net.blocks:
+        parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def with_tensor_parallel(place: Place) -> Any:
+    """Ranks are (data, tensor): those of one data rank see one batch."""
+    mesh = init_device_mesh("cpu", (place.ranks // 2, 2), mesh_dim_names=("data", "tensor"))
+
+    def cut(net: Net) -> None:
+        tensor_parallel(net, mesh["tensor"])
+        if place.kwargs["fsdp"]:
+            shard(net, mesh["data"])
+
+    t = Trainer(place, net=model(0, inner=8), cut=cut)
+    wholes = []
+
+    def backward(step: int) -> None:
+        loss_of(t.model, batch(place.group, place.rank // 2, step)).backward()
+
+    for _ in range(3):
+        assert t.step(backward)
+        wholes.append(t.whole())
+    return t.end(), wholes
+
+
+def check_wholes(found: list[list[Any]], want: list[Tensors]) -> None:
+    for rank, (history, wholes) in enumerate(found[0]):
+        for step, expected in enumerate(want, start=1):
+            for name, value in history[step].items():
+                assert torch.equal(value, found[1][rank][0][step][name]), (step, rank, name)
+            for name, value in wholes[step - 1].items():
+                torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{name}: {m}")
+
+
+def test_tensor_parallelism_alone(groups: Groups) -> None:
+    check_wholes(groups.run(2, with_tensor_parallel, fsdp=False), reference(2, 1, 3, inner=8))
+
+
+@pytest.mark.slow
+def test_tensor_parallelism_and_fsdp_on_a_mesh_of_two_dimensions(groups: Groups) -> None:
+    groups.ranks = 4
+    check_wholes(groups.run(2, with_tensor_parallel, fsdp=True), reference(2, 2, 3, inner=8))
 
 
 def order(place: Place) -> Any:
