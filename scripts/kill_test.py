@@ -211,9 +211,7 @@ def main(argv: list[str] | None = None) -> int:
     steps = 100 + args.kills * args.steps_per_kill
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
-    with Job(
-        folder, args.groups, script_args, keep=args.keep, component=args.component, workers=args.workers
-    ) as job:
+    with Job(folder, args.groups, script_args, keep=args.keep, component=args.component, workers=args.workers) as job:
         kills, complete = run(job, args)
         if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much

@@ -237,7 +237,11 @@ def table(parameters: tuple[Parameter, ...]) -> str:
 
 def documentation(text: str) -> str:
     """docs/components.md with its tables made anew."""
-    tables = {"training": table(training("NAME", script="see above")), "diloco": table(SYNC), "lighthouse": table(LIGHTHOUSE)}
+    tables = {
+        "training": table(training("NAME", script="see above")),
+        "diloco": table(SYNC),
+        "lighthouse": table(LIGHTHOUSE),
+    }
     for name, rows in tables.items():
         begin, end = f"<!-- {name}: made by scripts/make_components.py -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = text.partition(begin)

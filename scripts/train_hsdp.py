@@ -15,11 +15,21 @@ sharded model changes. Read it from top to bottom. docs/hsdp.md says how to do t
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
+import warnings
 from datetime import timedelta
 
-from train_ddp import (  # beside this file
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch says so on machines without NumPy
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
     Dumper,
     Leaving,
@@ -29,17 +39,9 @@ from train_ddp import (  # beside this file
     learning_rate,
     load_bytes,
     parse_args,
-    signal,
 )
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-from torchft_x import (
+from torchft_x import (  # noqa: E402
     HybridShardedDataParallel,
     Manager,
     Optimizer,
@@ -99,7 +101,9 @@ def make_mesh(args: argparse.Namespace) -> DeviceMesh:
             f"a group has {ranks} ranks, which can't be divided by --data_parallel_shard_degree {shard} times "
             f"--tensor_parallel_degree {tensor}; start it with another --workers_per_replica."
         )
-    return init_device_mesh("cpu", (ranks // (shard * tensor), shard, tensor), mesh_dim_names=("copy", "shard", "tensor"))
+    return init_device_mesh(
+        "cpu", (ranks // (shard * tensor), shard, tensor), mesh_dim_names=("copy", "shard", "tensor")
+    )
 
 
 def shard_model(model: Transformer, mesh: DeviceMesh) -> None:

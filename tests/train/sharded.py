@@ -32,8 +32,8 @@ from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.train.hsdp import HybridShardedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.train.shards import is_dtensor, local
 from torchft_x.train.sharded_state import ShardedState
+from torchft_x.train.shards import is_dtensor, local
 
 WIDTH = 6
 Tensors = dict[str, torch.Tensor]
@@ -184,6 +184,12 @@ def full(by_rank: list[Tensors], like: nn.Module) -> Tensors:
     }
 
 
+def assert_near(found: Tensors, want: Tensors, where: object) -> None:
+    for name, value in found.items():
+        worst = (value - want[name]).abs().max().item()
+        assert torch.allclose(value, want[name], atol=2e-5, rtol=1e-4), f"{where}: {name} is off by {worst}"
+
+
 def reference(
     groups: int | Sequence[Sequence[int]], ranks: int, steps: int = 0, *, seed: int = 0, micro: int = 1,
     frozen: bool = False, inner: int = 7, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,
@@ -218,7 +224,9 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
     try:
         store = dist.TCPStore(HOST, place.port, None, False, timedelta(seconds=scaled(20)))
-        dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks)
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks
+        )
         # Not `send`: torch would pass shared memory that ends with this process.
         pipe.send_bytes(pickle.dumps(("ok", body(place))))
         dist.destroy_process_group()
@@ -307,4 +315,16 @@ class Groups(ExitStack):
         return [g.results() for g in groups]
 
 
-__all__ = ["Groups", "Place", "Trainer", "batch", "full", "init_device_mesh", "loss_of", "model", "reference", "shard"]
+__all__ = [
+    "Groups",
+    "Place",
+    "Trainer",
+    "assert_near",
+    "batch",
+    "full",
+    "init_device_mesh",
+    "loss_of",
+    "model",
+    "reference",
+    "shard",
+]

@@ -12,7 +12,20 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.train.jobs import lighthouse
-from tests.train.sharded import Groups, Net, Place, Tensors, Trainer, batch, full, loss_of, model, reference, shard
+from tests.train.sharded import (
+    Groups,
+    Net,
+    Place,
+    Tensors,
+    Trainer,
+    assert_near,
+    batch,
+    full,
+    loss_of,
+    model,
+    reference,
+    shard,
+)
 
 RANKS = 2
 
@@ -31,9 +44,7 @@ def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bo
             for name, value in found[0][rank][step].items():
                 for other in found[1:]:
                     assert torch.equal(value, other[rank][step][name]), (step, rank, name)
-        whole = full([found[0][rank][step] for rank in range(RANKS)], net)
-        for name, value in whole.items():
-            torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{step} {name}: {m}")
+        assert_near(full([found[0][rank][step] for rank in range(RANKS)], net), expected, step)
 
 
 def plain(place: Place) -> Any:
@@ -180,8 +191,7 @@ def check_wholes(found: list[list[Any]], want: list[Tensors]) -> None:
         for step, expected in enumerate(want, start=1):
             for name, value in history[step].items():
                 assert torch.equal(value, found[1][rank][0][step][name]), (step, rank, name)
-            for name, value in wholes[step - 1].items():
-                torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{name}: {m}")
+            assert_near(wholes[step - 1], expected, step)
 
 
 def test_tensor_parallelism_alone(groups: Groups) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
 from tests.train.jobs import lighthouse
-from tests.train.sharded import Group, Groups, Place, Tensors, Trainer, batch, full, loss_of, model, reference
+from tests.train.sharded import Groups, Place, Tensors, Trainer, assert_near, full, model, reference
 from tests.util import scaled
 
 RANKS = 2
@@ -67,7 +68,7 @@ def same_where_shared(lives: list[list[Life]]) -> int:
     shared = 0
     for rank in range(RANKS):
         mine = [life[rank].history for life in lives]
-        for a, b in zip(mine, mine[1:], strict=False):
+        for a, b in pairwise(mine):
             for step in a.keys() & b.keys():
                 shared += 1
                 assert a[step].keys() == b[step].keys()
@@ -114,9 +115,4 @@ def test_a_rank_that_dies_in_backward_costs_the_others_no_step(groups: Groups, r
     want = reference(took_part, RANKS, clip=0.5)
     net = model(0)
     for step, expected in enumerate(want, start=1):
-        whole = full([life.history[step] for life in lives[0]], net)
-        for name, value in whole.items():
-            torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=lambda m: f"{step} {name}: {m}")
-
-
-_ = (Group, batch, loss_of)
+        assert_near(full([life.history[step] for life in lives[0]], net), expected, step)

@@ -27,8 +27,8 @@ def local_grad(p: torch.Tensor) -> torch.Tensor | None:
     grad = p.grad
     if grad is None or not is_dtensor(grad):
         return grad
-    if is_dtensor(p) and grad.placements != p.placements:  # type: ignore[attr-defined]
-        grad = grad.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]
+    if is_dtensor(p) and grad.placements != p.placements:
+        grad = grad.redistribute(p.device_mesh, p.placements)
     return local(grad)
 
 
