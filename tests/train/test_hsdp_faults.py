@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,8 @@ from tests.train.sharded import Groups, Place, Tensors, Trainer, assert_near, fu
 from tests.util import scaled
 
 RANKS = 2
-DIES_AT = 3  # step in whose backward the victim dies
+DIES_AFTER = 2  # committed steps of the victim; it dies in the next one's backward
+PACE = 0.01  # seconds: a step that takes a moment, as a survivor makes hundreds while the other group comes back
 
 
 @pytest.fixture
@@ -34,15 +36,16 @@ class Life:
         self.attempts = attempts
 
 
-def train(t: Trainer, together: int, alone: int = 0) -> Life:
-    """Until so many steps in a row have had two groups, after at least `alone` with one. All groups stop at one step."""
+def train(t: Trainer, together: int, losses: int = 0) -> Life:
+    """Until so many steps in a row have had two groups, after `losses` of the other one. All groups stop at one step."""
     participants: dict[int, int] = {}
-    alone_for, row = 0, 0
-    while row < together or alone_for < alone:
+    row = 0
+    while row < together or losses > 0:
         if t.step():
             n = participants[t.manager.current_step()] = t.manager.num_participants()
-            alone_for += n == 1
+            losses -= row > 0 and n == 1
             row = row + 1 if n == 2 else 0
+        time.sleep(PACE)
     return Life(t.end(), participants, t.attempts)
 
 
@@ -60,7 +63,7 @@ def late_or_first(place: Place) -> Any:
     t = Trainer(place, seed=place.group, use_async_quorum=place.kwargs["asynchronous"])
     if place.kwargs["asynchronous"]:
         state_moves_in_forward(t)
-    return train(t, together=3, alone=0 if place.group else 2)
+    return train(t, together=3)
 
 
 def same_where_shared(lives: list[list[Life]]) -> int:
@@ -92,16 +95,17 @@ def dying(place: Place) -> Any:
     if place.kwargs.get("dies") == place.rank:
 
         def die(*_: Any) -> None:
-            if t.manager.current_step() == DIES_AT:
+            if len(t.history) == DIES_AFTER:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         t.net.blocks[0].register_full_backward_pre_hook(die)  # the head's gradients are on their way
-    return train(t, together=3, alone=place.kwargs.get("alone", 0))
+    return train(t, together=3, losses=place.kwargs.get("losses", 0))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_dies_in_backward_costs_the_others_no_step(groups: Groups, rank: int) -> None:
-    survivor = groups.start(0, dying, alone=1)
+    survivor = groups.start(0, dying, losses=1)
+    survivor.wait_step(1)
     victim = groups.start(1, dying, dies=rank)
     victim.wait_dead(rank)
     victim.kill()  # as a supervisor does when one of a group's ranks is gone
@@ -109,8 +113,8 @@ def test_a_rank_that_dies_in_backward_costs_the_others_no_step(groups: Groups, r
     lives = [survivor.results(), back.results()]
     assert same_where_shared(lives) >= 3
     for life in lives[0]:
-        assert life.participants[DIES_AT + 1] == 1  # reduced again alone
-        assert life.attempts == len(life.history)  # and no forward was thrown away
+        assert life.attempts == len(life.history)  # the step was reduced again, and no forward was thrown away
+        assert sum(n == 2 for n in life.participants.values()) >= DIES_AFTER - 1 + 3
     took_part = [[0, 1] if n == 2 else [0] for n in lives[0][0].participants.values()]
     want = reference(took_part, RANKS, clip=0.5)
     net = model(0)
