@@ -173,7 +173,10 @@ class Checkpoint:
         where = f"{self.url}/step-{step:06d}"
         try:
             model, optim = get_state_dict(self.model, self.adamw)
-            dcp.save({"model": model, "optim": optim, "manager": counters}, storage_writer=FsspecWriter(where))
+            dcp.save(
+                {"model": model, "optim": optim, "manager": counters},
+                storage_writer=FsspecWriter(where, overwrite=True),
+            )
             if dist.get_rank() == 0:
                 for old in self.steps()[: -self.KEPT]:
                     self.fs.rm(f"{self.path}/step-{old:06d}", recursive=True)
@@ -237,7 +240,8 @@ def train(args: argparse.Namespace) -> bool:
         dumper = Dumper(args.dump_params, held, group, rank, attempt)
     if checkpoint is not None and (counters := checkpoint.resume()) is not None:
         manager.load_state_dict(counters)
-        print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
+        if rank == 0:
+            print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
 
     leaving = Leaving()
