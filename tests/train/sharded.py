@@ -181,6 +181,7 @@ def full(by_rank: list[Tensors], like: nn.Module) -> Tensors:
     return {
         name: torch.cat([shards[name] for shards in by_rank if shards[name].numel()]).view(p.shape)
         for name, p in like.named_parameters()
+        if name in by_rank[0]
     }
 
 
