@@ -70,7 +70,7 @@ class ShardedState:
         if not isinstance(state, dict) or set(state) != {"model", "buffers", "optim", "sharding"}:
             raise TransferError("what came is not the state of a ShardedState; run the same script in all groups.")
         theirs = state["sharding"]
-        for name in mine.keys() | theirs.keys():
+        for name in {**mine, **theirs}:
             if mine.get(name) != theirs.get(name):
                 raise TransferError(
                     f"{name} is {theirs.get(name) or 'whole or absent'} at the source and "
