@@ -47,7 +47,7 @@ class Job:
         try:
             return self.process.wait(scaled(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job still runs after {seconds} s:\n{self.output()[-4000:]}") from None
+            raise AssertionError(f"the job still runs after {scaled(seconds):g} s:\n{self.output()[-4000:]}") from None
 
     def wait_until_training(self, groups: int, seconds: float = 60.0) -> None:
         self.wait_for(
@@ -83,7 +83,7 @@ def running(command: list[str], log: Path, run_dir: Path, **variables: str) -> I
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        process.wait(10)
+        process.wait(scaled(10))
 
 
 def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = "scripts/train_ddp.py") -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
+from tests.util import scaled
 from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -22,7 +23,7 @@ def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.Com
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
     command = [sys.executable, ROOT / "scripts" / name, *args]
     return subprocess.run(
-        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=scaled(timeout)
     )
 
 

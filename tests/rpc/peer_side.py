@@ -4,13 +4,14 @@ Reads one JSON command per line, answers with one JSON object per line. See test
 """
 
 import json
+import os
 import sys
 import threading
 from datetime import timedelta
 
 from torchft._torchft import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-SECOND = timedelta(seconds=1)
+SECOND = timedelta(seconds=float(os.environ.get("TORCHFT_X_TEST_TIMEOUT_FACTOR") or 1))  # as tests.util.scaled
 kept = {}
 
 
@@ -43,7 +44,7 @@ def manager_server(replica_id, lighthouse):
         bind="127.0.0.1:0",
         store_addr=f"store_{replica_id}",
         world_size=1,
-        heartbeat_interval=SECOND / 10,
+        heartbeat_interval=timedelta(milliseconds=100),
         connect_timeout=5 * SECOND,
         quorum_retries=0,
     )

@@ -99,7 +99,7 @@ def test_the_flags_are_frozen() -> None:
 
 def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
     with running(tmp_path, "--run_dir", str(tmp_path)) as lh:
-        LighthouseClient(lh.address, 10.0).heartbeat("a:1", 5.0)
+        LighthouseClient(lh.address, scaled(10.0)).heartbeat("a:1", scaled(5.0))
         status = Path(f"/proc/{lh.process.pid}/status").read_text()
         rss = int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024  # type: ignore[union-attr]
         assert rss < MAX_RSS_MB
@@ -124,7 +124,7 @@ def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> N
 
 def test_the_module_does_not_load_torch() -> None:
     code = "import torchft_x.rpc.lighthouse_main, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
     assert done.stdout.split() == ["False", "False"]
 
 

@@ -57,10 +57,10 @@ class Group:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("count", [2, 3])
 def test_kill_and_return(tmp_path: Path, count: int) -> None:
-    kills = 4
+    kills = 3
     rng = random.Random(count)
     waits = []
-    with lighthouse(1, join_timeout_ms=5000) as address:
+    with lighthouse(1) as address:
         groups = [Group(i, address, tmp_path) for i in range(count)]
         try:
             for _ in range(kills):

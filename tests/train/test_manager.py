@@ -282,7 +282,7 @@ def test_a_group_that_vanishes_releases_the_reduction_at_once() -> None:
         gate = Gate()
         broken = threading.Thread(target=lambda: _ignore(lambda: b.step(gate)), daemon=True)
         broken.start()
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(scaled(10))
         began = time.monotonic()
         done = threading.Thread(target=a.step, daemon=True)
         done.start()
