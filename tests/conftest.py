@@ -7,12 +7,17 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.util import scaled
 
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
 # question, longer than many a deadline in the tests. Children inherit it.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+# An example that takes long says something about what else the machine does.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -254,4 +254,4 @@ def test_the_parent_loads_neither_grpc_nor_torch() -> None:
         "import torchft_x.launch.lighthouse_keeper, torchft_x.launch.cli, sys;"
         "sys.exit('grpc' in sys.modules or 'torch' in sys.modules or 'google.protobuf' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0
