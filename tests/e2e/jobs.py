@@ -92,6 +92,10 @@ def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = 
     return [*command, "--run_dir", str(run_dir), "--script", script, "--", *script_args]
 
 
+TOGETHER = ("--min_replicas", "2", "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200")
+"""Options of a job of two groups in which none goes on without the other: it lasts until both are back, and no longer."""
+
+
 def gone(run_dir: Path, seconds: float) -> None:
     """Wait until no process of the run is left."""
     wait_for(lambda: not job_processes(run_dir), seconds, f"the end of processes {job_processes(run_dir)}")

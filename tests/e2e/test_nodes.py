@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running
+from tests.e2e.jobs import BIN, ROOT, SMALL, TOGETHER, gone, running
 from tests.launch.lines import interpreter
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
@@ -30,10 +30,8 @@ def torchx_nodes(run_dir: Path, *script_args: str, torchx: Path = BIN / "torchx"
 def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     dumps = tmp_path / "dumps"
-    # Without the other one no group commits, so that the job lasts until both are back, and no longer.
-    command = torchx_nodes(
-        run_dir, *("--steps", "200", "--pace", "0.02", "--min-groups", "2"), "--dump-params", str(dumps), *SMALL
-    )
+    command = torchx_nodes(run_dir, "--steps", "200", "--pace", "0.02", "--dump-params", str(dumps), *SMALL)
+    command[command.index("--script") : command.index("--script")] = TOGETHER
     with running(command, tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
         before = workers(job.events())

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, SMALL, gone
+from tests.e2e.jobs import BIN, ROOT, SMALL, TOGETHER, gone
 from tests.launch.slurm_script import script
 from tests.slurm_cluster import SlurmCluster
 from tests.util import scaled, wait_for
@@ -75,12 +75,24 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
     """Submits as a user does; whatever is left at the end is cancelled."""
     submitted: list[SlurmJob] = []
 
-    def run(*script_args: str | Path, python: str = sys.executable, cpu: int = 1) -> SlurmJob:
+    def run(
+        *script_args: str | Path, python: str = sys.executable, cpu: int = 1, options: Sequence[str] = ()
+    ) -> SlurmJob:
         run_dir = tmp_path / "run"
         component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
         sizes = ["--script", str(ROOT / "scripts/train_ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
         done = slurm.try_run(
-            *(python, "-m", "torchx.cli.main", "run", *component, *sizes, "--", *map(str, (*script_args, *SMALL))),
+            *(
+                python,
+                "-m",
+                "torchx.cli.main",
+                "run",
+                *component,
+                *sizes,
+                *options,
+                "--",
+                *map(str, (*script_args, *SMALL)),
+            ),
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT)},
         )
@@ -107,9 +119,7 @@ def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_path: Path) -> None:
-    # Without the other one no group commits, so that the job lasts until both are back, and no longer.
-    waits = ("--steps", "200", "--pace", "0.02", "--min-groups", "2")
-    job = submit(*waits, "--dump-params", tmp_path / "dumps")
+    job = submit("--steps", "200", "--pace", "0.02", "--dump-params", tmp_path / "dumps", options=TOGETHER)
     job.wait_until_training()
     (one, other) = (job.worker("1"), job.worker("0"))
     os.kill(one, signal.SIGKILL)

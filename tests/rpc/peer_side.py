@@ -16,7 +16,9 @@ kept = {}
 
 
 def lighthouse_server(min_replicas):
-    kept["lighthouse"] = LighthouseServer(bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100)
+    kept["lighthouse"] = LighthouseServer(
+        bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100, heartbeat_timeout_ms=1000
+    )
     return kept["lighthouse"].address()
 
 
