@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -14,6 +15,10 @@ from tests.util import scaled
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
 # question, longer than many a deadline in the tests. Children inherit it.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+# A shell's background jobs ignore SIGINT, and so would whatever the tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example that takes long says something about what else the machine does.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, SMALL, TOGETHER, gone
+from tests.e2e.jobs import BIN, ROOT, SMALL, TOGETHER, Events, gone
 from tests.launch.slurm_script import script
 from tests.slurm_cluster import SlurmCluster
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import training_together, workers
 
@@ -33,14 +32,12 @@ class SlurmJob:
         self.number = number
         self.folder = folder
         self.run_dir = folder / "run"
+        self.events = Events(self.run_dir)
 
     def output(self, name: str = "*") -> str:
         """What one component wrote, both streams; of all of them without a name."""
         files = sorted(self.folder.glob(f"slurm-{self.number}-{name}.*"))
         return "".join(f"--- {f.name}\n{f.read_text(errors='replace')}" for f in files)
-
-    def events(self) -> list[dict]:
-        return read_events(self.run_dir)
 
     def worker(self, group: str) -> int:
         return next(w.pid for w in workers(self.events()) if w.group == group)
