@@ -33,15 +33,27 @@ def trouble(job: Job, since: float) -> list[dict]:
     return [e for e in job.events() if e["t"] > since and e["event"] in ("exit", "drop")]
 
 
+SHORT = 1.2
+"""Seconds of a stop that nobody minds; from 1.5 on it counts as lost."""
+
+
+def stop_shortly(job: Job) -> float:
+    """Stop a worker for a moment, and wait until all go on; for how long it was stopped."""
+    worker = job.worker("1")
+    stopped = time.time()
+    os.kill(worker, signal.SIGSTOP)
+    time.sleep(0.7)
+    os.kill(worker, signal.SIGCONT)
+    since = time.time()
+    wait_for(lambda: together_since(job, 3, since), 60, "all go on together")
+    return since - stopped
+
+
 def test_a_short_stop_harms_nobody(job: Job) -> None:
-    began = time.time()
-    for _ in range(3):
-        worker = job.worker("1")
-        os.kill(worker, signal.SIGSTOP)
-        time.sleep(0.7)
-        os.kill(worker, signal.SIGCONT)
-        since = time.time()
-        wait_for(lambda since=since: together_since(job, 3, since), 30, "all go on together")
+    for _ in range(5):
+        began = time.time()
+        if max(stop_shortly(job) for _ in range(3)) < SHORT:
+            break  # else we were waiting for a core while it was stopped
     assert lost(job, began) == []
     assert trouble(job, began) == []
 

@@ -165,7 +165,9 @@ class Cluster:
 
     def _environ(self, host: str) -> dict[str, str]:
         own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN)}
+        kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
+            env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
