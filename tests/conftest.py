@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.matrix.places import Workshop
 from tests.util import scaled
 
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         mark = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(float(mark.args[0]) if mark else default)), append=False)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """Environments with torchft_x in them, each made once per run."""
+    return Workshop(tmp_path_factory.mktemp("places"))
 
 
 @pytest.hookimpl(hookwrapper=True)

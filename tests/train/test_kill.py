@@ -57,7 +57,7 @@ class Group:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("count", [2, 3])
 def test_kill_and_return(tmp_path: Path, count: int) -> None:
-    kills = 3
+    kills = count
     rng = random.Random(count)
     waits = []
     with lighthouse(1) as address:
