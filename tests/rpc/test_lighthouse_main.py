@@ -190,7 +190,7 @@ def test_the_job_ends_with_0_when_all_groups_are_done(tmp_path: Path) -> None:
             s.started(0, "life-" + s.group)
             s.exited(0, "life-" + s.group, 0, "exited with code 0")
             s.done(0, "finished")
-            s.close()
+            s.close(scaled(10))
         code, text = lh.end()
     assert code == 0
     assert "All 2 groups finished." in text
@@ -206,7 +206,7 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
             lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"
         )
         zero.done(1, "group 0 crashed 5 times")
-        zero.close()
+        zero.close(scaled(10))
         wait_for(lambda: stops, what="the other group to be told")
         code, text = lh.end()
         one.close(0.1)
@@ -236,9 +236,9 @@ def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
         zero, one = supervisors(lh.address, "0", "1")
         zero.started(0, "x")
         one.started(0, "y")
-        one.close()
+        one.close(scaled(10))
         zero.done(0, "finished")
-        zero.close()
+        zero.close(scaled(10))
         code, text = lh.end()
     assert code == 1
     assert "group 1 is lost" in text
