@@ -22,9 +22,9 @@ _rng = threading.Lock()  # threads share torch's generator
 
 
 @contextlib.contextmanager
-def lighthouse(min_replicas: int = 1) -> Iterator[str]:
+def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = 5000) -> Iterator[str]:
     """Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum."""
-    server = LighthouseServer(f"{HOST}:0", min_replicas, join_timeout_ms=int(scaled(5000)), heartbeat_timeout_ms=5000)
+    server = LighthouseServer(f"{HOST}:0", min_replicas, int(scaled(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
     try:
         yield server.address()
     finally:
