@@ -31,7 +31,7 @@ def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.Com
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of two groups with two kills, with every dump kept."""
     folder = tmp_path_factory.mktemp("kills") / "run"
-    args = ("--groups", "2", "--kills", "2", "--keep", "--dir", str(folder))
+    args = ("--groups", "2", "--kills", "2", "--keep", "--dir", str(folder), "--", *SMALL, "--pace", "0.04")
     return folder, script("kill_test.py", *args)
 
 
