@@ -12,20 +12,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.train.jobs import lighthouse
-from tests.train.sharded import (
-    Groups,
-    Net,
-    Place,
-    Tensors,
-    Trainer,
-    assert_near,
-    batch,
-    full,
-    loss_of,
-    model,
-    reference,
-    shard,
-)
+from tests.train.ranks import Groups, Place
+from tests.train.sharded import Net, Tensors, Trainer, assert_near, batch, full, loss_of, model, reference, shard
 
 RANKS = 2
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.train.jobs import lighthouse
-from tests.train.sharded import Groups, Place, Tensors, Trainer, assert_near, full, model, reference
+from tests.train.ranks import Groups, Place
+from tests.train.sharded import Tensors, Trainer, assert_near, full, model, reference
 from tests.util import scaled
 
 RANKS = 2
