@@ -154,10 +154,8 @@ class Lighthouse:
             return []
         if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
             self._kin_as_of = (cur.config_id, self._hellos)
-            records = (self._roll.get(m.replica_id) for m in cur.members)
-            self._kin = tuple(
-                Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if r is not None and not r.unary
-            )
+            records = self._roll.of(cur.members)
+            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
         self._kept = (cur.id, granted)
         return [Keep(Legacy(cur, granted, self._kin, self._tenure.chain.open))]
 
@@ -261,7 +259,7 @@ class Lighthouse:
         """A member has come back on a new session: does it still run what the others run?"""
         tenure = self._tenure
         if tenure.current is None:
-            record.lost = ""
+            self._roll.find(record)
             tenure.recount(record)
             return []
         if tenure.holds_current(record):
@@ -274,7 +272,7 @@ class Lighthouse:
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
-            record.lost = ""
+            self._roll.find(record)
             self._tenure.recount(record)
         return effects
 
@@ -318,7 +316,8 @@ class Lighthouse:
 
     def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
-        record.lost = ""
+        if record.lost:
+            self._roll.find(record)
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
@@ -379,7 +378,7 @@ class Lighthouse:
         """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
         since = self._now - self._config.silence.host
         if self._roll.guardians.halt_of(record.life.token, since) is None:
-            record.lost = ""
+            self._roll.find(record)
             self._tenure.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
@@ -428,7 +427,7 @@ class Lighthouse:
         record = self._roll.ensure(replica_id, now, unary=True)
         record.hear(now)
         if record.unary:
-            record.lost = ""  # the peer's rule: whoever beats is waited for
+            self._roll.find(record)  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)
         return []
 
@@ -455,10 +454,10 @@ class Lighthouse:
         for record, reason in self._roll.gone(now, c.silence):
             effects += self._alarm.lose(record, reason)
         effects += self._alarm.note_suspects(now)
-        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
+        for record in self._roll.away(self._tenure.ran):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
+        self._roll.prune(self._tenure.ran)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -489,8 +488,7 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        ran = self._tenure.inside | self._tenure.chain.members
-        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)
@@ -543,12 +541,10 @@ class Lighthouse:
                 "that could are over. Training goes on from the newest state among the members."
             )
             effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
-        records = [r for r in (self._roll.get(m.replica_id) for m in decision.members) if r is not None]
+        records = self._roll.of(decision.members)
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
-        for record in records:
-            record.pace = (quorum.top.step, now)  # what came before was waiting
         self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
         if decision.rebuild:

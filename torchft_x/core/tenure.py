@@ -52,6 +52,11 @@ class Tenure:
         return self.current.id if self.current else 0
 
     @property
+    def ran(self) -> frozenset[str]:
+        """Replica ids of current, and of the older quorums that are open."""
+        return self.inside | self.chain.members if self.chain.members else self.inside
+
+    @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
@@ -127,22 +132,28 @@ class Tenure:
             created=unix,
             lease=lease,
         )
-        quorum = replace(quorum, granted_through=quorum.top.step + 1)
+        quorum = quorum.granting(quorum.top.step + 1)
         self.next_id += 1
         if cur is not None:
             self.chain.leave(cur)
         if self.gone:
             self.lost_at = now
         self._begin(quorum, roll)
-        for member in quorum.members:
-            record = roll.get(member.replica_id)
-            if record is not None:
-                record.join = None
+        for record in roll.of(quorum.members):
+            record.join = None
+            if record.calls:
                 roll.answer(record)
-                record.quorum_id = quorum.id
-                record.lease_sent = now
-                self.recount(record)
+            record.quorum_id = quorum.id
+            record.lease_sent = now
+            record.pace = (quorum.top.step, now)  # what came before was waiting
+        self._answered()
         return quorum
+
+    def _answered(self) -> None:
+        """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
+        self.asks += 1
+        self.asking -= self.inside
+        self.silent |= self.inside
 
     def adopt(
         self, quorum: Quorum, older: tuple[Quorum, ...], roll: Roll, *, started_at: float, granted_through: int = 0
@@ -177,8 +188,8 @@ class Tenure:
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
-        records = [roll.get(m.replica_id) for m in quorum.members]
-        self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
+        records = roll.of(quorum.members)
+        self._steady = len(quorum.carriers) == len(records) == len(quorum.members) and all(r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
 
 

@@ -56,8 +56,9 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Record: {
         "lost": bool,
         "proof": bool,
-        **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
+        **dict.fromkeys(("probed_at", "heard", "place", "pace", "longest_step", "suspected"), _nothing),
     },
+    Roll: {"_apart": _nothing, "_made": _nothing, "_heard_since": _nothing},  # shortcuts to what the records say
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
@@ -178,3 +179,4 @@ def silence(lighthouse: Lighthouse, replica_ids: Collection[str]) -> None:
     """These have not been heard for longer than the heartbeat timeout, the others have. A `Tick` must follow."""
     for record in lighthouse._roll:
         record.heard = -LONG if record.replica_id in replica_ids else 0.0
+    lighthouse._roll._heard_since = -LONG
