@@ -8,10 +8,11 @@ whether a quorum can be formed.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from torchft_x.core.alarm import Alarm
-from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.formation import Candidate, Form, Wait, form, listed, wait_for
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.legacy import Kin, Legacy
@@ -87,6 +88,7 @@ class Lighthouse:
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
         self._waits = Waits()  # who was told what it waits for
+        self._asked_since = inf  # no join that stands was made before this
         self._hellos = 0  # so far
         self._kept = (0, 0)  # quorum and grant that were kept last
         self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
@@ -143,9 +145,11 @@ class Lighthouse:
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
-        unsaid, self._unsaid = self._unsaid, []
-        effects = unsaid + self._take(event, now) + self._maybe_form(now)
-        return [*self._keep(), *effects] if self._config.keeps else effects
+        effects = self._take(event, now)
+        effects += self._maybe_form(now)
+        if self._unsaid:
+            effects, self._unsaid = self._unsaid + effects, []
+        return self._keep() + effects if self._config.keeps else effects
 
     def _keep(self) -> list[LighthouseEffect]:
         """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
@@ -298,7 +302,8 @@ class Lighthouse:
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now), join.number)
-        effects += self._alarm.look_after(join.suspects, now)
+        if join.suspects:
+            effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
         known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
@@ -321,6 +326,7 @@ class Lighthouse:
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
+        self._asked_since = min(self._asked_since, candidate.since)
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
@@ -488,6 +494,9 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
+        cur, missing = self._tenure.current, self._tenure.missing
+        if cur is not None and missing:  # `form` would say the same, after a look at all candidates
+            return wait_for(cur, [m.replica_id for m in cur.members if m.replica_id in missing])
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
@@ -562,7 +571,11 @@ class Lighthouse:
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        if now - self._asked_since < _NOTE_WAIT_AFTER:
+            return []  # the common case
+        asked = [(r, r.join.since) for r in self._roll if r.join is not None]
+        self._asked_since = min((since for _, since in asked), default=inf)
+        waiting = [r for r, since in asked if now - since >= _NOTE_WAIT_AFTER]
         if not waiting:
             return []
         outcome = self._outcome(now) if self._tenure.asking else None

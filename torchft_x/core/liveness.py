@@ -271,6 +271,8 @@ class Roll:
         if not halted and now - self._heard_since <= shortest:
             return []
         self._heard_since = min((r.heard for r in self if not r.lost), default=now)
+        if not halted and now - self._heard_since <= shortest:
+            return []
         return [r for r in self if not r.lost and (now - r.heard > shortest or r.life.token in halted)]
 
     def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:

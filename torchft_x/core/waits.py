@@ -25,13 +25,14 @@ class Waits:
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """These wait now, and this is why. Who waits no more is forgotten."""
-        self._told = {s: self._told[s] for s in sessions if s in self._told}
-        due = tuple(s for s in sessions if self._is_due(self._told.get(s), wait, now))
-        self._told.update(dict.fromkeys(due, (wait, now)))
-        return [SendWaits(due, wait.reason, wait.lease)] if due else []
-
-    @staticmethod
-    def _is_due(told: tuple[Wait, float] | None, wait: Wait, now: float) -> bool:
-        if told is None or told[0].lease != wait.lease:
-            return True
-        return told[0].reason != wait.reason and now - told[1] >= _AGAIN
+        told, self._told = self._told, {}
+        due: list[int] = []
+        for session in sessions:
+            before, at = told.get(session, (None, now))
+            same = before is not None and before.lease == wait.lease
+            if before is not None and same and (now - at < _AGAIN or before.reason == wait.reason):
+                self._told[session] = before, at
+            else:
+                self._told[session] = wait, now
+                due.append(session)
+        return [SendWaits(tuple(due), wait.reason, wait.lease)] if due else []
