@@ -7,6 +7,7 @@ says or hears something. Two queues: the *agenda*, a heap of rare things (ticks,
 
 from __future__ import annotations
 
+import gc
 import heapq
 import random
 from collections import Counter, deque
@@ -252,5 +253,6 @@ class World:
             restarted=True,
         )
         self.lighthouse = Lighthouse(config, now=self.now, unix=UNIX + self.now)
+        gc.collect()
         for group in range(self.options.groups):
             self.feed(GroupAnnounced(f"train_{group}", True))

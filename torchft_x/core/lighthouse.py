@@ -88,7 +88,8 @@ class Lighthouse:
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
         self._waits = Waits()  # who was told what it waits for
-        self._asked_since = inf  # no join that stands was made before this
+        self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
+        self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
         self._hellos = 0  # so far
         self._kept = (0, 0)  # quorum and grant that were kept last
         self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
@@ -326,7 +327,7 @@ class Lighthouse:
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
-        self._asked_since = min(self._asked_since, candidate.since)
+        self._asked = min(self._asked[0], candidate.since), self._now
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
@@ -496,7 +497,7 @@ class Lighthouse:
                 return outcome
         cur, missing = self._tenure.current, self._tenure.missing
         if cur is not None and missing:  # `form` would say the same, after a look at all candidates
-            return wait_for(cur, [m.replica_id for m in cur.members if m.replica_id in missing])
+            return wait_for(cur, sorted(missing))
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
@@ -571,12 +572,13 @@ class Lighthouse:
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        if now - self._asked_since < _NOTE_WAIT_AFTER:
-            return []  # the common case
-        asked = [(r, r.join.since) for r in self._roll if r.join is not None]
-        self._asked_since = min((since for _, since in asked), default=inf)
-        waiting = [r for r, since in asked if now - since >= _NOTE_WAIT_AFTER]
+        first, last = self._asked
+        changes = self._tenure.changes
+        if now - first < _NOTE_WAIT_AFTER or (self._tenure.missing and changes == self._said_as_of):
+            return []  # the common cases, in constant time
+        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
+            self._asked = min((r.join.since for r in self._roll if r.join is not None), default=inf), last
             return []
         outcome = self._outcome(now) if self._tenure.asking else None
         effects: list[LighthouseEffect] = []
@@ -586,4 +588,6 @@ class Lighthouse:
             effects.append(Note("undecided", reason))
         if isinstance(outcome, Wait):
             effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+            settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
+            self._said_as_of = changes if settled else -1
         return effects

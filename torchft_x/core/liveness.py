@@ -98,7 +98,8 @@ class Roll:
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._apart: dict[str, Record] = {}  # those without a session, by replica id
         self._made = 0  # records so far
-        self._heard_since = now  # nobody that is waited for was last heard before this
+        self._quiet: list[Record] = []  # who had been silent for a while when all were last looked at
+        self._heard_since = now  # nobody else that is waited for was last heard before this
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.guardians = Guardians()  # what supervisors say about the members
 
@@ -265,15 +266,16 @@ class Roll:
         self._heard_since = min(self._heard_since, record.heard)
 
     def silent(self, now: float, limits: Limits) -> list[Record]:
-        """Members worth a closer look: silent for a while, or stopped. Looks at all of them now and then only: while
-        they speak, nobody can have been silent for long."""
+        """Members worth a closer look: silent for a while, or stopped.
+
+        Looks at all of them only when the one that spoke first, of those not silent then, may have become silent.
+        """
         halted, shortest = self.guardians.halted, limits.shortest
-        if not halted and now - self._heard_since <= shortest:
-            return []
-        self._heard_since = min((r.heard for r in self if not r.lost), default=now)
-        if not halted and now - self._heard_since <= shortest:
-            return []
-        return [r for r in self if not r.lost and (now - r.heard > shortest or r.life.token in halted)]
+        if halted or now - self._heard_since > shortest:
+            waited_for = [r for r in self if not r.lost]
+            self._quiet = [r for r in waited_for if now - r.heard > shortest or r.life.token in halted]
+            self._heard_since = min((r.heard for r in waited_for if now - r.heard <= shortest), default=now)
+        return [r for r in self._quiet if not r.lost and (now - r.heard > shortest or r.life.token in halted)]
 
     def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
         """Members that have just run out of time, and why."""

@@ -26,6 +26,7 @@ class Tenure:
         self.silent: set[str] = set()  # alive, but have not asked
         self.presence = Presence()  # of announced groups
         self.asks = 0  # grows when a member of current or of an open quorum asks, and when anybody asks no more
+        self.changes = 0  # grows with every recount
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
@@ -76,6 +77,7 @@ class Tenure:
 
     def recount(self, record: Record) -> None:
         """Keep the sets that make 'not yet' cheap to see in step with the record."""
+        self.changes += 1
         replica_id, lost = record.replica_id, bool(record.lost)
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
@@ -152,6 +154,7 @@ class Tenure:
     def _answered(self) -> None:
         """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
         self.asks += 1
+        self.changes += 1
         self.asking -= self.inside
         self.silent |= self.inside
 

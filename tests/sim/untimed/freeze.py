@@ -51,14 +51,14 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos", "_asked_since"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
+    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos", "_asked", "_said_as_of"), _nothing),
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,
         "proof": bool,
         **dict.fromkeys(("probed_at", "heard", "place", "pace", "longest_step", "suspected"), _nothing),
     },
-    Roll: {"_apart": _nothing, "_made": _nothing, "_heard_since": _nothing},  # shortcuts to what the records say
+    Roll: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing, "_heard_since": _nothing},  # shortcuts to what the records say
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
@@ -164,7 +164,7 @@ def age_group(group: Group) -> None:
 
 def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
-    lighthouse._started_at = lighthouse._asked_since = -LONG
+    lighthouse._started_at, lighthouse._asked = -LONG, (-LONG, -LONG)
     lighthouse._takeover._started_at = -LONG
     if lighthouse._tenure.first_asked < inf:
         lighthouse._tenure.first_asked = -LONG
