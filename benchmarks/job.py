@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 from benchmarks.libraries import TRAINER, Library
-from benchmarks.processes import Child, GaveUp, free_port, kill_if, listens, wait_for
+from benchmarks.processes import Child, GaveUp, free_port, kill_marked, listens, wait_for
 from benchmarks.record import Life, Records
 from torchft_x import env
+from torchft_x.observe.events import read_events
 
 START = 120.0  # seconds all groups may need to train together; cold imports on a busy machine take up to 20
 SETTLED = 30  # shared commits after which a job counts as under way
@@ -52,8 +53,7 @@ class Job:
     def __exit__(self, *exc: object) -> None:
         for child in reversed(self._started):  # launchers first, else they start trainers again
             child.kill()
-        for life in self.records.update():  # torchrun puts its workers into sessions of their own
-            kill_if(life.pid, str(self.folder))
+        kill_marked(str(self.folder))  # torchrun puts its workers into sessions of their own
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -129,6 +129,18 @@ class Job:
             )
 
         wait_for(ready, START, f"{self.library.module}: {len(self.names)} groups train together")
+
+    def wait_warm(self) -> None:
+        """Until each of our launchers has its pre-imported process, which takes some seconds of a job's life."""
+        if not (self.launched and self.library.is_ours):
+            return
+
+        def ready() -> bool:
+            self._complain()
+            warm = {str(e["group"]) for e in read_events(self.folder / "run") if e["event"] == "warm"}
+            return warm == set(self.names)
+
+        wait_for(ready, START, "every launcher has its pre-imported process", poll=0.25)
 
     def _complain(self) -> None:
         for name in self.names:

@@ -19,6 +19,7 @@ class Wait:
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
+    running: tuple[str, ...] = ()  # then: members that may still commit in a quorum which nobody here follows
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -95,6 +96,7 @@ def form(s: Situation) -> Form | Wait:
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
                 lease=True,
+                running=tuple(running),
             )
     elsewhere = _elsewhere(s, s.cur, asked)
     if elsewhere is not None:
@@ -133,6 +135,7 @@ def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None
         f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
         f"lighthouse: waiting for them, or for {until}.",
         lease=True,
+        running=tuple(rest),
     )
 
 
