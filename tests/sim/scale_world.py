@@ -28,6 +28,7 @@ from torchft_x.core.messages import (
     HangUp,
     Heard,
     Issue,
+    LighthouseEffect,
     LighthouseEvent,
     Note,
     Probe,

@@ -18,6 +18,7 @@ from torchft_x.core.gone import Limits, Sight, judge
 from torchft_x.core.guardians import Guardians
 from torchft_x.core.legacy import Kin
 from torchft_x.core.messages import Hello
+from torchft_x.core.quiet import Quiet
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import Life, Member, group_number, group_of
 
@@ -98,8 +99,7 @@ class Roll:
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._apart: dict[str, Record] = {}  # those without a session, by replica id
         self._made = 0  # records so far
-        self._quiet: list[Record] = []  # who had been silent for a while when all were last looked at
-        self._heard_since = now  # nobody else that is waited for was last heard before this
+        self._quiet = Quiet(now)  # who may have been silent for a while
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.guardians = Guardians()  # what supervisors say about the members
 
@@ -127,7 +127,7 @@ class Roll:
             self._made += 1
             record = Record(replica_id, heard, self._made, unary=unary)
             self._records[replica_id] = self._apart[replica_id] = record
-            self._heard_since = min(self._heard_since, heard)
+            self._quiet.expect(heard)
         return record
 
     # --- sessions and lives --------------------------------------------------------------------------------------
@@ -263,19 +263,11 @@ class Roll:
     def find(self, record: Record) -> None:
         """It is waited for again."""
         record.lost = ""
-        self._heard_since = min(self._heard_since, record.heard)
+        self._quiet.expect(record.heard)
 
     def silent(self, now: float, limits: Limits) -> list[Record]:
-        """Members worth a closer look: silent for a while, or stopped.
-
-        Looks at all of them only when the one that spoke first, of those not silent then, may have become silent.
-        """
-        halted, shortest = self.guardians.halted, limits.shortest
-        if halted or now - self._heard_since > shortest:
-            waited_for = [r for r in self if not r.lost]
-            self._quiet = [r for r in waited_for if now - r.heard > shortest or r.life.token in halted]
-            self._heard_since = min((r.heard for r in waited_for if now - r.heard <= shortest), default=now)
-        return [r for r in self._quiet if not r.lost and (now - r.heard > shortest or r.life.token in halted)]
+        """Members worth a closer look: silent for a while, or stopped."""
+        return self._quiet.look(self, self.guardians.halted, now, limits.shortest)
 
     def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
         """Members that have just run out of time, and why."""
