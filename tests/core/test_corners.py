@@ -1,0 +1,322 @@
+"""Rules of the lighthouse that only show in a corner: who leaves where, who comes back how, what is asked twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
+from tests.core.test_gone import Watched
+from torchft_x.core.gone import Limits
+from torchft_x.core.liveness import Record
+from torchft_x.core.messages import (
+    Heartbeat,
+    Hello,
+    Join,
+    Keep,
+    Leave,
+    LifeHalted,
+    Note,
+    Probe,
+    Progress,
+    SendWaits,
+    Tick,
+)
+from torchft_x.core.types import JoinReason, State
+
+
+def record_of(s: Scene, replica_id: str) -> Record:
+    record = s.lighthouse._roll.get(replica_id)
+    assert record is not None
+    return record
+
+
+class TestLeaving:
+    """Somebody may wait in a collective for whoever leaves inside a step; at a boundary nobody does."""
+
+    def test_inside_a_step_the_others_are_told(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        effects = s.leave("b:1", State())
+        assert overs(effects) == [((s.sessions["a:1"],), ("b:1",))]
+        assert notes(effects) == ["leave", "member_lost"]
+
+    def test_after_the_last_step_it_was_granted_nobody_is(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        effects = s.leave("b:1", s.committed())
+        assert (overs(effects), notes(effects)) == ([], ["leave"])
+
+    def test_nor_when_it_has_asked(self) -> None:
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        s.join("b:1", q.top, JoinReason.BOUNDARY)
+        effects = s.leave("b:1", q.top)
+        assert (overs(effects), notes(effects)) == ([], ["leave"])
+
+    def test_as_many_steps_of_another_history_are_no_boundary_of_this_one(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        assert overs(s.leave("b:1", State(9, 3)))
+
+    def test_nor_is_a_step_before_the_end_of_the_grant(self) -> None:
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        s.lighthouse._tenure.granted_through = 5
+        assert overs(s.leave("b:1", State(4, q.id)))
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        s.lighthouse._tenure.granted_through = 5
+        assert not overs(s.leave("b:1", State(5, q.id)))
+
+    def test_whoever_never_received_the_quorum_is_in_no_collective(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        assert overs(s.hello("b:1", quorum=None, lease_left=0.0))  # what the others wait for is said here
+        assert not overs(s.leave("b:1", State()))
+
+    def test_on_a_session_that_nobody_knows(self) -> None:
+        s = Scene()
+        assert s.feed(Leave(99, State())) == []
+
+
+class TestComingBack:
+    def test_before_the_first_quorum_it_counts_again(self) -> None:
+        s = Scene(limits=Limits(alone=1.0), join_timeout=0.0)
+        for name in ("a:1", "b:1"):
+            s.hello(name)
+        assert not of(Probe, s.wait(1.5, alive=("a:1",)))
+        assert record_of(s, "b:1").lost
+        s.hello("b:1")
+        assert not record_of(s, "b:1").lost
+        assert not issued(s.join("a:1"))  # one of two is not more than half
+        assert issued(s.join("b:1")) == [["a:1", "b:1"]]
+
+    def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
+        s = Scene(limits=Limits(alone=1.0), lease=5.0)
+        s.start("a:1", "b:1", "c:1")
+        assert overs(s.wait(1.5, alive=("a:1", "c:1")))
+        assert not overs(s.hello("b:1", quorum=None, lease_left=0.0))  # the others know
+        assert record_of(s, "b:1").lost
+        s.join("a:1", s.committed())
+        assert issued(s.join("c:1", s.committed())) == [["a:1", "c:1"]]
+
+    def test_somebody_outside_who_was_silent_is_here_again(self) -> None:
+        s = Scene(limits=Limits(alone=1.0))
+        s.start("a:1")
+        s.hello("b:1")
+        s.wait(1.5, alive=("a:1",))
+        assert record_of(s, "b:1").lost
+        assert not overs(s.heard("b:1"))  # it holds nothing that could be over
+        assert not record_of(s, "b:1").lost
+        s.wait(1.5, alive=("a:1",))
+        s.hello("b:1")
+        assert not record_of(s, "b:1").lost
+        assert "b:1" in s.lighthouse._tenure.silent
+
+    def test_a_word_from_it_refutes_the_refused_connect(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
+        s.refused("b:1")
+        assert record_of(s, "b:1").proof
+        s.heard("b:1")
+        assert not record_of(s, "b:1").proof
+
+    def test_so_does_a_join(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
+        s.refused("b:1")
+        s.join("b:1", State(), JoinReason.FAILED)
+        record = record_of(s, "b:1")
+        assert (record.lost, record.proof, record.told) == ("", "", False)
+
+
+class TestStopped:
+    def lost_in_its_boundary(self) -> Watched:
+        """1:a waits for 0:a, and a worker of it is stopped."""
+        s = Watched()
+        s.join("1:a", State(5, s.quorums["1:a"].id))
+        s.feed(LifeHalted(101, "t1", "worker 1"))
+        s.pass_time(2.0, "0:a", watched=(0, 1))
+        assert record_of(s, "1:a").lost
+        return s
+
+    def test_its_group_server_speaks_on(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.heard("1:a")
+        assert record_of(s, "1:a").lost
+
+    def test_it_goes_on_and_is_waited_for(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.feed(LifeHalted(101, "t1", ""))
+        assert not record_of(s, "1:a").lost
+        assert "1:a" in s.lighthouse._tenure.asking
+
+    def test_it_goes_on_but_its_address_has_refused(self) -> None:
+        s = self.lost_in_its_boundary()
+        record_of(s, "1:a").proof = "its address refuses connections"
+        s.feed(LifeHalted(101, "t1", ""))
+        assert record_of(s, "1:a").lost
+
+    def test_it_goes_on_inside_a_step_that_the_others_have_left(self) -> None:
+        s = Watched()
+        s.feed(LifeHalted(101, "t1", "worker 1"))
+        assert s.lost(s.pass_time(2.0, "0:a", watched=(0, 1)))
+        s.feed(LifeHalted(101, "t1", ""))
+        assert record_of(s, "1:a").lost
+
+    def test_its_silence_counts_on_from_before(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.feed(LifeHalted(101, "t1", ""))
+        s.pass_time(7.9, "0:a", watched=(0, 1))
+        assert not record_of(s, "1:a").lost
+        s.pass_time(0.3, "0:a", watched=(0, 1))
+        assert record_of(s, "1:a").lost
+
+
+class TestIds:
+    """R1: above every id that was ever heard."""
+
+    @pytest.mark.parametrize("told", [{"state": State(3, 1 << 60)}, {"quorum": quorum(member("z:1"), id=1 << 60)}])
+    def test_a_hello_tells_of_ids(self, told: dict[str, object]) -> None:
+        s = Scene()
+        s.start("a:1")
+        s.hello("b:1", **told)
+        assert s.lighthouse._tenure.next_id == (1 << 60) + 1
+
+
+class TestJoins:
+    def test_a_join_is_a_sign_of_life(self) -> None:
+        s = Scene(limits=Limits(alone=2.0))
+        for name in ("a:1", "b:1"):
+            s.hello(name)
+        s.now = 1.5
+        s.join("a:1")
+        assert record_of(s, "a:1").heard == 1.5
+
+    def test_where_it_is_at_home_is_known_from_its_hello(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        s.join("b:1", s.committed(), address="")
+        assert [p.address for p in of(Probe, s.close("b:1"))] == [member("b:1").address]
+
+    def test_a_newcomer_that_asks_twice_is_noted_once(self) -> None:
+        s = Scene()
+        s.start("a:1")
+        s.hello("b:1")
+        assert "joined" in notes(s.join("b:1"))
+        assert "joined" not in notes(s.join("b:1"))
+
+    def test_on_a_session_that_nobody_knows(self) -> None:
+        s = Scene()
+        assert s.feed(Join(99, member("a:1"))) == s.feed(Progress(99, 1, 1, 1)) == []
+
+    def test_how_long_its_steps_take_is_told_inside_a_grant_too(self) -> None:
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        s.feed(Progress(s.sessions["a:1"], q.id, 1, 1, 7.0))
+        assert record_of(s, "a:1").longest_step == 7.0
+
+    def test_a_peers_client_that_asks_again_has_waited_since_it_asked_first(self) -> None:
+        s = Scene(min_replicas=2)
+        s.unary("p", 1)
+        s.now = 3.0
+        s.unary("p", 2)
+        (p,) = s.lighthouse.status(4.0)["members"]
+        assert (p["waited"], p["heard"], p["address"]) == (4.0, 1.0, member("p").address)
+
+    def test_a_peers_client_that_hangs_up_asks_no_more(self) -> None:
+        s = Scene(min_replicas=2)
+        s.unary("p", 1)
+        assert s.lighthouse.status(0.0)["asking"] == ["p"]
+        s.unary_gone(1)
+        assert s.lighthouse.status(0.0)["asking"] == []
+
+    def test_a_heartbeat_on_the_unary_service_brings_no_member_of_ours_back(self) -> None:
+        s = Scene(limits=Limits(alone=1.0))
+        s.start("a:1", "b:1")
+        s.wait(1.5, alive=("a:1",))
+        s.feed(Heartbeat("b:1"))
+        assert record_of(s, "b:1").lost
+
+
+class TestTicks:
+    @pytest.mark.parametrize(("at", "noted"), [(2.0, False), (2.5, True)])
+    def test_a_starved_lighthouse_says_so_when_it_has_mattered(self, at: float, noted: bool) -> None:
+        s = Scene(tick=0.5)
+        s.now = at
+        assert ("starved" in notes(s.feed(Tick()))) is noted
+
+    def test_whoever_is_away_is_probed_again_after_a_second(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1")
+        assert of(Probe, s.close("b:1"))
+        for s.now, again in ((0.9, False), (1.0, True), (1.9, False), (2.0, True)):
+            assert bool(of(Probe, s.feed(Tick()))) is again
+
+    def test_what_is_waited_for_is_said_after_a_second(self) -> None:
+        s = Scene(tick=0.5, now=16.0)
+        s.start("a:1", "b:1")
+        s.now = 20.0
+        s.feed(Tick())
+        s.join("a:1", s.committed())
+        said = []
+        for s.now in (20.5, 21.0, 21.5):
+            s.feed(Hello(99, "x:1"))  # something has changed
+            effects = s.feed(Tick())
+            said.append((notes(effects), [w.sessions for w in of(SendWaits, effects)]))
+        assert said == [([], []), (["undecided"], [(s.sessions["a:1"],)]), ([], [])]
+
+    def test_whoever_asks_later_is_told_later(self) -> None:
+        s = Scene(tick=0.25)
+        s.start("a:1", "b:1", "c:1")
+        s.join("a:1", s.committed())
+        s.now = 0.5
+        s.join("b:1", s.committed())
+        told = {}
+        for quarter in range(3, 9):
+            s.now = quarter / 4
+            told[s.now] = [w.sessions for w in of(SendWaits, s.feed(Tick()))]
+        assert {at: sessions for at, sessions in told.items() if sessions} == {
+            1.0: [(s.sessions["a:1"],)],
+            1.5: [(s.sessions["b:1"],)],
+        }
+
+    def test_that_all_who_asked_are_silent_is_noted_and_told_to_nobody(self) -> None:
+        s = Scene(limits=Limits(alone=1.0), min_replicas=2)
+        s.hello("a:1")
+        s.join("a:1")
+        effects = s.wait(3.0)
+        reasons = [n.text for n in of(Note, effects) if n.event == "undecided"]
+        assert reasons[-1] == "Nobody who has asked is alive: a:1 (silent for 1 s)."
+
+
+class TestKept:
+    def test_peers_clients_are_not_among_the_kin(self) -> None:
+        s = Scene(keeps=True, join_timeout=0.0)
+        s.hello("a:1")
+        s.beat("p")
+        s.join("a:1")
+        (keep,) = of(Keep, s.unary("p", 1))
+        assert [m.replica_id for m in keep.legacy.quorum.members] == ["a:1", "p"]
+        assert [k.replica_id for k in keep.legacy.kin] == ["a:1"]
+
+    def test_of_the_same_quorum_no_more_is_said_than_a_higher_grant(self) -> None:
+        s = Scene(keeps=True)
+        s.hello("a:1", runs_on=True)
+        (first,) = of(Keep, s.join("a:1"))
+        s.hello("a:1", runs_on=False, boot_id="another")
+        q = s.quorums["a:1"]
+        s.lighthouse._tenure.granted_through = 9
+        (second,) = of(Keep, s.feed(Tick()))
+        assert (second.legacy.quorum, second.legacy.granted_through) == (q, 9)
+        assert second.legacy.kin is first.legacy.kin
+
+    def test_a_member_on_a_new_session_is_kept_with_the_next_quorum(self) -> None:
+        s = Scene(keeps=True)
+        s.hello("a:1", boot_id="one")
+        s.join("a:1")
+        s.hello("a:1", boot_id="other")
+        (keep,) = of(Keep, s.join("a:1", s.committed()))
+        assert [k.boot_id for k in keep.legacy.kin] == ["other"]
