@@ -320,3 +320,132 @@ class TestKept:
         s.hello("a:1", boot_id="other")
         (keep,) = of(Keep, s.join("a:1", s.committed()))
         assert [k.boot_id for k in keep.legacy.kin] == ["other"]
+
+
+class TestWaits:
+    """Who is told what it waits for, and when: of those in one boundary each by its own clock."""
+
+    def told(self, s: Scene, *times: float) -> dict[float, dict[str, str]]:
+        names = {session: replica_id for replica_id, session in s.sessions.items()}
+        said: dict[float, dict[str, str]] = {}
+        for s.now in times:
+            for effect in of(SendWaits, s.feed(Tick())):
+                said.setdefault(s.now, {}).update({names[x]: effect.reason for x in effect.sessions})
+        return said
+
+    def test_the_first_is_told_in_time_however_many_come_after_it(self) -> None:
+        s = Scene()
+        s.start(*(f"{x}:1" for x in "abcd"))
+        assert not self.told(s, 4.9)
+        for at, name in ((5.0, "a:1"), (5.2, "b:1"), (5.4, "c:1")):
+            s.now = at
+            s.join(name, s.committed())
+            assert not self.told(s, at)
+        said = self.told(s, 5.9, 6.0, 6.1, 6.2, 6.3, 6.4, 6.5)
+        assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.2: ["b:1"], 6.4: ["c:1"]}
+
+    def test_another_reason_comes_when_it_is_due_though_nothing_happens_then(self) -> None:
+        s = Scene(limits=Limits.all(60.0))
+        s.start("a:1", "b:1", "c:1")
+        s.join("a:1", s.committed())
+        assert self.told(s, 1.0) == {1.0: {"a:1": "Waiting for members of q1 to ask: b:1, c:1."}}
+        s.now = 2.0
+        s.join("b:1", s.committed())
+        last = "Waiting for members of q1 to ask: c:1."
+        assert self.told(s, 2.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0) == {3.0: {"b:1": last}, 6.0: {"a:1": last}}
+
+    def test_a_reason_that_changes_with_the_time_alone(self) -> None:
+        s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=Limits.all(60.0))
+        s.hello("a:1")
+        s.join("a:1")
+        said = self.told(s, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
+        assert [(at, "has just started" in said[at]["a:1"], "min_replicas" in said[at]["a:1"]) for at in said] == [
+            (1.0, True, False),
+            (6.0, False, True),
+        ]
+
+    def test_the_same_reason_is_noted_again_after_a_quorum(self) -> None:
+        s = Scene(min_replicas=2, limits=Limits.all(60.0))
+        s.start("a:1", "b:1")
+        noted = []
+        for n, partner in enumerate(("b:1", "c:1")):
+            s.leave(partner, s.committed())
+            s.now = 10.0 * n + 1.0
+            s.join("a:1", s.committed())
+            s.now += 1.5
+            noted += [e.text for e in of(Note, s.feed(Tick())) if e.event == "undecided"]
+            if n == 0:
+                s.hello("c:1")
+                assert issued(s.join("c:1")) == [["a:1", "c:1"]]
+        assert noted == ["New quorum not ready, only have 1 participants (a:1), need min_replicas 2."] * 2
+
+
+class TestReceived:
+    """A quorum is open until a member says something that shows that it has received a newer one (R9)."""
+
+    def second(self, *replica_ids: str) -> Scene:
+        s = Scene()
+        first = s.start(*replica_ids)
+        s.join_all(*replica_ids, state=s.committed())
+        assert s.lighthouse._tenure.chain.open == (first,)
+        return s
+
+    def test_by_a_join(self) -> None:
+        s = self.second("a:1", "b:1")
+        s.join("a:1", s.committed())
+        assert s.lighthouse._tenure.chain.open == ()
+
+    def test_by_progress(self) -> None:
+        s = self.second("a:1", "b:1")
+        s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
+        assert s.lighthouse._tenure.chain.open == ()
+
+    def test_by_a_peers_client_that_asks(self) -> None:
+        s = Scene()
+        s.beat("p", "r")
+        s.unary("p", 1)
+        assert issued(s.unary("r", 2)) == [["p", "r"]]
+        s.unary("p", 3, 1)
+        assert issued(s.unary("r", 4, 1)) == [["p", "r"]]
+        assert len(s.lighthouse._tenure.chain.open) == 1
+        s.unary("p", 5, 2)
+        assert s.lighthouse._tenure.chain.open == ()
+
+
+class TestAdopting:
+    """A lighthouse without memory takes a quorum over, and says only what somebody must know (R8)."""
+
+    Q = quorum(member("a:1"), member("b:1"))
+
+    def fresh(self) -> Scene:
+        return Scene(new_job=False, restarted=True)
+
+    def test_nobody_outside_is_told_or_matters(self) -> None:
+        s = self.fresh()
+        s.hello("c:1")
+        s.hello("d:1")
+        s.leave("d:1", State())
+        s.hello("a:1", quorum=self.Q, lease_left=50.0)
+        effects = s.hello("b:1", quorum=self.Q, lease_left=50.0)
+        assert "adopted" in notes(effects)
+        assert not overs(effects)
+
+    def test_whoever_never_received_it_is_waited_for_when_it_is_back(self) -> None:
+        s = self.fresh()
+        s.hello("b:1", quorum=None)
+        s.close("b:1")
+        effects = s.hello("a:1", quorum=self.Q, lease_left=50.0)
+        assert "adopted" in notes(effects)
+        assert not overs(effects)
+        assert overs(s.hello("b:1", quorum=None)) == [((s.sessions["a:1"],), ())]
+
+
+def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> None:
+    s = Scene()
+    q = s.start("a:1", "b:1")
+    s.hello("a:1", state=State(5, q.id), runs_on=True, granted_through=6)
+    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+    s.hello("b:1", state=State(3, q.id), runs_on=True)
+    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+    s.hello("b:1", state=State(9, 3), runs_on=True)  # of another history
+    assert s.lighthouse.status(0.0)["quorum"]["step"] == 5

@@ -66,6 +66,8 @@ class TestLimits:
         ("config", "word"),
         [
             (LighthouseConfig(tick=2.0), "tick is 2 s"),
+            (LighthouseConfig(limits=Limits(stopped=0.05)), "a silence of 0.05 s"),
+            (LighthouseConfig(lease=Limits().member_ping), "lease is 0.75 s"),
             (LighthouseConfig(heartbeat_timeout=0.1), "tick is 0.1 s"),
             (LighthouseConfig(lease=0.5), "lease is 0.5 s"),
             (LighthouseConfig(lease=10.0, heartbeat_timeout=60.0), "lease is 10 s"),

@@ -162,6 +162,15 @@ class TestTime:
         assert roll.gone(5.0, limits) == []
         assert [(r.replica_id, why) for r, why in roll.gone(5.1, limits)] == [("a", "silent for 5 s")]
 
+    def test_whoever_is_found_again_may_be_silent_at_once(self) -> None:
+        roll, limits = Roll(0.0), Limits.all(1.5)
+        found = roll.ensure("a", 0.0, unary=False)
+        found.lost = "stopped"
+        roll.ensure("b", 1.0, unary=False)
+        assert roll.silent(1.6, limits) == []
+        roll.find(found)
+        assert roll.silent(1.7, limits) == [found]
+
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
         roll = Roll(0.0)
         roll.open(hello("here", 1), 0.0)
