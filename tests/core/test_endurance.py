@@ -130,3 +130,11 @@ def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
     assert w.tell([1], OTHER, 10.1) == [SendWaits((1,), "too few", False)]
     assert w.tell([1], OTHER, 10.2) == []
     assert w.settled
+
+
+def test_as_long_as_one_has_yet_to_hear_it_nothing_is_settled() -> None:
+    w = Waits()
+    w.tell([1], OTHER, 10.0)
+    w.tell([1, 2], THIRD, 11.0)
+    assert w.tell([1, 2], THIRD, 12.0) == []
+    assert not w.settled

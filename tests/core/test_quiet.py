@@ -64,3 +64,24 @@ def test_everybody_is_looked_at_only_when_somebody_may_have_become_silent() -> N
         found = quiet.look(roll, (), now, LIMIT)
         assert [r.replica_id for r in found] == (["dead"] if now > LIMIT else [])
     assert 5 <= roll.looks <= 20
+
+
+def test_at_the_limit_itself_nobody_is_silent_yet() -> None:
+    record, quiet = Record("a", 0.0), Quiet(0.0)
+    assert quiet.look([record], (), 1.5, LIMIT) == []
+    assert quiet.look([record], (), 2.0, LIMIT) == [record]
+    record.hear(2.0)
+    assert quiet.look([record], (), 3.5, LIMIT) == []
+
+
+def test_whoever_is_lost_meanwhile_is_looked_for_no_more() -> None:
+    record, quiet = Record("a", 0.0), Quiet(0.0)
+    assert quiet.look([record], (), 2.0, LIMIT) == [record]
+    record.lost = "silent"
+    assert quiet.look([record], (), 2.1, LIMIT) == []
+
+
+def test_the_one_that_spoke_first_is_the_next_to_be_silent() -> None:
+    first, second, quiet = Record("a", 1.0), Record("b", 2.0), Quiet(0.0)
+    assert quiet.look([first, second], (), 2.2, LIMIT) == []
+    assert quiet.look([first, second], (), 2.6, LIMIT) == [first]

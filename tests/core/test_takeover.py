@@ -209,3 +209,17 @@ def test_where_nobody_has_reported_it_waits_for_the_end_of_the_old_lease_whateve
     assert isinstance(decision, Wait)
     assert decision.lease
     assert start(fresh(121.0, restarted=True, new_job=False, hello_grace=500.0)) == Start()
+
+
+def test_what_a_member_of_the_newest_has_received_last_must_have_been_left_by_its_own_members() -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover.hear(Hello(1, "c", quorum=ALIKE[2], lease_left=1.0))
+    takeover.hear(Hello(2, "b", quorum=ALIKE[1], lease_left=1.0))
+    assert takeover.lasts(100.0)  # a may have followed the older one with others
+    takeover.hear(Hello(3, "a", quorum=ALIKE[1], lease_left=1.0))
+    assert not takeover.lasts(100.0)
+    assert takeover.decide(100.0) == Adopt(ALIKE[2], (ALIKE[1],))
+
+
+def test_when_all_leases_are_over_older_quorums_bind_nobody() -> None:
+    assert start(fresh(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(NEW, ())
