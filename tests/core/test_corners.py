@@ -344,6 +344,14 @@ class TestWaits:
         said = self.told(s, 5.9, 6.0, 6.1, 6.2, 6.3, 6.4, 6.5)
         assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.2: ["b:1"], 6.4: ["c:1"]}
 
+    def test_nor_does_it_matter_when_anybody_looked(self) -> None:
+        s = Scene()
+        s.start("a:1", "b:1", "c:1")
+        for s.now, name in ((5.0, "a:1"), (5.3, "b:1")):
+            s.join(name, s.committed())
+        said = self.told(s, 5.4, 6.0, 6.3)
+        assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.3: ["b:1"]}
+
     def test_another_reason_comes_when_it_is_due_though_nothing_happens_then(self) -> None:
         s = Scene(limits=Limits.all(60.0))
         s.start("a:1", "b:1", "c:1")
