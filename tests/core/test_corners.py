@@ -457,3 +457,18 @@ def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> Non
     assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
     s.hello("b:1", state=State(9, 3), runs_on=True)  # of another history
     assert s.lighthouse.status(0.0)["quorum"]["step"] == 5
+
+
+class TestBeforeTheFirstQuorum:
+    def test_whoever_leaves_is_noted_and_no_more(self) -> None:
+        s = Scene()
+        s.hello("a:1")
+        assert notes(s.leave("a:1", State())) == ["leave"]
+
+    def test_a_member_that_was_silent_is_not_told_to_leave_what_it_is_in(self) -> None:
+        s = Scene(new_job=False, restarted=True, limits=Limits(alone=1.0))
+        s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)
+        s.wait(1.5)
+        assert record_of(s, "a:1").lost
+        assert not overs(s.heard("a:1"))
+        assert not record_of(s, "a:1").lost
