@@ -141,22 +141,26 @@ class Tenure:
         if self.gone:
             self.lost_at = now
         self._begin(quorum, roll)
-        for record in roll.of(quorum.members):
+        records = roll.of(quorum.members)
+        for record in records:
             record.join = None
             if record.calls:
                 roll.answer(record)
             record.quorum_id = quorum.id
             record.lease_sent = now
             record.pace = (quorum.top.step, now)  # what came before was waiting
-        self._answered()
+        self._answered(records)
         return quorum
 
-    def _answered(self) -> None:
+    def _answered(self, records: list[Record]) -> None:
         """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
         self.asks += 1
         self.changes += 1
         self.asking -= self.inside
         self.silent |= self.inside
+        for record in records:
+            if record.lost or (record.session is None and not record.unary):
+                self.recount(record)
 
     def adopt(
         self, quorum: Quorum, older: tuple[Quorum, ...], roll: Roll, *, started_at: float, granted_through: int = 0
