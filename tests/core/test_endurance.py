@@ -64,6 +64,38 @@ def test_each_call_has_its_own_time() -> None:
     assert e.expired(15.0) == [1, 2]
 
 
+def test_before_anything_was_said() -> None:
+    e = Endurance(0.0)
+    assert (e.reason, e.for_lease) == ("", False)
+
+
+def test_what_was_waited_before_the_lighthouse_went_is_counted() -> None:
+    e = standing()
+    e.begin(1, 10.0, 0.0)
+    e.session(False, 4.0)
+    e.session(True, 100.0)
+    assert e.expired(106.9) == []
+    assert e.expired(107.0) == [1]
+
+
+def test_a_pause_that_was_announced_does_not_count() -> None:
+    e = standing()
+    e.begin(1, 10.0, 0.0)
+    e.paused(5.0, 4.0)
+    assert e.expired(6.0) == []  # asking in the middle of it takes nothing back
+    assert e.expired(14.9) == []
+    assert e.expired(15.0) == [1]
+
+
+def test_a_pause_that_is_over_counts_no_more() -> None:
+    e = standing()
+    e.begin(1, 10.0, 0.0)
+    e.paused(50.0, 4.0)
+    e.paused(0.0, 6.0)
+    assert e.expired(11.9) == []
+    assert e.expired(12.0) == [1]
+
+
 LEASE, OTHER, THIRD = Wait("a lease", 9.0, lease=True), Wait("too few"), Wait("other too few")
 
 
@@ -81,3 +113,28 @@ def test_another_reason_of_the_same_kind_can_wait() -> None:
     w.tell([1], OTHER, 0.0)
     assert w.tell([1], THIRD, 4.9) == []
     assert w.tell([1], THIRD, 5.0) == [SendWaits((1,), "other too few", False)]
+
+
+def test_another_reason_counts_from_when_the_last_was_said() -> None:
+    w = Waits()
+    w.tell([1], OTHER, 10.0)
+    assert w.tell([1], THIRD, 14.9) == []
+    assert not w.settled  # there is something to be said yet, though not now
+    assert w.tell([1], THIRD, 15.0) == [SendWaits((1,), "other too few", False)]
+    assert w.settled
+
+
+def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
+    w = Waits()
+    w.tell([1], LEASE, 10.0)
+    assert w.tell([1], OTHER, 10.1) == [SendWaits((1,), "too few", False)]
+    assert w.tell([1], OTHER, 10.2) == []
+    assert w.settled
+
+
+def test_as_long_as_one_has_yet_to_hear_it_nothing_is_settled() -> None:
+    w = Waits()
+    w.tell([1], OTHER, 10.0)
+    w.tell([1, 2], THIRD, 11.0)
+    assert w.tell([1, 2], THIRD, 12.0) == []
+    assert not w.settled

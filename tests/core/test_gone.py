@@ -45,6 +45,14 @@ class TestLimits:
         assert L.member_ping * 2 <= L.host
         assert L.member_ping * 5 <= L.alone
 
+    @pytest.mark.parametrize(
+        ("short", "member", "supervisor"),
+        [({"alone": 1.0}, 0.2, 0.2), ({"busy": 1.0}, 0.2, 20.0), ({"host": 1.0}, 0.5, 0.25)],
+    )
+    def test_the_shortest_limit_says_how_often(self, short: dict[str, float], member: float, supervisor: float) -> None:
+        limits = Limits(**{"alone": 100.0, "busy": 100.0, "host": 100.0, **short})
+        assert (limits.member_ping, limits.supervisor_ping) == (member, supervisor)
+
     @pytest.mark.parametrize("field", ["alone", "host", "stopped", "busy"])
     def test_no_limit_is_zero(self, field: str) -> None:
         with pytest.raises(ConfigError, match=field):
@@ -58,6 +66,8 @@ class TestLimits:
         ("config", "word"),
         [
             (LighthouseConfig(tick=2.0), "tick is 2 s"),
+            (LighthouseConfig(limits=Limits(stopped=0.05)), "a silence of 0.05 s"),
+            (LighthouseConfig(lease=Limits().member_ping), "lease is 0.75 s"),
             (LighthouseConfig(heartbeat_timeout=0.1), "tick is 0.1 s"),
             (LighthouseConfig(lease=0.5), "lease is 0.5 s"),
             (LighthouseConfig(lease=10.0, heartbeat_timeout=60.0), "lease is 10 s"),
@@ -76,6 +86,10 @@ class TestJudge:
         ("sight", "word"),
         [
             (Sight(heard=95.1), ""),
+            (Sight(heard=95.0), ""),  # at the limit itself it is still waited for
+            (Sight(heard=80.0, watched=98.5), "though its supervisor"),
+            (Sight(heard=98.5, watched=98.0), ""),
+            (Sight(heard=90.0, watched=100.0), ""),
             (Sight(heard=94.9), "silent for 5 s"),
             (Sight(heard=98.4, watched=98.6), ""),
             (Sight(heard=98.6, watched=98.4), ""),
@@ -99,6 +113,13 @@ class TestJudge:
         assert word in reason
         assert bool(reason) is bool(word)
 
+    @pytest.mark.parametrize(("who", "said"), [("worker 1", "its worker 1 is stopped ("), ("", "it is stopped (")])
+    def test_who_is_stopped(self, who: str, said: str) -> None:
+        assert judge(Sight(heard=100.0, halt=Halt(90.0, who)), L, 100.0).startswith(said)
+
+    def test_without_a_supervisor_nobody_says_that_it_runs(self) -> None:
+        assert suspect(Sight(heard=85.0), Limits(alone=20.0), 100.0) == ""
+
     def test_silent_but_running_is_suspected(self) -> None:
         text = suspect(Sight(heard=94.0, watched=99.9), L, 100.0)
         assert "silent for 6.0 s, but its supervisor says that it runs" in text
@@ -108,6 +129,7 @@ class TestJudge:
         "sight",
         [
             Sight(heard=96.0, watched=99.9),
+            Sight(heard=95.0, watched=99.9),
             Sight(heard=94.0),
             Sight(heard=80.0, watched=99.9),
             Sight(heard=94.0, watched=99.9, pause_until=101.0),
@@ -168,6 +190,21 @@ class TestGuardians:
         g.halt(1, "t0", Halt(3.0, "worker 0"))
         assert g.halt_of("t0", 5.0) is not None
         assert g.halt_of("t0", 5.1) is None
+
+    def test_a_lighthouse_that_was_starved_takes_the_silence_on_itself(self) -> None:
+        g = Guardians()
+        g.open(1, "0", 0, 3.0)
+        g.begin("0", "t")
+        g.forgive(4.0, 10.0)
+        assert g.heard("t") == 7.0
+        g.forgive(40.0, 10.0)
+        assert g.heard("t") == 10.0
+
+    def test_a_life_without_a_token_is_nobodys(self) -> None:
+        g = Guardians()
+        g.open(1, "0", 0, 3.0)
+        g.begin("0", "")
+        assert g.heard("") is None
 
     def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:
         g = Guardians()
@@ -361,6 +398,24 @@ class TestSuspicion:
         assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
         s.now += 0.06
         assert of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+
+    def test_and_again_when_the_answer_to_that_is_due(self) -> None:
+        s = Watched()
+        record = s.lighthouse._roll.get("1:a")
+        assert record is not None
+        s.now, record.probed_at = 0.05, 0.0
+        assert of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+        s.now, record.probed_at = 40.0, 39.99
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+
+    def test_neither_an_outsider_nor_one_that_is_lost_already(self) -> None:
+        s = Watched()
+        s.hello("2:a", life=Life(0, 1.0, "t2"))
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("2:a",))))
+        record = s.lighthouse._roll.get("1:a")
+        assert record is not None
+        record.lost = "silent"
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
 
     def test_the_word_of_a_replaced_session_counts_for_nothing(self) -> None:
         s = Watched()

@@ -739,3 +739,11 @@ class TestGroup:
         group.handle(Vote(2, 0, 0, 7, True), 0.0)
         (join,) = of(SendJoin, group.handle(Ask(3, 0, State(1, 7)), 0.0))
         assert join.number == 0
+
+
+@pytest.mark.parametrize(("since", "seconds"), [(9.9, 0.1), (10.0, 1.0)])
+def test_grants_are_small_while_the_lost_group_may_return(since: float, seconds: float) -> None:
+    s = Lights()
+    s.start("a:1", "b:1")
+    s.lighthouse._tenure.lost_at = 5.0
+    assert s.lighthouse._grants._worth(5.0 + since) == seconds

@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.scene import quorum
 from torchft_x.core.gone import Limits
+from torchft_x.core.legacy import Kin
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import Hello
 from torchft_x.core.types import Life
@@ -161,6 +162,15 @@ class TestTime:
         assert roll.gone(5.0, limits) == []
         assert [(r.replica_id, why) for r, why in roll.gone(5.1, limits)] == [("a", "silent for 5 s")]
 
+    def test_whoever_is_found_again_may_be_silent_at_once(self) -> None:
+        roll, limits = Roll(0.0), Limits.all(1.5)
+        found = roll.ensure("a", 0.0, unary=False)
+        found.lost = "stopped"
+        roll.ensure("b", 1.0, unary=False)
+        assert roll.silent(1.6, limits) == []
+        roll.find(found)
+        assert roll.silent(1.7, limits) == [found]
+
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
         roll = Roll(0.0)
         roll.open(hello("here", 1), 0.0)
@@ -169,6 +179,15 @@ class TestTime:
         for name, proof in (("away", ""), ("over", "it has left")):
             roll.ensure(name, 0.0, unary=False).proof = proof
         assert [r.replica_id for r in roll.away(frozenset({"here", "peer", "away", "over"}))] == ["away"]
+
+    def test_away_are_told_in_the_order_in_which_they_came(self) -> None:
+        roll = Roll(0.0)
+        records = [roll.open(hello(name, n), 0.0) for n, name in enumerate("bca")]
+        for record in (records[2], records[0], records[1]):
+            roll.close(record)
+        assert [r.replica_id for r in roll.away(frozenset("abc"))] == ["b", "c", "a"]
+        roll.open(hello("c", 9), 1.0)
+        assert [r.replica_id for r in roll.away(frozenset("abc"))] == ["b", "a"]
 
     def test_the_lost_are_forgotten_when_nobody_will_ask_about_them(self) -> None:
         roll = Roll(0.0)
@@ -192,3 +211,57 @@ class TestTime:
             roll.close(record)
         roll.prune(frozenset({"kept"}))
         assert [r.replica_id for r in roll.end("both")] == ["kept"]
+
+
+class TestPace:
+    """How long steps take, as they are seen: `Record.longest_step`."""
+
+    def test_what_a_member_says_counts_and_the_longest_stays(self) -> None:
+        record = Record("a", 0.0)
+        for told in (0.7, 0.2):
+            record.note_step(1, told, 1.0)
+        assert (record.longest_step, record.pace) == (0.7, None)
+
+    def test_what_is_seen_counts_by_the_step(self) -> None:
+        record = Record("a", 0.0, pace=(1, 1.0))
+        record.note_step(3, 0.0, 5.0)
+        assert (record.longest_step, record.pace) == (2.0, (3, 5.0))
+        record.note_step(3, 0.0, 9.0)  # it asks again at the same step: the time between was waiting
+        assert (record.longest_step, record.pace) == (2.0, (3, 9.0))
+
+    @pytest.mark.parametrize("fields", [{"lost": "silent"}, {"pause_until": 1.0}, {"pause_until": 2.0}])
+    def test_a_loss_and_a_pause_are_no_steps(self, fields: dict[str, Any]) -> None:
+        record = Record("a", 0.0, pace=(1, 1.0), **fields)
+        record.note_step(2, 0.0, 90.0)
+        assert record.longest_step == 0.0
+
+    def test_whoever_speaks_is_under_no_suspicion(self) -> None:
+        record = Record("a", 0.0, suspected=True, probed_at=1.0)
+        record.hear(2.0)
+        assert (record.heard, record.suspected, record.probed_at) == (2.0, False, None)
+
+
+class TestRestored:
+    """Members that the lighthouse before has written down (R8c)."""
+
+    @pytest.mark.parametrize("order", [("g:0", "g:1"), ("g:1", "g:0")])
+    def test_the_newest_life_of_a_group_is_known(self, order: tuple[str, str]) -> None:
+        roll = Roll(0.0)
+        for name in order:
+            roll.restore(Kin(name, Life(int(name[-1]), 0.0, f"token-{name}")), 0.0)
+        assert roll.superseded_by(hello("g:0", life=Life(0, 0.0, "token-g:0"))) == "g:1"
+        assert roll.superseded_by(hello("g:1", life=Life(1, 0.0, "token-g:1"))) == ""
+
+    def test_of_two_that_are_alike_the_first_stays(self) -> None:
+        roll = Roll(0.0)
+        for name in ("g:a", "g:b"):
+            roll.restore(Kin(name, Life()), 0.0)
+        assert roll.next_attempt("g") == 1
+        assert roll.superseded_by(hello("g:c", life=Life(-1, 0.0))) == "g:a"
+
+    def test_a_lighthouse_that_was_starved_forgives_supervisors_too(self) -> None:
+        roll = Roll(0.0)
+        roll.guardians.open(1, "g", 0, 0.0)
+        roll.guardians.begin("g", "t")
+        roll.forgive(3.0, 0.5)
+        assert roll.guardians.heard("t") == 2.5

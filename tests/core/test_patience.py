@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import Scene, issued, of
+from tests.core.test_chain import lose
 from torchft_x.core import lighthouse
 from torchft_x.core.messages import Refuse
-from torchft_x.core.types import JoinReason
+from torchft_x.core.types import JoinReason, State
 
 
 class Asked(Exception):
@@ -138,3 +139,18 @@ def test_a_newcomer_ends_a_wait_for_enough_whoever_else_may_still_commit() -> No
     assert of(Refuse, s.unary("theirs", 1))  # it would have to heal across the libraries, and was the second
     s.hello("c")
     assert issued(s.join("c")) == [["a", "c"]]
+
+
+def test_an_older_quorum_that_is_closed_without_anybody_asking_ends_the_wait() -> None:
+    """q1={a, b} reached a only, q2={a, c} is not known to have reached a, so that c waits. Then a reports q2."""
+    s = Scene()
+    s.start("a:1", "b:1")
+    lose(s, "b:1", alive=("a:1",))
+    s.hello("c:1")
+    s.join("c:1")
+    assert issued(s.join("a:1", State(), JoinReason.FAILED)) == [["a:1", "c:1"]]
+    newest = s.quorums["a:1"]
+    lose(s, "a:1", alive=("c:1",))
+    assert not issued(s.join("c:1", State(), JoinReason.FAILED))
+    assert "may still commit" in s.lighthouse.undecided
+    assert issued(s.hello("a:1", quorum=newest, lease_left=100.0)) == [["c:1"]]

@@ -182,3 +182,44 @@ def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], m
             assert isinstance(decision, Wait)
         elif isinstance(decision, Wait):  # then it is asked, at every event: only where that is cheap or rare
             assert majority or "before the start" in decision.reason
+
+
+ALIKE = (None, *(quorum(*map(member, names), id=10 + n, lease=20.0) for n, names in enumerate(("ab", "bc", "abc"))))
+told = st.tuples(st.sampled_from("abcd"), st.integers(0, len(ALIKE) - 1), st.booleans())
+
+
+@given(st.lists(told, max_size=16), st.sampled_from([0.0, 20.9, 21.0]))
+def test_where_all_leases_are_alike_it_knows_exactly(said: list[tuple[str, int, bool]], later: float) -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    for replica_id, index, valid in said:
+        takeover.hear(Hello(1, replica_id, quorum=ALIKE[index], lease_left=float(valid)))
+        now = 100.0 + later
+        assert takeover.lasts(now) is isinstance(takeover.decide(now), Wait)
+
+
+def test_the_longest_lease_counts() -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover.hear(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
+    for now, waits in ((150.9, True), (151.0, False)):
+        assert takeover.lasts(now) is isinstance(takeover.decide(now), Wait) is waits
+
+
+def test_where_nobody_has_reported_it_waits_for_the_end_of_the_old_lease_whatever_the_grace() -> None:
+    decision = start(fresh(0.5, restarted=True, new_job=False))
+    assert isinstance(decision, Wait)
+    assert decision.lease
+    assert start(fresh(121.0, restarted=True, new_job=False, hello_grace=500.0)) == Start()
+
+
+def test_what_a_member_of_the_newest_has_received_last_must_have_been_left_by_its_own_members() -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover.hear(Hello(1, "c", quorum=ALIKE[2], lease_left=1.0))
+    takeover.hear(Hello(2, "b", quorum=ALIKE[1], lease_left=1.0))
+    assert takeover.lasts(100.0)  # a may have followed the older one with others
+    takeover.hear(Hello(3, "a", quorum=ALIKE[1], lease_left=1.0))
+    assert not takeover.lasts(100.0)
+    assert takeover.decide(100.0) == Adopt(ALIKE[2], (ALIKE[1],))
+
+
+def test_when_all_leases_are_over_older_quorums_bind_nobody() -> None:
+    assert start(fresh(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(NEW, ())

@@ -7,6 +7,7 @@ now and then; rules and books are checked on the way (`scale_checks`). Prints a 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import statistics
@@ -25,7 +26,11 @@ def simulate(options: Options) -> tuple[World, dict[str, Any]]:
     world = World(options)
     Churn(world).start()
     started, cpu = time.perf_counter(), time.process_time()
-    world.go()
+    gc.disable()  # left to itself it looks through all members several times a second; `World._restart` collects
+    try:
+        world.go()
+    finally:
+        gc.enable()
     return world, figures(world, time.perf_counter() - started, time.process_time() - cpu)
 
 

@@ -127,6 +127,11 @@ class Checks:
         self._demand(tenure.gone == gone, "books: gone", tenure.gone ^ gone)
         silent = {r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)}
         self._demand(tenure.silent == silent, "books: silent", tenure.silent ^ silent)
+        apart = {r.replica_id for r in roll if r.session is None}
+        self._demand(set(roll._apart) == apart, "books: without a session", set(roll._apart) ^ apart)
+        limits, now = lighthouse._config.silence, self._world.now
+        quiet = [r for r in roll if not r.lost and now - r.heard > limits.shortest]
+        self._demand(roll.silent(now, limits) == quiet, "books: quiet", quiet)
         here = {group_of(name) for name in asking | silent}
         absent = {group for group in tenure.presence.announced if group not in here}
         self._demand(tenure.presence.absent == absent, "books: absent", tenure.presence.absent ^ absent)

@@ -58,6 +58,7 @@ class Members:
             return
         if old is not None:
             self._world.actors.pop(old.name)
+            old.run = None  # whose actors it is one of: a circle that only the garbage collector would find
         a = self._world.actors[f"train_{group}:{attempt}"] = self._world.latest[group] = Actor(
             group, attempt, misfit=misfit
         )

@@ -7,6 +7,7 @@ says or hears something. Two queues: the *agenda*, a heap of rare things (ticks,
 
 from __future__ import annotations
 
+import gc
 import heapq
 import random
 from collections import Counter, deque
@@ -27,6 +28,7 @@ from torchft_x.core.messages import (
     HangUp,
     Heard,
     Issue,
+    LighthouseEffect,
     LighthouseEvent,
     Note,
     Probe,
@@ -144,24 +146,28 @@ class World:
         if self.away:
             return
         self.events += 1
-        name = type(event).__name__
-        self.count[name] += 1
-        sampled = self.events % 101 == 0  # reading the clock takes longer than an event
-        tenure = self.lighthouse._tenure
-        if sampled or (len(tenure.missing) < 2 and tenure.current is not None):
-            started = process_time()
-            effects = self.lighthouse.handle(event, self.now)
-            spent = process_time() - started
-            if effects and type(effects[-1]) is Issue:
-                self.quorum_seconds.append(spent)
-            elif sampled:
-                self.sampled[name] += 1
-                self.seconds[name] += spent
+        kind, lighthouse = type(event), self.lighthouse
+        self.count[kind.__name__] += 1
+        sampled, tenure = self.events % 101 == 0, lighthouse._tenure  # reading the clock takes longer than an event
+        if sampled or (len(tenure.missing) < 2 and kind is not Heard and tenure.current is not None):
+            effects = self._timed(event, sampled)
         else:
-            effects = self.lighthouse.handle(event, self.now)
+            effects = lighthouse.handle(event, self.now)
         for effect in effects:
             self._carry_out(effect)
         self.checks.after_event()
+
+    def _timed(self, event: LighthouseEvent, sampled: bool) -> list[LighthouseEffect]:
+        started = process_time()
+        effects = self.lighthouse.handle(event, self.now)
+        spent = process_time() - started
+        if effects and type(effects[-1]) is Issue:
+            self.quorum_seconds.append(spent)
+        elif sampled:
+            name = type(event).__name__
+            self.sampled[name] += 1
+            self.seconds[name] += spent
+        return effects
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
@@ -248,5 +254,6 @@ class World:
             restarted=True,
         )
         self.lighthouse = Lighthouse(config, now=self.now, unix=UNIX + self.now)
+        gc.collect()
         for group in range(self.options.groups):
             self.feed(GroupAnnounced(f"train_{group}", True))

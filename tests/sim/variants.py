@@ -6,7 +6,7 @@ cluster, a single test. No product code knows of them. ``python -m tests.sim.var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,17 +107,17 @@ def _never_adopt(members: Any, nothing: State) -> Settlement:
     return settle([replace(m, prepared=None) for m in members], nothing) if settled.adopted else settled
 
 
-def _any_heir(cur: Quorum, members: tuple[Member, ...]) -> bool:
+def _any_heir(cur: Quorum, whole: Mapping[str, Member]) -> bool:
     return True
 
 
-def _any_member(cur: Quorum, members: tuple[Member, ...]) -> bool:
-    return any(cur.member(m.replica_id) is not None for m in members)
+def _any_member(cur: Quorum, whole: Mapping[str, Member]) -> bool:
+    return any(m.replica_id in whole for m in cur.members)
 
 
-def _healed_heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
+def _healed_heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
     carriers = {c.replica_id for c in cur.carriers}
-    inside = [m for m in members if cur.member(m.replica_id) is not None and not m.torn]
+    inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
     return any(m.replica_id in carriers or m.state >= cur.top for m in inside)
 
 

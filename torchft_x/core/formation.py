@@ -6,7 +6,7 @@ wait for before this question is asked (R8) is in `core.takeover`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torchft_x.core.types import JoinReason, Member, Quorum
@@ -74,7 +74,7 @@ def form(s: Situation) -> Form | Wait:
     if s.cur is not None:
         awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
         if awaited:
-            return Wait(f"Waiting for members of q{s.cur.number} to ask: {listed(awaited)}.")
+            return wait_for(s.cur, awaited)
     chosen.sort(key=lambda c: c.member.replica_id)
     members = tuple(c.member for c in chosen)
     if s.cur is None:
@@ -84,8 +84,13 @@ def form(s: Situation) -> Form | Wait:
     if too_few:
         return too_few
     followed = (s.cur, *s.open)
+    whole = {m.replica_id: m for m in members if not m.torn}
+    left: Quorum | None = None
     for quorum in followed:
-        running = _running(s, quorum, members, asked)
+        if _heirs(quorum, whole):
+            continue
+        left = left or quorum
+        running = _running(s, quorum, asked)
         if running:
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
@@ -96,17 +101,16 @@ def form(s: Situation) -> Form | Wait:
     elsewhere = _elsewhere(s, s.cur, asked)
     if elsewhere is not None:
         return elsewhere
-    return Form(
-        members,
-        rebuild=s.broken or _changed(s.cur, chosen),
-        left=next((q for q in followed if not _heirs(q, members)), None),
-    )
+    return Form(members, rebuild=s.broken or _changed(s.cur, chosen), left=left)
 
 
-def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: Collection[str]) -> list[str]:
-    """Members of this quorum that may go on in it beside the candidates, if none of these follows it (R9)."""
-    if _heirs(quorum, members):
-        return []
+def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
+    """R6: these members of the present quorum have yet to ask, and are not lost. Nothing else matters until then."""
+    return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
+
+
+def _running(s: Situation, quorum: Quorum, asked: Collection[str]) -> list[str]:
+    """Members of this quorum, which no candidate follows, that may go on in it beside the candidates (R9)."""
     over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
 
@@ -174,15 +178,16 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
     return None
 
 
-def _heirs(cur: Quorum, members: tuple[Member, ...]) -> bool:
-    """R9(a): was somebody here a carrier of cur, or has committed in it? Mere membership does not do.
+def _heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
+    """R9(a): was somebody here a carrier of cur, or has committed in it? Mere membership does not do. `whole`: the
+    candidates that hold a complete state, by replica id.
 
     Nor does a heal to its top: a carrier that is away may have committed the next step since, with the healer's zeros.
     """
+    if any(m.replica_id in whole for m in cur.carriers):
+        return True
     top = cur.top
-    inside = {m.replica_id for m in cur.members}
-    carriers = {m.replica_id for m in cur.carriers}
-    return any(not m.torn and m.replica_id in inside and (m.replica_id in carriers or m.state > top) for m in members)
+    return any(whole[m.replica_id].state > top for m in cur.members if m.replica_id in whole)
 
 
 def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:

@@ -8,10 +8,11 @@ whether a quorum can be formed.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from torchft_x.core.alarm import Alarm
-from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.formation import Candidate, Form, Wait, form, listed, wait_for
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.legacy import Kin, Legacy
@@ -87,6 +88,8 @@ class Lighthouse:
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         self._noted = ""  # reason for waiting that was noted last
         self._waits = Waits()  # who was told what it waits for
+        self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
+        self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
         self._hellos = 0  # so far
         self._kept = (0, 0)  # quorum and grant that were kept last
         self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
@@ -143,9 +146,11 @@ class Lighthouse:
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
-        unsaid, self._unsaid = self._unsaid, []
-        effects = unsaid + self._take(event, now) + self._maybe_form(now)
-        return [*self._keep(), *effects] if self._config.keeps else effects
+        effects = self._take(event, now)
+        effects += self._maybe_form(now)
+        if self._unsaid:
+            effects, self._unsaid = self._unsaid + effects, []
+        return self._keep() + effects if self._config.keeps else effects
 
     def _keep(self) -> list[LighthouseEffect]:
         """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
@@ -154,10 +159,8 @@ class Lighthouse:
             return []
         if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
             self._kin_as_of = (cur.config_id, self._hellos)
-            records = (self._roll.get(m.replica_id) for m in cur.members)
-            self._kin = tuple(
-                Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if r is not None and not r.unary
-            )
+            records = self._roll.of(cur.members)
+            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
         self._kept = (cur.id, granted)
         return [Keep(Legacy(cur, granted, self._kin, self._tenure.chain.open))]
 
@@ -261,7 +264,7 @@ class Lighthouse:
         """A member has come back on a new session: does it still run what the others run?"""
         tenure = self._tenure
         if tenure.current is None:
-            record.lost = ""
+            self._roll.find(record)
             tenure.recount(record)
             return []
         if tenure.holds_current(record):
@@ -274,7 +277,7 @@ class Lighthouse:
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
         elif not inside:
-            record.lost = ""
+            self._roll.find(record)
             self._tenure.recount(record)
         return effects
 
@@ -300,7 +303,8 @@ class Lighthouse:
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now), join.number)
-        effects += self._alarm.look_after(join.suspects, now)
+        if join.suspects:
+            effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
         known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
@@ -318,10 +322,12 @@ class Lighthouse:
 
     def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
-        record.lost = ""
+        if record.lost:
+            self._roll.find(record)
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
+        self._asked = min(self._asked[0], candidate.since), self._now
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
@@ -379,7 +385,7 @@ class Lighthouse:
         """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
         since = self._now - self._config.silence.host
         if self._roll.guardians.halt_of(record.life.token, since) is None:
-            record.lost = ""
+            self._roll.find(record)
             self._tenure.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
@@ -428,7 +434,7 @@ class Lighthouse:
         record = self._roll.ensure(replica_id, now, unary=True)
         record.hear(now)
         if record.unary:
-            record.lost = ""  # the peer's rule: whoever beats is waited for
+            self._roll.find(record)  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)
         return []
 
@@ -455,10 +461,10 @@ class Lighthouse:
         for record, reason in self._roll.gone(now, c.silence):
             effects += self._alarm.lose(record, reason)
         effects += self._alarm.note_suspects(now)
-        for record in self._roll.away(self._tenure.inside | self._tenure.chain.members):
+        for record in self._roll.away(self._tenure.ran):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.inside | self._tenure.chain.members)
+        self._roll.prune(self._tenure.ran)
         return effects + self._note_wait(now)
 
     # --- forming -------------------------------------------------------------------------------------------------
@@ -489,8 +495,10 @@ class Lighthouse:
             outcome = self._takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        ran = self._tenure.inside | self._tenure.chain.members
-        away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        cur, missing = self._tenure.current, self._tenure.missing
+        if cur is not None and missing:  # `form` would say the same, after a look at all candidates
+            return wait_for(cur, sorted(missing))
+        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof)
@@ -543,12 +551,10 @@ class Lighthouse:
                 "that could are over. Training goes on from the newest state among the members."
             )
             effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
-        records = [r for r in (self._roll.get(m.replica_id) for m in decision.members) if r is not None]
+        records = self._roll.of(decision.members)
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
-        for record in records:
-            record.pace = (quorum.top.step, now)  # what came before was waiting
         self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
         if decision.rebuild:
@@ -566,8 +572,13 @@ class Lighthouse:
 
     def _note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
+        first, last = self._asked
+        changes = self._tenure.changes
+        if now - first < _NOTE_WAIT_AFTER or (self._tenure.missing and changes == self._said_as_of):
+            return []  # the common cases, in constant time
         waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
+            self._asked = min((r.join.since for r in self._roll if r.join is not None), default=inf), last
             return []
         outcome = self._outcome(now) if self._tenure.asking else None
         effects: list[LighthouseEffect] = []
@@ -577,4 +588,6 @@ class Lighthouse:
             effects.append(Note("undecided", reason))
         if isinstance(outcome, Wait):
             effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+            settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
+            self._said_as_of = changes if settled else -1
         return effects

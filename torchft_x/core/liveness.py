@@ -10,7 +10,7 @@ Three different things, and mixing them up is how split brains are made:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchft_x.core.formation import Candidate
@@ -18,8 +18,9 @@ from torchft_x.core.gone import Limits, Sight, judge
 from torchft_x.core.guardians import Guardians
 from torchft_x.core.legacy import Kin
 from torchft_x.core.messages import Hello
+from torchft_x.core.quiet import Quiet
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import Life, group_number, group_of
+from torchft_x.core.types import Life, Member, group_number, group_of
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,7 @@ class Record:
 
     replica_id: str
     heard: float  # last sign of life
+    place: int = 0  # in the order in which records were made
     unary: bool = False  # a peer's client without a session: no lease, no push, the peer's rules
     life: Life = Life()
     address: str = ""
@@ -95,6 +97,9 @@ class Roll:
         self._lives: dict[str, list[Record]] = {}  # life token -> records of that life, usually one
         self._callers: dict[int, Record] = {}  # open unary request -> who asked
         self._ended: set[str] = set()  # life tokens whose process has exited
+        self._apart: dict[str, Record] = {}  # those without a session, by replica id
+        self._made = 0  # records so far
+        self._quiet = Quiet(now)  # who may have been silent for a while
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.guardians = Guardians()  # what supervisors say about the members
 
@@ -107,6 +112,11 @@ class Roll:
     def get(self, replica_id: str) -> Record | None:
         return self._records.get(replica_id)
 
+    def of(self, members: Iterable[Member]) -> list[Record]:
+        """Records of these members, of those that are known."""
+        records = self._records
+        return [records[m.replica_id] for m in members if m.replica_id in records]
+
     def on(self, session: int) -> Record | None:
         """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
         return self._sessions.get(session)
@@ -114,7 +124,10 @@ class Roll:
     def ensure(self, replica_id: str, heard: float, *, unary: bool) -> Record:
         record = self._records.get(replica_id)
         if record is None:
-            record = self._records[replica_id] = Record(replica_id, heard, unary=unary)
+            self._made += 1
+            record = Record(replica_id, heard, self._made, unary=unary)
+            self._records[replica_id] = self._apart[replica_id] = record
+            self._quiet.expect(heard)
         return record
 
     # --- sessions and lives --------------------------------------------------------------------------------------
@@ -135,6 +148,7 @@ class Roll:
         record.runs_on = hello.runs_on
         record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
+        self._apart.pop(record.replica_id, None)
         record.told = False  # what was said on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
@@ -155,6 +169,7 @@ class Roll:
         if record.session is not None:
             self._sessions.pop(record.session, None)
             record.session = None
+            self._apart[record.replica_id] = record
         record.join = None
 
     def call(self, record: Record, call: int) -> None:
@@ -245,10 +260,14 @@ class Roll:
         connected = record.session is not None
         return Sight(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
 
+    def find(self, record: Record) -> None:
+        """It is waited for again."""
+        record.lost = ""
+        self._quiet.expect(record.heard)
+
     def silent(self, now: float, limits: Limits) -> list[Record]:
         """Members worth a closer look: silent for a while, or stopped."""
-        halted = self.guardians.halted
-        return [r for r in self if not r.lost and (now - r.heard > limits.shortest or r.life.token in halted)]
+        return self._quiet.look(self, self.guardians.halted, now, limits.shortest)
 
     def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
         """Members that have just run out of time, and why."""
@@ -257,13 +276,15 @@ class Roll:
 
     def away(self, inside: frozenset[str]) -> list[Record]:
         """Members of the present quorum that have no session, and may or may not be dead."""
-        return [r for r in self if r.session is None and r.replica_id in inside and not r.unary and not r.proof]
+        apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
+        return sorted(apart, key=lambda r: r.place)
 
     def prune(self, keep: frozenset[str]) -> None:
         """Forget the lost that nobody will ask about again."""
-        gone = [r.replica_id for r in self if r.lost and r.session is None and not r.calls and r.replica_id not in keep]
-        for replica_id in gone:
-            self._forget_life(self._records.pop(replica_id))
+        gone = [r for r in self._apart.values() if r.lost and not r.calls and r.replica_id not in keep]
+        for record in gone:
+            del self._records[record.replica_id], self._apart[record.replica_id]
+            self._forget_life(record)
 
     def _forget_life(self, record: Record) -> None:
         same = self._lives.get(record.life.token, [])

@@ -111,7 +111,7 @@ def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
     `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
     steps only.
     """
-    if len({_is_ours(m) for m in members}) < 2:
+    if len(set(map(_is_ours_by_name, {m.library for m in members}))) < 2:
         return []
     settled = Quorum(0, 0, 0, members).settled
     ready = list(settled.carriers)
@@ -156,7 +156,11 @@ def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int
 
 
 def _is_ours(member: Member) -> bool:
-    return member.library.startswith("torchft_x/")
+    return _is_ours_by_name(member.library)
+
+
+def _is_ours_by_name(library: str) -> bool:
+    return library.startswith("torchft_x/")
 
 
 def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:

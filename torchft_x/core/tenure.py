@@ -26,6 +26,7 @@ class Tenure:
         self.silent: set[str] = set()  # alive, but have not asked
         self.presence = Presence()  # of announced groups
         self.asks = 0  # grows when a member of current or of an open quorum asks, and when anybody asks no more
+        self.changes = 0  # grows with every recount
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
@@ -52,6 +53,11 @@ class Tenure:
         return self.current.id if self.current else 0
 
     @property
+    def ran(self) -> frozenset[str]:
+        """Replica ids of current, and of the older quorums that are open."""
+        return self.inside | self.chain.members if self.chain.members else self.inside
+
+    @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
@@ -71,6 +77,7 @@ class Tenure:
 
     def recount(self, record: Record) -> None:
         """Keep the sets that make 'not yet' cheap to see in step with the record."""
+        self.changes += 1
         replica_id, lost = record.replica_id, bool(record.lost)
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
@@ -127,22 +134,33 @@ class Tenure:
             created=unix,
             lease=lease,
         )
-        quorum = replace(quorum, granted_through=quorum.top.step + 1)
+        quorum = quorum.granting(quorum.top.step + 1)
         self.next_id += 1
         if cur is not None:
             self.chain.leave(cur)
         if self.gone:
             self.lost_at = now
         self._begin(quorum, roll)
-        for member in quorum.members:
-            record = roll.get(member.replica_id)
-            if record is not None:
-                record.join = None
+        records = roll.of(quorum.members)
+        for record in records:
+            record.join = None
+            if record.calls:
                 roll.answer(record)
-                record.quorum_id = quorum.id
-                record.lease_sent = now
-                self.recount(record)
+            record.quorum_id = quorum.id
+            record.lease_sent = now
+            record.pace = (quorum.top.step, now)  # what came before was waiting
+        self._answered(records)
         return quorum
+
+    def _answered(self, records: list[Record]) -> None:
+        """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
+        self.asks += 1
+        self.changes += 1
+        self.asking -= self.inside
+        self.silent |= self.inside
+        for record in records:
+            if record.lost or (record.session is None and not record.unary):
+                self.recount(record)
 
     def adopt(
         self, quorum: Quorum, older: tuple[Quorum, ...], roll: Roll, *, started_at: float, granted_through: int = 0
@@ -177,8 +195,8 @@ class Tenure:
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
-        records = [roll.get(m.replica_id) for m in quorum.members]
-        self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
+        records = roll.of(quorum.members)
+        self._steady = len(quorum.carriers) == len(records) == len(quorum.members) and all(r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
 
 

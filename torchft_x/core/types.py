@@ -7,7 +7,7 @@ Times are seconds as floats; ids are integers that only grow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from torchft_x.core.settle import Settlement, settle
@@ -114,9 +114,14 @@ class Quorum:
 
     def _settle(self) -> Settlement:
         if not any(m.prepared for m in self.members):
-            top = max({m.state for m in self.members if not m.torn}, default=State())
-            return Settlement(top, tuple(m for m in self.members if not m.torn and m.state == top))
+            return _settle_plainly([m for m in self.members if not m.torn])
         return settle(self.members, State())
+
+    def granting(self, through: int) -> Quorum:
+        """The same with this grant; what its members stand at is not worked out again."""
+        quorum = replace(self, granted_through=through)
+        object.__setattr__(quorum, "_settled", self._settled)
+        return quorum
 
     @property
     def top(self) -> State:
@@ -127,6 +132,14 @@ class Quorum:
     def carriers(self) -> tuple[Member, ...]:
         """Members at the top: healing sources, and those whose gradients count."""
         return self.settled.carriers
+
+
+def _settle_plainly(whole: list[Member]) -> Settlement:
+    """`settle` where nobody has prepared anything. Of numbers: comparing ten thousand states takes ten times as long."""
+    step = max((m.state.step for m in whole), default=0)
+    committed_in = max((m.state.committed_in for m in whole if m.state.step == step), default=0)
+    carriers = (m for m in whole if m.state.committed_in == committed_in and m.state.step == step)
+    return Settlement(State(step, committed_in), tuple(carriers))
 
 
 def group_of(replica_id: str) -> str:

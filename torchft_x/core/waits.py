@@ -19,19 +19,22 @@ class Waits:
 
     def __init__(self) -> None:
         self._told: dict[int, tuple[Wait, float]] = {}  # session -> what it was told, and when
+        self.settled = False  # whether all were told what was to be told last
 
     def __repr__(self) -> str:
         return f"<Waits told={sorted(self._told)}>"
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """These wait now, and this is why. Who waits no more is forgotten."""
-        self._told = {s: self._told[s] for s in sessions if s in self._told}
-        due = tuple(s for s in sessions if self._is_due(self._told.get(s), wait, now))
-        self._told.update(dict.fromkeys(due, (wait, now)))
-        return [SendWaits(due, wait.reason, wait.lease)] if due else []
-
-    @staticmethod
-    def _is_due(told: tuple[Wait, float] | None, wait: Wait, now: float) -> bool:
-        if told is None or told[0].lease != wait.lease:
-            return True
-        return told[0].reason != wait.reason and now - told[1] >= _AGAIN
+        told, self._told, self.settled = self._told, {}, True
+        due: list[int] = []
+        for session in sessions:
+            before, at = told.get(session, (None, now))
+            same = before is not None and before.lease == wait.lease
+            if before is not None and same and (now - at < _AGAIN or before.reason == wait.reason):
+                self._told[session] = before, at
+                self.settled = self.settled and before.reason == wait.reason
+            else:
+                self._told[session] = wait, now
+                due.append(session)
+        return [SendWaits(tuple(due), wait.reason, wait.lease)] if due else []

@@ -27,6 +27,7 @@ from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.pledge import Pledge
 from torchft_x.core.presence import Presence
+from torchft_x.core.quiet import Quiet
 from torchft_x.core.step import LocalVote, Step
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
@@ -36,7 +37,7 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence, Quiet,
     Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
@@ -51,13 +52,16 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(("_noted", "_now", "_unix", "_config", "_waits", "_hellos"), _nothing),
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "reached": _nothing},
+    Lighthouse: dict.fromkeys(
+        ("_noted", "_now", "_unix", "_config", "_waits", "_hellos", "_asked", "_said_as_of"), _nothing
+    ),
+    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,
         "proof": bool,
-        **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
+        **dict.fromkeys(("probed_at", "heard", "place", "pace", "longest_step", "suspected"), _nothing),
     },
+    Roll: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
     Takeover: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
@@ -164,7 +168,7 @@ def age_group(group: Group) -> None:
 
 def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
-    lighthouse._started_at = -LONG
+    lighthouse._started_at, lighthouse._asked = -LONG, (-LONG, -LONG)
     lighthouse._takeover._started_at = -LONG
     if lighthouse._tenure.first_asked < inf:
         lighthouse._tenure.first_asked = -LONG
@@ -179,3 +183,4 @@ def silence(lighthouse: Lighthouse, replica_ids: Collection[str]) -> None:
     """These have not been heard for longer than the heartbeat timeout, the others have. A `Tick` must follow."""
     for record in lighthouse._roll:
         record.heard = -LONG if record.replica_id in replica_ids else 0.0
+    lighthouse._roll._quiet.expect(-LONG)
