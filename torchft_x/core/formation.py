@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from torchft_x.core.coalition import Coalition
 from torchft_x.core.types import JoinReason, Member, Quorum
 
 
@@ -19,6 +20,7 @@ class Wait:
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
+    elsewhere: bool = False  # those that are waited for may be at another lighthouse
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -49,8 +51,7 @@ class Situation:
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
-    majority: bool = False  # other lighthouses may serve those of cur that are not here
-    standby: bool = False  # another lighthouse is first
+    coalition: Coalition | None = None  # of several lighthouses: what counts there
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def form(s: Situation) -> Form | Wait:
         return too_few
     followed = (s.cur, *s.open)
     for quorum in followed:
+        if s.coalition is not None and (lacking := s.coalition.lacking(quorum, asked)):
+            return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
         running = _running(s, quorum, members, asked)
         if running:
             return Wait(
@@ -91,9 +94,6 @@ def form(s: Situation) -> Form | Wait:
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
                 lease=True,
             )
-    elsewhere = _elsewhere(s, s.cur, asked)
-    if elsewhere is not None:
-        return elsewhere
     return Form(
         members,
         rebuild=s.broken or _changed(s.cur, chosen),
@@ -105,31 +105,8 @@ def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: C
     """Members of this quorum that may go on in it beside the candidates, if none of these follows it (R9)."""
     if _heirs(quorum, members):
         return []
-    over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+    over = s.over if s.coalition is None else s.proven  # a lease that ends here may have been renewed elsewhere
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
-
-
-def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None:
-    """With several lighthouses: may those of cur that are not here go on at another one?
-
-    Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
-    after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
-    may be renewed there.
-    """
-    if not s.majority:
-        return None
-    here = sum(m.replica_id in asked for m in cur.members)
-    rest = [m.replica_id for m in cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
-    total = len(cur.members)
-    half = 2 * here == total and not s.standby
-    if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
-        return None
-    until = "the end of their lease" if half else "proof that they have ended"
-    return Wait(
-        f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
-        f"lighthouse: waiting for them, or for {until}.",
-        lease=True,
-    )
 
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.legacy import Kin, Legacy
@@ -33,6 +34,7 @@ from torchft_x.core.messages import (
     Issue,
     Join,
     Keep,
+    LastWord,
     Leave,
     LifeBegun,
     LifeEnded,
@@ -77,8 +79,8 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
-        self._tenure = Tenure(int(unix * 1000) << 10)  # R1: above all earlier ids, unless the clock went back
-        self._takeover = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
+        self._tenure = Tenure(int(unix * 1000) << 10, config.place)  # R1: above all earlier ids, unless the clock went back
+        self._takeover = self._begin_takeover(now)  # of what an earlier lighthouse has left, or another one does (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
@@ -186,8 +188,8 @@ class Lighthouse:
                 self._roll.begun(group, attempt)
                 self._roll.guardians.begin(group, token)
                 return []
-            case LifeEnded(token, code):
-                return self._on_life_ended(token, code)
+            case LifeEnded(token, code, word):
+                return self._take_last_word(word, now) + self._on_life_ended(token, code)
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -226,26 +228,49 @@ class Lighthouse:
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
-            self._tenure.chain.received(hello.replica_id, hello.quorum.id)
+            self._tenure.received(record, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
+            effects += self._learn(hello.quorum, now)
         self._takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
         return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
-        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start.
-
-        Or the one before us has, and could not write it down.
-        """
-        c, cur = self._config, self.current
-        ours = not (c.majority or c.standby or (cur is not None and cur.id == self._inherited))
-        if not ours and cur is not None and quorum.id > cur.id:
+        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start."""
+        cur = self.current
+        if cur is not None and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
             self._tenure.forget()
-            self._takeover = Takeover(c, now)
+            self._takeover = self._begin_takeover(now)
             for record in self._roll:
                 self._tenure.recount(record)
+
+    def _begin_takeover(self, now: float) -> Takeover | Gathering:
+        coalition = self._tenure.coalition
+        return Takeover(self._config, now) if coalition is None else Gathering(self._config, coalition)
+
+    def _learn(self, quorum: Quorum, now: float) -> list[LighthouseEffect]:
+        """Another lighthouse may have issued this one: then whoever holds an older one must ask."""
+        if isinstance(self._takeover, Takeover):
+            return []
+        if self._takeover.is_open:
+            self._takeover.learn(quorum)
+        return [
+            effect
+            for record in self._tenure.learn((quorum,), self._roll, now=now)
+            for effect in self._alarm.tell(record, f"quorum {self._tenure.quorum_id} has been formed since.")
+        ]
+
+    def _take_last_word(self, word: LastWord | None, now: float) -> list[LighthouseEffect]:
+        """Of several lighthouses: this member has ended, and that is the newest quorum it had received."""
+        coalition = self._tenure.coalition
+        if coalition is None or word is None:
+            return []
+        coalition.end(word.replica_id, word.quorum.id if word.quorum is not None else 0)
+        effects = self._learn(word.quorum, now) if word.quorum is not None else []
+        self._tenure.recheck(self._roll)
+        return effects
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -287,7 +312,7 @@ class Lighthouse:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
         record.hear(now)
-        self._tenure.chain.received(record.replica_id, record.quorum_id)  # an answer to what it asked before
+        self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
@@ -313,7 +338,7 @@ class Lighthouse:
         if record is None:
             return []
         record.note_step(progress.step, progress.step_seconds, now)
-        self._tenure.chain.received(record.replica_id, progress.quorum_id)
+        self._tenure.received(record, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
@@ -353,6 +378,9 @@ class Lighthouse:
         if record is None:
             return []
         record.hear(now)
+        if self._tenure.coalition is not None:
+            self._tenure.coalition.end(record.replica_id, record.quorum_id)
+            self._tenure.recheck(self._roll)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
@@ -403,13 +431,19 @@ class Lighthouse:
     # --- the peer's clients --------------------------------------------------------------------------------------
 
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
+        if self._config.place is not None:
+            text = (
+                f"{member.replica_id} can't join: this is one of several lighthouses, which must know of each member what "
+                "it has received last, and torchft's clients don't tell. Give them a lighthouse that is the only one."
+            )
+            return [Refuse(text, call=call)]
         record = self._roll.ensure(member.replica_id, now, unary=True)
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
-        self._tenure.chain.received(record.replica_id, record.quorum_id)  # it can't say, and is believed
+        self._tenure.received(record, record.quorum_id)  # it can't say, and is believed
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -498,8 +532,7 @@ class Lighthouse:
         return form(
             self._tenure.situation(
                 self._roll, over, proven, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout, majority=c.majority or c.standby,
-                standby=c.standby,
+                join_timeout=c.join_timeout,
             )
         )  # fmt: skip
 
@@ -519,7 +552,7 @@ class Lighthouse:
         quorum = adopt.quorum
         granted = self._takeover.granted_through(quorum)
         self._end_takeover()
-        began = self._now if self._config.majority or self._config.standby else self._started_at
+        began = self._started_at if self._config.place is None else self._now
         self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]

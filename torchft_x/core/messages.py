@@ -126,11 +126,20 @@ class LifeBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class LastWord:
+    """What a life that has ended had received last, as it wrote down before it followed it (`core.coalition`)."""
+
+    replica_id: str
+    quorum: Quorum | None  # None: it never received one
+
+
+@dataclass(frozen=True, slots=True)
 class LifeEnded:
     """A supervisor's word: the process that carried this life token has exited. Proof of death."""
 
     life_token: str
     code: int = 0
+    word: LastWord | None = None  # of several lighthouses; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,7 @@ class SendWaits:
     sessions: tuple[int, ...]
     reason: str
     lease: bool  # it may take until the end of somebody's lease
+    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
 
 
 @dataclass(frozen=True, slots=True)

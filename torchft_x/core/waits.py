@@ -28,10 +28,10 @@ class Waits:
         self._told = {s: self._told[s] for s in sessions if s in self._told}
         due = tuple(s for s in sessions if self._is_due(self._told.get(s), wait, now))
         self._told.update(dict.fromkeys(due, (wait, now)))
-        return [SendWaits(due, wait.reason, wait.lease)] if due else []
+        return [SendWaits(due, wait.reason, wait.lease, wait.elsewhere)] if due else []
 
     @staticmethod
     def _is_due(told: tuple[Wait, float] | None, wait: Wait, now: float) -> bool:
-        if told is None or told[0].lease != wait.lease:
+        if told is None or told[0].lease != wait.lease or told[0].elsewhere != wait.elsewhere:
             return True
         return told[0].reason != wait.reason and now - told[1] >= _AGAIN
