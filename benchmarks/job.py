@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.libraries import TRAINER, Library
-from benchmarks.processes import Child, GaveUp, free_port, kill_if, listens, wait_for
+from benchmarks.processes import Child, GaveUp, free_port, kill_marked, listens, wait_for
 from benchmarks.record import Life, Records
 from torchft_x import env
 
@@ -52,8 +52,7 @@ class Job:
     def __exit__(self, *exc: object) -> None:
         for child in reversed(self._started):  # launchers first, else they start trainers again
             child.kill()
-        for life in self.records.update():  # torchrun puts its workers into sessions of their own
-            kill_if(life.pid, str(self.folder))
+        kill_marked(str(self.folder))  # torchrun puts its workers into sessions of their own
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- processes --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -129,13 +130,20 @@ class Worker(Child):
         return json.loads(line)
 
 
-def kill_if(pid: int, mark: str) -> None:
-    """SIGKILL `pid` if it still is the process whose command line contains `mark` (pids are used again)."""
-    try:
-        if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
-    except (OSError, ProcessLookupError):
-        pass
+def kill_marked(mark: str) -> None:
+    """SIGKILL every process whose command line contains `mark`, until there is none."""
+    while marked := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark)]:
+        for pid in marked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:  # a zombie has no command line
+        return pid != os.getpid() and mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def memory_mb(pid: int, field: str = "VmRSS") -> float:

@@ -89,6 +89,23 @@ def test_a_member_of_an_open_quorum_ends_the_wait_as_soon_as_it_asks() -> None:
     assert issued(s.join("b:1")) == [["b:1", "c:1"]]
 
 
+def test_proof_for_an_open_quorum_ends_the_wait_though_others_still_run() -> None:
+    """q1={a} is waited for, d of q2={a, c, d} is silent: a has ended, and it doesn't matter what d does."""
+    s = Scene()
+    s.hello("a:1")
+    s.join("a:1")
+    for name in ("c:1", "d:1"):
+        s.hello(name)
+        s.join(name)
+    del s.quorums["a:1"]
+    assert issued(s.join("a:1", State(), FAILED)) == [["a:1", "c:1", "d:1"]]
+    lose(s, "a:1", alive=("c:1", "d:1"))
+    lose(s, "d:1", alive=("c:1",))
+    assert issued(s.join("c:1", State(), FAILED)) == []
+    assert "a:1 may still commit" in s.lighthouse.undecided
+    assert issued(s.exited("a:1")) == [["c:1"]]
+
+
 def test_R9_who_has_received_it_goes_on_alone() -> None:
     """The same, but a says that it has q3 before it is gone: the next lighthouse hears of q3 from it."""
     s = Scene()

@@ -70,7 +70,7 @@ class SupervisorNode:
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        report = m.LifeEnded(node.life.token, code)
+        report = m.LifeEnded(node.life.token, code, m.LastWord(node.replica_id, node.received))
         self._reports = [*self._reports, report][-KEPT_EXITS:]
         self._begun = None
         self._send(report)

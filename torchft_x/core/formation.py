@@ -20,7 +20,8 @@ class Wait:
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
-    elsewhere: bool = False  # those that are waited for may be at another lighthouse
+    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
+    running: tuple[str, ...] = ()  # where it says lease: members that may still commit in a quorum which nobody here follows
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -93,6 +94,7 @@ def form(s: Situation) -> Form | Wait:
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
                 "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
                 lease=True,
+                running=tuple(running),
             )
     return Form(
         members,

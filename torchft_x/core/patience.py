@@ -24,7 +24,7 @@ class Patience:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # who has asked, who is missing
         self._alarm = alarm  # knows who is over
-        self._witness: Record | None = None  # a member of the present quorum that is waited for
+        self._witness: Record | None = None  # a member that is waited for, of a quorum nobody follows
         self._asks = -1  # the tenure's `asks` when the witness was found
         self._open: tuple[Quorum, ...] = ()  # quorums that must be followed, too, at that time
 
@@ -46,12 +46,11 @@ class Patience:
         return bool(t.silent or t.presence.absent) and now < t.first_asked + c.join_timeout
 
     def begin(self, decision: Wait, now: float) -> None:
-        """`form` has said `Wait`: find a member of the present quorum that may still commit in it, if that is why."""
+        """`form` has said `Wait`: find a member that it waits for and that may still commit, if that is why.
+
+        Of the quorum that nobody follows: when all of that one's members are over the wait is, whoever else still runs.
+        """
         t = self._tenure
-        self._witness = None
-        if not decision.lease:
-            return  # somebody who has not been in it may end this wait
-        names = (m.replica_id for m in reversed(t.current.members)) if t.current else ()
-        running = (self._roll.get(name) for name in names if name not in t.asking)
+        running = (self._roll.get(name) for name in reversed(decision.running))
         self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)
         self._asks, self._open = t.asks, t.chain.open

@@ -16,6 +16,8 @@ from typing import Any
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
+from torchft_x.core.coalition import Coalition
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
 from torchft_x.core.guardians import Guardians
@@ -36,7 +38,7 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
     Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
@@ -59,6 +61,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("probed_at", "heard", "pace", "longest_step", "suspected"), _nothing),
     },
     Takeover: {"_config": _nothing},
+    Gathering: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
     Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
