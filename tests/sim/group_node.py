@@ -7,6 +7,7 @@ supervisor sees the end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
@@ -63,6 +64,7 @@ class GroupNode:
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.uplink = Uplink(world, self.processes[0], self)
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.before = supervisor.received  # the newest that earlier lives were sent
         self.received: Quorum | None = None  # the newest quorum it was sent, as written down
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
@@ -238,7 +240,8 @@ class GroupNode:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def hello(self) -> m.Hello:
-        return self.machine.hello(self.process.clock.read(self.world.now))
+        hello = self.machine.hello(self.process.clock.read(self.world.now))
+        return replace(hello, chain=self.supervisor.chain, before=self.before) if self.world.config.standby else hello
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
@@ -265,6 +268,7 @@ class GroupNode:
         else:
             self.uplink.wander.answered()
             self.received = message  # written down before it is followed
+            self.world.checker.on_receiving(self, message)
             self.feed(m.QuorumArrived(message))
             self.world.checker.on_received(self, message)
 

@@ -14,6 +14,7 @@ from tests.sim.faults import KINDS, Fault, arm
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.lighthouse import LighthouseConfig
 
 FAULT_TIME = (6.0, 20.0)
@@ -237,18 +238,22 @@ def check_liveness(world: World) -> None:
     """
     calm = Calm(world)
     if not world.run_while(calm.unsettled, world.config.patience):
+        if lost_for_good(world):
+            world.checker.figures["lost for good"] += 1
+            return
         world.violated("L1", f"{world.config.patience:.0f} s after the last fault: {calm.why}")
 
 
 def check_newcomer(world: World) -> None:
     """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
     config = world.config
-    if not config.runs_on or world.checker.newest is None or not _trains(world):
+    if not config.runs_on or world.checker.newest is None or not _trains(world) or lost_for_good(world):
         return
     world.note("--- calm", "a newcomer")
     newcomer = world.add_group("late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
+    limit += 4 * config.stays + 2.0 if config.standby else 0.0  # until it has found where the others are
     refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
@@ -265,6 +270,29 @@ def _trains(world: World) -> bool:
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
     quorum = world.checker.newest
     return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
+
+
+def lost_for_good(world: World) -> bool:
+    """With several lighthouses: too many members of a quorum have gone without a last word, so nobody may go on."""
+    houses = [h.machine for h in world.lighthouses if h.machine is not None]
+    if not world.config.standby or len(houses) < len(world.lighthouses):
+        return False
+    living = {n.replica_id: n.machine.quorum for n in world.running()}
+    known = [q for q in living.values() if q is not None]
+    for house in houses:
+        known += [*house._tenure.chain.open, *filter(None, [house.current])]
+        if isinstance(house._takeover, Gathering):
+            known += house._takeover._open.values()
+    open_ = {q.id: q for top in known for q in (*top.follows, top)}
+    if not open_:
+        return world.lighthouse.machine is not None and world.lighthouse.machine._config.restarted
+    for house in houses:
+        coalition = house._tenure.coalition
+        assert coalition is not None
+        beyond = {i: {r for r, held in living.items() if held is not None and held.id > i} for i in open_}
+        if all(coalition.wins(q, living) or coalition.closes(q, beyond[i]) for i, q in open_.items()):
+            return False
+    return True
 
 
 class Calm:

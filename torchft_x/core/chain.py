@@ -57,7 +57,7 @@ class Chain:
         for quorum, members in self._open:
             if quorum.id < quorum_id and replica_id in members:
                 newer = self._newer[quorum.id] = self._newer.get(quorum.id, frozenset()) | {replica_id}
-                if coalition.wins(quorum, newer):
+                if coalition.closes(quorum, newer):
                     closed.add(quorum.id)
         if closed:
             self._keep(tuple(x for x in self._open if x[0].id not in closed))

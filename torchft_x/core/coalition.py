@@ -10,14 +10,18 @@ it has received last; and nothing is committed in a quorum that one of its membe
   of them with it hears of that from one of them.
 * Who has ended, and whose last words say what it had received last (`LastWord`, or its leave), receives nothing any
   more: it is not counted. That a member has ended is not enough: others may go on in what it had received.
+* When nobody is left to be counted, later lives stand for them: a supervisor starts one life after the other, and each
+  says what those before it had received last (a *chain*).
 * Of two exact halves that goes on which is at the lighthouse that issued the quorum, for that one has only one memory
-  (`Quorum.since`). So it is when nobody is left to be counted.
+  (`Quorum.since`).
 
 Why that is safe: let two lighthouses go on over q, neither knowing of the other's quorum, both received by all of their
 members. Call M and N the members of q in them, D and E those that the lighthouses don't count. Who is in both received one
 of the quorums first, and said so. Whoever is in M and E has said with its last words that it had received the other's
 quorum. So M and N lie in q without D and E, have nobody in common, and each is at least half of that: then both are halves
-of the same set, and only one lighthouse has issued q.
+of the same set, and only one lighthouse has issued q. Where one of them counts nobody, it has the last words of all of
+the other's; where both count nobody, most of the chains are with each, and the later life of one that is with both knows
+what the earlier one received.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ class Coalition:
         self._place = place  # fixed
         self.since = since  # of what it has issued from this id on it has forgotten nothing
         self.ended: dict[str, int] = {}  # replica id -> the quorum it had received last, of those that receive no more
+        self._chains: dict[str, str] = {}  # replica id -> chain of lives it belongs to
         self._met: set[int] = set()  # ids of quorums that were open here at some time
 
     def __repr__(self) -> str:
@@ -50,7 +55,21 @@ class Coalition:
         """Whether these are enough of it that nobody goes on over it without one of them."""
         counted = [m.replica_id for m in quorum.members if m.replica_id not in self.ended]
         here = sum(r in members for r in counted)
-        return 2 * here > len(counted) or (2 * here == len(counted) and self.issued(quorum))
+        if not counted:
+            counted = [m.replica_id for m in quorum.members]
+            present = {self._chains[r] for r in members if r in self._chains}
+            here = sum(self._chains.get(r) in present for r in counted)
+        return self._are_most(quorum, here, len(counted))
+
+    def closes(self, quorum: Quorum, received: Collection[str]) -> bool:
+        """Whether it is closed, if these have received a newer one, and so have those whose last word says so."""
+        names = [m.replica_id for m in quorum.members]
+        counted = [r for r in names if self.ended.get(r, quorum.id + 1) > quorum.id]
+        beyond = sum(r in received or r in self.ended for r in counted)
+        return bool(counted) and self._are_most(quorum, beyond, len(counted))
+
+    def _are_most(self, quorum: Quorum, some: int, of: int) -> bool:
+        return 2 * some > of or (2 * some == of and self.issued(quorum))
 
     def lacking(self, quorum: Quorum, members: Collection[str]) -> list[str]:
         """Members that could be added to these; empty: they are enough."""
@@ -68,15 +87,22 @@ class Coalition:
             "they and their supervisors are lost for good, start the job again, with new lighthouses."
         )
 
-    def end(self, replica_id: str, received: int) -> None:
+    def end(self, replica_id: str, received: int, chain: str = "") -> None:
         """This member receives nothing any more; that is what it had received last. 0: it never had any."""
         self.ended[replica_id] = max(received, self.ended.get(replica_id, 0))
+        self.belongs(replica_id, chain)
+
+    def belongs(self, replica_id: str, chain: str) -> None:
+        """This life belongs to that chain of lives, see `LastWord`."""
+        if chain:
+            self._chains[replica_id] = chain
 
     def meet(self, quorums: Iterable[Quorum], known: Collection[Quorum]) -> list[Quorum]:
         """Of these quorums and what they follow: those that were never open here, and may be. From old to new.
 
         `known`: what is open here. Who issued one of those has known all that it had issued before.
         """
+        self._met.update(q.id for q in known)
         found: dict[int, Quorum] = {}
         for quorum in quorums:
             for q in (*quorum.follows, quorum):
@@ -84,7 +110,6 @@ class Coalition:
                     found[q.id] = q
         present = [*known, *found.values()]
         self._met.update(found)
-        self._met.update(q.id for q in known)
         return [q for i, q in sorted(found.items()) if not any(_left_behind(q, other) for other in present)]
 
 

@@ -33,6 +33,8 @@ class Gathering:
         self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
         if hello.quorum is not None:
             self.learn(hello.quorum)
+        if hello.before is not None:
+            self.learn(hello.before)
 
     def learn(self, *quorums: Quorum) -> None:
         """There are these quorums."""
@@ -57,11 +59,11 @@ class Gathering:
         self._reports, self._open = {}, {}
 
     def decide(self, now: float) -> Start | Adopt | Wait:
-        wins = self._coalition.wins
+        closes = self._coalition.closes
         if not self._open:
             return self._begin()
         newest = self._open[max(self._open)]
-        open_ = [q for q in self._open.values() if q is newest or not wins(q, self._beyond(q))]
+        open_ = [q for q in self._open.values() if q is newest or not closes(q, self._beyond(q))]
         for quorum in open_:
             lacking = self._coalition.lacking(quorum, self._reports)
             if lacking:

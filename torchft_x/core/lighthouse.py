@@ -79,7 +79,7 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
-        self._tenure = Tenure(int(unix * 1000) << 10, config.place)  # R1: above all earlier ids, unless the clock went back
+        self._tenure = Tenure(int(unix * 1000) << 10, config.place, config.legacy)  # R1: above all earlier ids, unless the clock went back
         self._takeover = self._begin_takeover(now)  # of what an earlier lighthouse has left, or another one does (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
@@ -189,7 +189,7 @@ class Lighthouse:
                 self._roll.guardians.begin(group, token)
                 return []
             case LifeEnded(token, code, word):
-                return self._take_last_word(word, now) + self._on_life_ended(token, code)
+                return self._on_life_ended(token, code) + self._take_last_word(word, now)
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -231,6 +231,9 @@ class Lighthouse:
             self._tenure.received(record, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
             effects += self._learn(hello.quorum, now)
+        if self._tenure.coalition is not None:
+            self._tenure.coalition.belongs(hello.replica_id, hello.chain)
+            effects += self._learn(hello.before, now) if hello.before is not None else []
         self._takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
@@ -267,9 +270,13 @@ class Lighthouse:
         coalition = self._tenure.coalition
         if coalition is None or word is None:
             return []
-        coalition.end(word.replica_id, word.quorum.id if word.quorum is not None else 0)
+        coalition.end(word.replica_id, word.quorum.id if word.quorum is not None else 0, word.chain)
         effects = self._learn(word.quorum, now) if word.quorum is not None else []
         self._tenure.recheck(self._roll)
+        record, reason = self._roll.get(word.replica_id), "its supervisor says that it has ended"
+        if record is not None:
+            self._roll.close(record)
+            effects += self._alarm.lose(record, reason, proof=reason)
         return effects
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
@@ -527,7 +534,7 @@ class Lighthouse:
         away = ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
-        proven = frozenset(r.replica_id for r in outside if r.proof)
+        proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
         c = self._config
         return form(
             self._tenure.situation(

@@ -37,6 +37,8 @@ class Hello:
     boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
     runs_on: bool = False  # its joins may be answered by a grant
+    chain: str = ""  # of several lighthouses, see LastWord; empty: nobody has written down what earlier lives received
+    before: Quorum | None = None  # the newest that an earlier life of the chain has received
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class LastWord:
 
     replica_id: str
     quorum: Quorum | None  # None: it never received one
+    chain: str = ""  # lives of the group that one supervisor started, one after the other; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)

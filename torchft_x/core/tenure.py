@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
 from torchft_x.core.chain import Chain
-from torchft_x.core.coalition import Coalition, own_id
+from torchft_x.core.coalition import PLACES, Coalition, own_id
 from torchft_x.core.formation import Candidate, Form, Situation
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.presence import Presence
 from torchft_x.core.types import Member, Quorum, State
@@ -17,9 +18,9 @@ from torchft_x.core.types import Member, Quorum, State
 class Tenure:
     """Between two quorums. `recount` must follow every change to a record."""
 
-    def __init__(self, first_id: int, place: int | None = None) -> None:
+    def __init__(self, first_id: int, place: int | None = None, legacy: Legacy | None = None) -> None:
         self._place = place  # of this lighthouse among several; None: it is the only one
-        self.coalition = None if place is None else Coalition(place, own_id(first_id, place))
+        self.coalition = None if place is None else Coalition(place, _since(own_id(first_id, place), place, legacy))
         self.current: Quorum | None = None  # newest quorum issued or adopted
         self.chain = Chain(self.coalition)  # those before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current
@@ -169,6 +170,8 @@ class Tenure:
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = started_at
+            if self.ended((member.replica_id,)):
+                record.lost = record.proof = "it has ended"
             self.recount(record)
         if self.coalition is not None:
             self._receipts(roll)
@@ -203,6 +206,10 @@ class Tenure:
         self.asks += 1
         self._receipts(roll)
 
+    def ended(self, names: Collection[str]) -> frozenset[str]:
+        """Those of them whose last words are known."""
+        return frozenset(r for r in names if r in self.coalition.ended) if self.coalition is not None else frozenset()
+
     def received(self, record: Record, quorum_id: int) -> None:
         """This member is known to have received this quorum."""
         record.received_id = max(record.received_id, quorum_id)
@@ -226,6 +233,8 @@ class Tenure:
 
     def _begin(self, quorum: Quorum, roll: Roll) -> None:
         self.current = quorum
+        if self.coalition is not None:
+            self.coalition.meet((), (quorum,))
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
         self.gone = set()
@@ -235,6 +244,12 @@ class Tenure:
         records = [roll.get(m.replica_id) for m in quorum.members]
         self._steady = len(quorum.carriers) == len(records) and all(r is not None and r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
+
+
+def _since(first_id: int, place: int, legacy: Legacy | None) -> int:
+    """The first id of which a lighthouse forgot nothing: the memory of one before it may be written down."""
+    last = legacy.quorum if legacy is not None else None
+    return last.since if last is not None and last.id % PLACES == place else first_id
 
 
 def candidates(roll: Roll) -> tuple[Candidate, ...]:
