@@ -134,7 +134,7 @@ def _config(rng: Rng) -> WorldConfig:
         lighthouse=lighthouse,
         one_host=rng.chance(0.5),
         drift=rng.choose((0.0, 0.01)),
-        quorum_timeout=rng.choose((2.0, 15.0)),
+        quorum_timeout=max(rng.choose((2.0, 15.0)), 15.0 if standby else 0.0),  # it takes time to find the others
         uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),

@@ -55,8 +55,8 @@ class Chain:
         """With several lighthouses one member is not enough: the others may go on with another lighthouse."""
         closed = set()
         for quorum, members in self._open:
-            if quorum.id < quorum_id and replica_id in members:
-                newer = self._newer[quorum.id] = self._newer.get(quorum.id, frozenset()) | {replica_id}
+            if quorum.id < quorum_id:
+                newer = self._newer[quorum.id] = self._newer.get(quorum.id, frozenset()) | ({replica_id} & members)
                 if coalition.closes(quorum, newer):
                     closed.add(quorum.id)
         if closed:

@@ -42,6 +42,7 @@ class Coalition:
         self.since = since  # of what it has issued from this id on it has forgotten nothing
         self.ended: dict[str, int] = {}  # replica id -> the quorum it had received last, of those that receive no more
         self._chains: dict[str, str] = {}  # replica id -> chain of lives it belongs to
+        self._reached: dict[str, int] = {}  # chain -> newest quorum that one of its lives has received
         self._met: set[int] = set()  # ids of quorums that were open here at some time
 
     def __repr__(self) -> str:
@@ -66,7 +67,16 @@ class Coalition:
         names = [m.replica_id for m in quorum.members]
         counted = [r for r in names if self.ended.get(r, quorum.id + 1) > quorum.id]
         beyond = sum(r in received or r in self.ended for r in counted)
-        return bool(counted) and self._are_most(quorum, beyond, len(counted))
+        if not counted:
+            counted = names
+            beyond = sum(self._reached.get(self._chains.get(r, ""), 0) > quorum.id for r in names)
+        return self._are_most(quorum, beyond, len(counted))
+
+    def received(self, replica_id: str, quorum_id: int) -> None:
+        """This life has received this quorum."""
+        chain = self._chains.get(replica_id, "")
+        if chain and quorum_id > self._reached.get(chain, 0):
+            self._reached[chain] = quorum_id
 
     def _are_most(self, quorum: Quorum, some: int, of: int) -> bool:
         return 2 * some > of or (2 * some == of and self.issued(quorum))
@@ -91,6 +101,7 @@ class Coalition:
         """This member receives nothing any more; that is what it had received last. 0: it never had any."""
         self.ended[replica_id] = max(received, self.ended.get(replica_id, 0))
         self.belongs(replica_id, chain)
+        self.received(replica_id, received)
 
     def belongs(self, replica_id: str, chain: str) -> None:
         """This life belongs to that chain of lives, see `LastWord`."""

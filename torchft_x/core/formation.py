@@ -81,13 +81,11 @@ def form(s: Situation) -> Form | Wait:
     if s.cur is None:
         wait = _first_quorum(s, chosen)
         return wait or Form(members, rebuild=True)
-    too_few = _too_few(s, members)
-    if too_few:
-        return too_few
     followed = (s.cur, *s.open)
+    wait = _not_with_us(s, followed, asked) or _too_few(s, members)
+    if wait:
+        return wait
     for quorum in followed:
-        if s.coalition is not None and (lacking := s.coalition.lacking(quorum, asked)):
-            return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
         running = _running(s, quorum, members, asked)
         if running:
             return Wait(
@@ -101,6 +99,15 @@ def form(s: Situation) -> Form | Wait:
         rebuild=s.broken or _changed(s.cur, chosen),
         left=next((q for q in followed if not _heirs(q, members)), None),
     )
+
+
+def _not_with_us(s: Situation, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
+    """Of several lighthouses: may another one go on over one of these?"""
+    for quorum in followed if s.coalition is not None else ():
+        lacking = s.coalition.lacking(quorum, asked) if s.coalition is not None else []
+        if lacking and s.coalition is not None:
+            return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
+    return None
 
 
 def _running(s: Situation, quorum: Quorum, members: tuple[Member, ...], asked: Collection[str]) -> list[str]:

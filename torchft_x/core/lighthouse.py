@@ -225,6 +225,8 @@ class Lighthouse:
         self._hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
+        if self._tenure.coalition is not None:
+            self._tenure.coalition.belongs(hello.replica_id, hello.chain)
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
@@ -232,7 +234,6 @@ class Lighthouse:
             self._notice_newer(hello.quorum, now)
             effects += self._learn(hello.quorum, now)
         if self._tenure.coalition is not None:
-            self._tenure.coalition.belongs(hello.replica_id, hello.chain)
             effects += self._learn(hello.before, now) if hello.before is not None else []
         self._takeover.hear(hello)
         grown = self._grants.on_hello(hello)

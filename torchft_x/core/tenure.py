@@ -213,6 +213,8 @@ class Tenure:
     def received(self, record: Record, quorum_id: int) -> None:
         """This member is known to have received this quorum."""
         record.received_id = max(record.received_id, quorum_id)
+        if self.coalition is not None:
+            self.coalition.received(record.replica_id, quorum_id)
         self.chain.received(record.replica_id, quorum_id)
 
     def _receipts(self, roll: Roll) -> None:
