@@ -21,8 +21,8 @@ FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
-STANDBY = 0.0
-"""How likely a run has a second lighthouse. Raise it to hunt: two of them are not safe yet (docs/simulator_found.md)."""
+STANDBY = 0.2
+"""How likely a run has a second lighthouse. `--standby 1` of scripts/soak and of tests.sim.run sets it."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONGEST = 10.0  # seconds one fault lasts
 
@@ -117,10 +117,11 @@ def _config(rng: Rng) -> WorldConfig:
     )
     peers = rng.choose((1, 2)) if rng.chance(0.15) else 0
     vote, runs_on, redo, standby = (rng.chance(p) for p in (0.5, 0.5, 0.5, STANDBY))
+    standby = standby and not peers
     return WorldConfig(
         commit_vote=vote and not peers,
         runs_on=runs_on,
-        standby=standby and not peers,
+        standby=standby,
         max_redo=2 if redo and not peers else 0,
         groups=groups,
         ranks=rng.choose((1, 1, 1, 2, 3)),
