@@ -13,6 +13,7 @@ from benchmarks.libraries import TRAINER, Library
 from benchmarks.processes import Child, GaveUp, free_port, kill_marked, listens, wait_for
 from benchmarks.record import Life, Records
 from torchft_x import env
+from torchft_x.observe.events import read_events
 
 START = 120.0  # seconds all groups may need to train together; cold imports on a busy machine take up to 20
 SETTLED = 30  # shared commits after which a job counts as under way
@@ -128,6 +129,18 @@ class Job:
             )
 
         wait_for(ready, START, f"{self.library.module}: {len(self.names)} groups train together")
+
+    def wait_warm(self) -> None:
+        """Until each of our launchers has its pre-imported process, which takes some seconds of a job's life."""
+        if not (self.launched and self.library.is_ours):
+            return
+
+        def ready() -> bool:
+            self._complain()
+            warm = {str(e["group"]) for e in read_events(self.folder / "run") if e["event"] == "warm"}
+            return warm == set(self.names)
+
+        wait_for(ready, START, "every launcher has its pre-imported process", poll=0.25)
 
     def _complain(self) -> None:
         for name in self.names:

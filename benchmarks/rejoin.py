@@ -31,7 +31,8 @@ class Rejoin:
 def rejoin_once(library: Library) -> Rejoin:
     """Both groups under their library's launcher, which starts the killed trainer again."""
     with Job(library, 2, launched=True) as job:
-        job.wait_together()
+        job.wait_warm()
+        job.wait_together(time.monotonic())
         survivor = job.life("0")
         t = job.kill("1")
         back = wait_for(lambda: (job.records.update(), together(job.lives(), t))[1], BOUND, "all train together again")

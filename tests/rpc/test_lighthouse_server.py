@@ -169,8 +169,8 @@ def test_the_unary_deadline_gives_the_reason() -> None:
         client = LighthouseClient(two.address(), 5.0)
         begun = time.monotonic()
         with pytest.raises(DeadlineError, match="min_replicas"):
-            client.quorum("a", timeout=0.3)
-        assert 0.2 < time.monotonic() - begun < scaled(5.0)
+            client.quorum("a", timeout=scaled(1.0))
+        assert 0.5 < time.monotonic() - begun < scaled(10.0)
         wait_for(lambda: not asking(two), what="the request to be forgotten")
 
 

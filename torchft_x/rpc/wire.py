@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from torchft_x.errors import AddressError
+from torchft_x._version import __version__
+from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
 
 WIRE = 2
@@ -120,3 +121,13 @@ def boot_id() -> str:
             return f.read(64).strip()
     except (OSError, ValueError):
         return ""
+
+
+def check_version(theirs: int, who: str) -> None:
+    """Raises `RefusedError` if a client speaks another version of our wire; `who` is the client's word."""
+    if theirs != WIRE:
+        caller = "".join(c for c in who if c.isprintable())
+        raise RefusedError(
+            f"This lighthouse (torchft_x/{__version__}) speaks version {WIRE} of torchft_x's wire and {caller} "
+            f"version {theirs}; install the same torchft_x everywhere."
+        )
