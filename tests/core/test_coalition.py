@@ -15,7 +15,9 @@ FIRST = 1 << 10
 Q = quorum(*(member(r) for r in "abcd"), id=FIRST)
 
 
-def coalition(place: int = 0, *, ended: str = "", of: Quorum = Q, since: int = FIRST, chains: bool = False) -> Coalition:
+def coalition(
+    place: int = 0, *, ended: str = "", of: Quorum = Q, since: int = FIRST, chains: bool = False
+) -> Coalition:
     made = Coalition(place, since)
     for name in ended:
         made.end(name, of.id, f"chain {name}" if chains else "")

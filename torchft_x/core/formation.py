@@ -21,7 +21,9 @@ class Wait:
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
     elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
-    running: tuple[str, ...] = ()  # where it says lease: members that may still commit in a quorum which nobody here follows
+    running: tuple[
+        str, ...
+    ] = ()  # where it says lease: members that may still commit in a quorum which nobody here follows
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------

@@ -85,4 +85,3 @@ class Gathering:
                 elsewhere=True,
             )
         return Start()
-

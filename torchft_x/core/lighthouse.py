@@ -79,7 +79,9 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
-        self._tenure = Tenure(int(unix * 1000) << 10, config.place, config.legacy)  # R1: above all earlier ids, unless the clock went back
+        self._tenure = Tenure(
+            int(unix * 1000) << 10, config.place, config.legacy
+        )  # R1: above all earlier ids, unless the clock went back
         self._takeover = self._begin_takeover(now)  # of what an earlier lighthouse has left, or another one does (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
