@@ -265,3 +265,20 @@ def test_one_member_that_has_gone_on_does_not_close_a_quorum() -> None:
     s.bring("c:1", q1)
     s.wait(6.0, alive=("a:1", "c:1", "x:1"))
     assert names(s) == ["a:1", "c:1", "x:1"]
+
+
+def test_what_one_lighthouse_left_open_is_open_at_the_next() -> None:
+    """q1={a, b, c} and q2={a, b, d} of the first lighthouse; b and c never receive q2, and may go on over q1 anywhere. So
+    a and d, most of q2, must not, where only they are."""
+    one, other = first(), standby()
+    q1 = one.start("a:1", "b:1", "c:1")
+    one.close("c:1")
+    one.hello("d:1")
+    for name in ("a:1", "b:1", "d:1"):
+        one.join(name)
+    one.wait(7.0, alive=("a:1", "b:1", "d:1"))
+    assert names(one) == ["a:1", "b:1", "d:1"]
+    for name in ("a:1", "d:1"):
+        other.bring(name, one.lighthouse.current, State())
+    assert issued(other.wait(50.0, alive=("a:1", "d:1"))) == []
+    assert f"members of quorum {q1.id} are" in other.lighthouse.undecided
