@@ -18,8 +18,8 @@ from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.variants import Patch, _patched
 from torchft_x.core.coalition import Coalition
-from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.messages import LastWord
+from torchft_x.core.others import Others
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import Quorum
 
@@ -50,11 +50,11 @@ def _always_mine(self: Coalition, quorum: Quorum) -> bool:
     return quorum.id % 16 == self._place  # whatever an earlier life of it has issued after that
 
 
-_take_last_word = Lighthouse._take_last_word
+_take_last_word = Others.take_last_word
 
 
-def _no_record(self: Lighthouse, word: LastWord | None, now: float) -> list[Any]:
-    return _take_last_word(self, replace(word, quorum=None) if word is not None else None, now)
+def _no_record(self: Others, word: LastWord, now: float) -> list[Any]:
+    return _take_last_word(self, replace(word, quorum=None), now)
 
 
 def _nothing_before(self: Tenure) -> tuple[Quorum, ...]:
@@ -93,7 +93,7 @@ _ALL = [
     Variant(
         name="no record", left_out="that a member has ended is enough, whatever it had received",
         harm="a new lineage beside those that go on in what it had received",
-        patch=_patched((Lighthouse, "_take_last_word", _no_record)),
+        patch=_patched((Others, "take_last_word", _no_record)),
         story=stories.test_its_last_words_tell_of_the_successors,
     ),
     Variant(

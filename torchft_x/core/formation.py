@@ -21,9 +21,7 @@ class Wait:
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
     elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
-    running: tuple[
-        str, ...
-    ] = ()  # where it says lease: members that may still commit in a quorum which nobody here follows
+    running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -105,9 +103,11 @@ def form(s: Situation) -> Form | Wait:
 
 def _not_with_us(s: Situation, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
     """Of several lighthouses: may another one go on over one of these?"""
-    for quorum in followed if s.coalition is not None else ():
-        lacking = s.coalition.lacking(quorum, asked) if s.coalition is not None else []
-        if lacking and s.coalition is not None:
+    if s.coalition is None:
+        return None
+    for quorum in followed:
+        lacking = s.coalition.lacking(quorum, asked)
+        if lacking:
             return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
     return None
 

@@ -34,7 +34,6 @@ from torchft_x.core.messages import (
     Issue,
     Join,
     Keep,
-    LastWord,
     Leave,
     LifeBegun,
     LifeEnded,
@@ -51,6 +50,7 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.others import Others
 from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.recovery import stranded
@@ -79,12 +79,15 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
-        self._tenure = Tenure(
-            int(unix * 1000) << 10, config.place, config.legacy
-        )  # R1: above all earlier ids, unless the clock went back
-        self._takeover = self._begin_takeover(now)  # of what an earlier lighthouse has left, or another one does (R8)
+        first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
+        self._tenure = Tenure(first_id, config.place, config.legacy)
+        self._takeover: Takeover | Gathering = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._others: Others | None = None  # what is heard of other lighthouses
+        if self._tenure.coalition is not None:
+            self._others = Others(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
+            self._takeover = self._others.gathering
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
@@ -191,7 +194,8 @@ class Lighthouse:
                 self._roll.guardians.begin(group, token)
                 return []
             case LifeEnded(token, code, word):
-                return self._on_life_ended(token, code) + self._take_last_word(word, now)
+                spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []
+                return self._on_life_ended(token, code) + spoken
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -227,16 +231,12 @@ class Lighthouse:
         self._hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
-        if self._tenure.coalition is not None:
-            self._tenure.coalition.belongs(hello.replica_id, hello.chain)
+        effects += self._others.greet(hello, now) if self._others is not None else []
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
             self._tenure.received(record, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
-            effects += self._learn(hello.quorum, now)
-        if self._tenure.coalition is not None:
-            effects += self._learn(hello.before, now) if hello.before is not None else []
         self._takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
@@ -248,39 +248,9 @@ class Lighthouse:
         if cur is not None and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
             self._tenure.forget()
-            self._takeover = self._begin_takeover(now)
+            self._takeover = Takeover(self._config, now)
             for record in self._roll:
                 self._tenure.recount(record)
-
-    def _begin_takeover(self, now: float) -> Takeover | Gathering:
-        coalition = self._tenure.coalition
-        return Takeover(self._config, now) if coalition is None else Gathering(self._config, coalition)
-
-    def _learn(self, quorum: Quorum, now: float) -> list[LighthouseEffect]:
-        """Another lighthouse may have issued this one: then whoever holds an older one must ask."""
-        if isinstance(self._takeover, Takeover):
-            return []
-        if self._takeover.is_open:
-            self._takeover.learn(quorum)
-        return [
-            effect
-            for record in self._tenure.learn((quorum,), self._roll, now=now)
-            for effect in self._alarm.tell(record, f"quorum {self._tenure.quorum_id} has been formed since.")
-        ]
-
-    def _take_last_word(self, word: LastWord | None, now: float) -> list[LighthouseEffect]:
-        """Of several lighthouses: this member has ended, and that is the newest quorum it had received."""
-        coalition = self._tenure.coalition
-        if coalition is None or word is None:
-            return []
-        coalition.end(word.replica_id, word.quorum.id if word.quorum is not None else 0, word.chain)
-        effects = self._learn(word.quorum, now) if word.quorum is not None else []
-        self._tenure.recheck(self._roll)
-        record, reason = self._roll.get(word.replica_id), "its supervisor says that it has ended"
-        if record is not None:
-            self._roll.close(record)
-            effects += self._alarm.lose(record, reason, proof=reason)
-        return effects
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -388,9 +358,8 @@ class Lighthouse:
         if record is None:
             return []
         record.hear(now)
-        if self._tenure.coalition is not None:
-            self._tenure.coalition.end(record.replica_id, record.quorum_id)
-            self._tenure.recheck(self._roll)
+        if self._others is not None:
+            self._others.part(record)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
@@ -441,12 +410,8 @@ class Lighthouse:
     # --- the peer's clients --------------------------------------------------------------------------------------
 
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
-        if self._config.place is not None:
-            text = (
-                f"{member.replica_id} can't join: this is one of several lighthouses, which must know of each member what "
-                "it has received last, and torchft's clients don't tell. Give them a lighthouse that is the only one."
-            )
-            return [Refuse(text, call=call)]
+        if self._others is not None:
+            return self._others.refuse_client(member.replica_id, call)
         record = self._roll.ensure(member.replica_id, now, unary=True)
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."

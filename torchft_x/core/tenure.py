@@ -197,6 +197,7 @@ class Tenure:
             self._receipts(roll)
         else:
             self.adopt(newest, tuple(older), roll, started_at=now)
+            self.broken = "another lighthouse has issued a newer quorum"  # not all that are here have received it
         for record in roll:
             self.recount(record)
         return [r for r in roll if r.session is not None and r.quorum_id and r.quorum_id != self.quorum_id]

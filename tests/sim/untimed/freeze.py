@@ -25,6 +25,7 @@ from torchft_x.core.hold import Hold
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.others import Others
 from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.pledge import Pledge
@@ -38,7 +39,7 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
+    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Others, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence,
     Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
