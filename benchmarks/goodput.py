@@ -92,9 +92,9 @@ def _dead(
 
 
 def run_goodput(bench: Bench) -> list[Measured]:
-    seconds = float(bench.settings.get("seconds") or (8.0 if bench.quick else SECONDS))
+    seconds = float(bench.settings.get("seconds") or (6.0 if bench.quick else SECONDS))
     rows = []
-    for mtbf, goal in GOALS.items():
+    for mtbf, goal in list(GOALS.items())[-1:] if bench.quick else GOALS.items():
         runs: dict[str, int] = {}
 
         def once(library: Library, mtbf: float = mtbf, runs: dict[str, int] = runs) -> Goodput:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from tests.matrix.places import Workshop
 from tests.util import scaled
 
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
 # question, longer than many a deadline in the tests. Children inherit it.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+# A shell's background jobs ignore SIGINT, and so would whatever the tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example that takes long says something about what else the machine does.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -23,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         mark = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(float(mark.args[0]) if mark else default)), append=False)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """Environments with torchft_x in them, each made once per run."""
+    return Workshop(tmp_path_factory.mktemp("places"))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.util import scaled
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torchft_x"
 
@@ -96,7 +98,7 @@ def test_only_env_reads_the_environment() -> None:
 @pytest.mark.parametrize("module", NO_TORCH_AT_START)
 def test_start_up_without_torch(module: str) -> None:
     code = f"import {module}, sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
     assert done.returncode == 0, done.stderr or f"{module} loads torch or numpy"
 
 

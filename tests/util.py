@@ -18,11 +18,13 @@ def scaled(seconds: float) -> float:
 
 def wait_for(condition: Callable[[], T], seconds: float = 10.0, what: str = "the condition") -> T:
     """Poll until `condition()` is truthy and return its value; fail with `what` at the deadline."""
-    deadline = time.monotonic() + scaled(seconds)
+    began = time.monotonic()
+    deadline = began + scaled(seconds)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"gave up after {scaled(seconds):.1f} s waiting for {what}")
-        time.sleep(0.005)
+        time.sleep(0.005 if now - began < 1.0 else 0.02)  # a look at all processes or at a long log costs some

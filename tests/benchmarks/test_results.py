@@ -15,6 +15,7 @@ from benchmarks import cli, libraries, results
 from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.processes import GaveUp
 from benchmarks.stats import Goal
+from tests.util import scaled
 from torchft_x import env
 
 ROOT = Path(__file__).parents[2]
@@ -148,7 +149,7 @@ def test_the_file_can_be_shown_again(capsys: pytest.CaptureFixture[str], tmp_pat
 
 def test_the_driver_does_not_load_torch() -> None:
     code = "import benchmarks.cli, sys; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=scaled(60))
 
 
 def test_the_documentation_names_every_benchmark() -> None:

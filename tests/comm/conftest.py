@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch.distributed as dist
 
+from tests.util import scaled
 from torchft_x.comm.store import host_store
 
 _numbers = itertools.count()
@@ -15,7 +16,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def store() -> dist.TCPStore:
-    return host_store("127.0.0.1", 20.0)[0]
+    return host_store("127.0.0.1", scaled(20.0))[0]
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
+from tests.util import scaled
 from torchft_x.comm.gloo import ProcessGroupGloo
 
 
 def main() -> None:
     address, rank, size, config_id = sys.argv[1], *map(int, sys.argv[2:5])
-    group = ProcessGroupGloo(30.0, host="127.0.0.1")
+    group = ProcessGroupGloo(scaled(30.0), host="127.0.0.1")
     group.configure(address, f"replica{rank}", rank, size, config_id)
     print("ready", flush=True)
     sys.stdin.read()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh
 
+from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.wrappers import ProcessGroupDummy
@@ -24,7 +25,7 @@ def torch_world() -> Iterator[None]:
 
 @pytest.fixture
 def group(torch_world: None) -> Iterator[ProcessGroup]:
-    made = ProcessGroupGloo(10.0, host="127.0.0.1")
+    made = ProcessGroupGloo(scaled(10.0), host="127.0.0.1")
     made.configure("", "a", 0, 1)
     yield made
     made.shutdown()
@@ -52,7 +53,7 @@ def test_registered_group_is_known_to_torch(group: ProcessGroup) -> None:
 def test_same_name_twice(group: ProcessGroup) -> None:
     group.register("twice")
     other = ProcessGroupDummy()
-    other_gloo = ProcessGroupGloo(10.0, host="127.0.0.1")
+    other_gloo = ProcessGroupGloo(scaled(10.0), host="127.0.0.1")
     other_gloo.register("twice")
     other.register("twice")
     assert len({group.group_name, other.group_name, other_gloo.group_name}) == 3

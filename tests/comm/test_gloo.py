@@ -31,7 +31,7 @@ SOON = 5.0  # what "at once" may take on a busy machine
 
 class TestGloo(Conformance):
     def make(self) -> ProcessGroup:
-        return ProcessGroupGloo(timedelta(seconds=10), host="127.0.0.1")
+        return ProcessGroupGloo(timedelta(seconds=scaled(10)), host="127.0.0.1")
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_before_configure_nothing_is_started() -> None:
 
 
 def test_configure_names_the_missing_ranks_at_its_timeout(meeting: Meeting, store: dist.TCPStore) -> None:
-    group = ProcessGroupGloo(0.3, host="127.0.0.1")
+    group = ProcessGroupGloo(1.0, host="127.0.0.1")
     start = time.monotonic()
     with pytest.raises(DeadlineError) as raised:
         group.configure(meeting(), "a", 1, 3, 9)
@@ -380,7 +380,7 @@ def test_process_may_end_in_the_middle_of_everything(meeting: Meeting) -> None:
     script = (
         "import sys, threading, torch\n"
         "from torchft_x.comm.gloo import ProcessGroupGloo\n"
-        "a, b, c = [ProcessGroupGloo(60, host='127.0.0.1') for _ in range(3)]\n"
+        "a, b, c = [ProcessGroupGloo(300, host='127.0.0.1') for _ in range(3)]\n"
         f"t = threading.Thread(target=a.configure, args=({meeting()!r}, 'a', 0, 2))\n"
         "t.start(); b.configure(t._args[0], 'b', 1, 2); t.join()\n"
         "work = a.allreduce([torch.ones(3)])\n"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.util import scaled
 from torchft_x.comm import sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lists of sockets are Linux's")
@@ -22,14 +23,14 @@ def connection() -> Pair:
 
 
 def is_ended(far: socket.socket) -> bool:
-    far.settimeout(5)
+    far.settimeout(scaled(5))
     return far.recv(1) == b""
 
 
 def is_alive(pair: Pair) -> bool:
     near, far = pair
     near.sendall(b"x")
-    far.settimeout(5)
+    far.settimeout(scaled(5))
     return far.recv(1) == b"x"
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from tests.comm.conformance import Conformance, ramp
+from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.wrappers import (
@@ -22,7 +23,7 @@ from torchft_x.errors import ConfigError
 
 
 def gloo() -> ProcessGroup:
-    return ProcessGroupGloo(10.0, host="127.0.0.1")
+    return ProcessGroupGloo(scaled(10.0), host="127.0.0.1")
 
 
 class Manager:

@@ -49,9 +49,10 @@ def three_groups(folder: Path, groups: int = 3) -> Iterator[Job]:
         yield job
 
 
-def lost(job: Job) -> list[str]:
-    """Why members were lost, as the lighthouse tells."""
-    return [e["reason"] for e in job.events() if e["event"] == "member_lost" and e.get("role") == "lighthouse"]
+def lost(job: Job, since: float = 0.0) -> list[str]:
+    """Why members were lost after that time, as the lighthouse tells."""
+    events = [e for e in job.events() if e["t"] > since and e.get("role") == "lighthouse"]
+    return [e["reason"] for e in events if e["event"] == "member_lost"]
 
 
 def commits_of_others(job: Job, group: str, since: float) -> list[float]:

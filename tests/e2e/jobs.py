@@ -11,13 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.util import scaled, wait_for
-from torchft_x.observe.events import read_events
+from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2")
+
+
+class Events:
+    """All events of a run so far, in order of time. Whoever waits for one asks often, so each line is read once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._tail = EventTail(run_dir)
+        self._read: list[dict] = []  # in order
+
+    def __call__(self) -> list[dict]:
+        if new := self._tail.new():
+            self._read = sorted([*self._read, *new], key=lambda e: float(e["t"]))
+        return self._read
 
 
 class Job:
@@ -27,12 +40,10 @@ class Job:
         self.process = process
         self.log = log
         self.run_dir = run_dir
+        self.events = Events(run_dir)
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
-
-    def events(self) -> list[dict]:
-        return read_events(self.run_dir)
 
     def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         """Like tests.util.wait_for, but shows the output if the job ends or time is up."""
@@ -47,7 +58,7 @@ class Job:
         try:
             return self.process.wait(scaled(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job still runs after {seconds} s:\n{self.output()[-4000:]}") from None
+            raise AssertionError(f"the job still runs after {scaled(seconds):g} s:\n{self.output()[-4000:]}") from None
 
     def wait_until_training(self, groups: int, seconds: float = 60.0) -> None:
         self.wait_for(
@@ -83,13 +94,17 @@ def running(command: list[str], log: Path, run_dir: Path, **variables: str) -> I
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        process.wait(10)
+        process.wait(scaled(10))
 
 
 def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = "scripts/train_ddp.py") -> list[str]:
     """The main command."""
     command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]
     return [*command, "--run_dir", str(run_dir), "--script", script, "--", *script_args]
+
+
+TOGETHER = ("--min_replicas", "2", "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200")
+"""Options of a job of two groups in which none goes on without the other: it lasts until both are back, and no longer."""
 
 
 def gone(run_dir: Path, seconds: float) -> None:

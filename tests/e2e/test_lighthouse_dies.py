@@ -16,7 +16,7 @@ from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-KILLS = 5
+KILLS = 3
 SERVES = "Lighthouse listening on"
 
 

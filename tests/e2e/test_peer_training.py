@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
 
 from tests.rpc.test_peer import HOW
 from tests.util import scaled, wait_for
 from torchft_x import env
+from torchft_x.comm.store import host_store
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -24,10 +24,10 @@ class Trainer:
     """One life of a group, its committed steps read from its output."""
 
     def __init__(self, python: str, group: str, lighthouse: str, out: Path, end: Path) -> None:
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store, address = host_store("127.0.0.1")
         self.out = out
         environ = {**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1"}
-        environ["MASTER_PORT"] = str(self.store.port)
+        environ["MASTER_PORT"] = str(address.port)
         environ.pop("PYTHONPATH", None)  # the peer's environment knows nothing of ours
         with out.open("wb") as f:
             self.process = subprocess.Popen(

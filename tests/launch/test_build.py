@@ -12,6 +12,7 @@ import pytest
 from torchx import specs
 
 from tests.launch.lines import ROOT
+from tests.util import scaled
 from torchft_x import ExtraRole, ft_app
 from torchft_x.launch.build import diloco_app, lighthouse_app
 from torchft_x.launch.job import FtJob
@@ -182,4 +183,4 @@ class TestLighthouse:
 
 def test_a_component_file_loads_no_torch() -> None:
     code = "import sys; from torchft_x import ExtraRole, ft_app; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.util import scaled
 from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
@@ -86,7 +87,7 @@ def test_which_group_and_node_it_is(
 def test_an_unwritable_run_directory_is_one_sentence() -> None:
     words = ["supervise", "--group", "0", "--groups", "1", "--run_dir", "/proc/nothing", "--", "x.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "torchft_x", *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "torchft_x", *words], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -160,12 +160,12 @@ def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_life(tmp_path: Path) 
         zero.started(0, "life-0")
         zero.exited(0, "life-0", 0, "finished")
         zero.done(0, "finished")
-        zero.close()
+        zero.close(scaled(10))
         lh.kill_server(1)
         wait_for(lambda: repr(one).endswith(", up)"), 20.0, "the other supervisor to be back")
         one.exited(0, "life-1", 0, "finished")
         one.done(0, "finished")
-        one.close()
+        one.close(scaled(10))
         assert lh.end() == 0
         assert "All 2 groups finished." in lh.said()
         restarts = [e for e in read_events(tmp_path / "run") if e["event"] == "restart"]
@@ -254,4 +254,4 @@ def test_the_parent_loads_neither_grpc_nor_torch() -> None:
         "import torchft_x.launch.lighthouse_keeper, torchft_x.launch.cli, sys;"
         "sys.exit('grpc' in sys.modules or 'torch' in sys.modules or 'google.protobuf' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.util import scaled
 from torchft_x import env
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,12 @@ def run(python: str, module: str, *args: str, cwd: Path = ROOT) -> subprocess.Co
     """As a user without any Slurm on the machine: PATH leads nowhere."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": "/nowhere", "TORCHX_INTERNAL_SESSION_ID": "fixed"}
     return subprocess.run(
-        [python, "-W", "ignore", "-m", module, *args], cwd=cwd, env=environ, capture_output=True, text=True, timeout=60
+        [python, "-W", "ignore", "-m", module, *args],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
     )
 
 

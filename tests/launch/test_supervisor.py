@@ -32,7 +32,13 @@ class Driven:
         if served:
             (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
         self.port = self._server.getsockname()[1]
-        given = {"group": "1", "groups": 2, "runner": "plain", "grace": 1.0, "find_timeout": 5.0} | options
+        given = {
+            "group": "1",
+            "groups": 2,
+            "runner": "plain",
+            "grace": scaled(1.0),
+            "find_timeout": scaled(5.0),
+        } | options
         command = [sys.executable, "-m", "tests.launch.drive", str(folder), json.dumps(given)]
         self.out = folder / "out.txt"
         self.err = folder / "err.txt"

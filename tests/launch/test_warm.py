@@ -254,7 +254,7 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # no
     run = warm(drive, WITNESS)
     wait_until_warm(run)
     found(run, 0)
-    for pid in _forkers(run):
+    for pid in wait_for(lambda: _all_in_waiting(run), 30, "the next life to be forked"):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: len(events(run, "warm")) >= 3, 90, "another parent")  # ready, gone, ready
     assert events(run, "warm")[1]["reason"] == "the warm parent is gone"
@@ -267,9 +267,24 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # no
 
 def _forkers(run: Driven) -> list[int]:
     """The warm parent and what it has in waiting."""
-    return [
-        p for p in tree.descendants(run.process.pid) if b"warm_parent.py" in Path(f"/proc/{p}/cmdline").read_bytes()
-    ]
+    return [p for p in tree.descendants(run.process.pid) if b"warm_parent.py" in _look(p, "cmdline")]
+
+
+def _all_in_waiting(run: Driven) -> list[int]:
+    """The same, once the parent, the agent and its worker are there: else one that is forked later outlives the others,
+    and holds the line to the supervisor open.
+    """
+    pids = _forkers(run)
+    above = [_look(pid, "stat").rpartition(b")")[2].split()[1:2] for pid in pids]
+    return pids if above.count([str(run.process.pid).encode()]) == 2 and len(pids) == 3 else []
+
+
+def _look(pid: int, name: str) -> bytes:
+    """A file of /proc; empty if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_parent_with_threads_is_not_forked(drive: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # noqa: F811

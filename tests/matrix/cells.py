@@ -100,7 +100,9 @@ def _run_lighthouse(place: Place, top: Path) -> None:
 def render_slurm(place: Place, component: str, top: Path) -> None:
     """The script is one that bash understands, in which one group's end leaves the others alone."""
     script = _request(place, "slurm", component, str(JOB))
-    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
+    checked = subprocess.run(
+        ["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30), check=False
+    )
     assert (checked.returncode, checked.stderr) == (0, "")
     names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
     parts = _replicas(component)

@@ -1,11 +1,10 @@
-"""The matrix's environments, made once per run, and its tables: printed at the end and written to runs/matrix.md."""
+"""The matrix's tables: printed at the end and written to runs/matrix.md."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.launch.lines import ROOT
-from tests.matrix.places import Workshop
 from tests.matrix.table import Results
 
 pytest.register_assert_rewrite("tests.matrix.cells")
@@ -16,11 +15,6 @@ _FILE = ROOT / "runs" / "matrix.md"
 @pytest.fixture(scope="session")
 def results(pytestconfig: pytest.Config) -> Results:
     return pytestconfig.stash.setdefault(_KEY, Results())
-
-
-@pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("places"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

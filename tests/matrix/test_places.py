@@ -9,6 +9,7 @@ import pytest
 
 from tests.launch.lines import environment
 from tests.matrix.places import WAYS, Workshop, borrowed, make_environment, without_network
+from tests.util import scaled
 
 FIND = "import importlib.metadata as m; print([d.name for d in m.distributions() if 'torchft' in d.name])"
 
@@ -29,7 +30,7 @@ def test_a_command_without_a_network() -> None:
     if not without_network():
         pytest.skip("run as root, or allow user namespaces, to take the network from a command (apt: util-linux)")
     look = ["cat", "/proc/net/route", "/proc/net/if_inet6"]
-    done = subprocess.run([*without_network(), *look], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*without_network(), *look], capture_output=True, text=True, timeout=scaled(30), check=False)
     assert len(done.stdout.splitlines()) <= 1, done.stdout  # the heading of the routes
 
 
@@ -58,7 +59,7 @@ def test_an_installed_base_does_not_leak(way: str, workshop: Workshop, tmp_path:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
     assert done.stdout == "[]\n", done.stderr

@@ -4,18 +4,21 @@ Reads one JSON command per line, answers with one JSON object per line. See test
 """
 
 import json
+import os
 import sys
 import threading
 from datetime import timedelta
 
 from torchft._torchft import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-SECOND = timedelta(seconds=1)
+SECOND = timedelta(seconds=float(os.environ.get("TORCHFT_X_TEST_TIMEOUT_FACTOR") or 1))  # as tests.util.scaled
 kept = {}
 
 
 def lighthouse_server(min_replicas):
-    kept["lighthouse"] = LighthouseServer(bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100)
+    kept["lighthouse"] = LighthouseServer(
+        bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100, heartbeat_timeout_ms=1000
+    )
     return kept["lighthouse"].address()
 
 
@@ -43,7 +46,7 @@ def manager_server(replica_id, lighthouse):
         bind="127.0.0.1:0",
         store_addr=f"store_{replica_id}",
         world_size=1,
-        heartbeat_interval=SECOND / 10,
+        heartbeat_interval=timedelta(milliseconds=100),
         connect_timeout=5 * SECOND,
         quorum_retries=0,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from tests.util import scaled
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.net import parse_address
 from torchft_x.rpc import wire
@@ -22,7 +23,8 @@ LOCAL = "127.0.0.1:0"
 
 @contextlib.contextmanager
 def lighthouse(min_replicas: int = 1, bind: str = LOCAL, **kwargs: Any) -> Iterator[LighthouseServer]:
-    server = LighthouseServer(bind, min_replicas, **kwargs)
+    # Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum.
+    server = LighthouseServer(bind, min_replicas, **{"join_timeout_ms": int(scaled(5000)), **kwargs})
     try:
         yield server
     finally:
@@ -31,7 +33,7 @@ def lighthouse(min_replicas: int = 1, bind: str = LOCAL, **kwargs: Any) -> Itera
 
 @contextlib.contextmanager
 def group(name: str, lighthouse_address: str, **kwargs: Any) -> Iterator[GroupServer]:
-    kwargs = {"store_address": "store:1", "world_size": 1, "bind": LOCAL, "connect_timeout": 10.0, **kwargs}
+    kwargs = {"store_address": "store:1", "world_size": 1, "bind": LOCAL, "connect_timeout": scaled(10.0), **kwargs}
     server = GroupServer(replica_id=name, lighthouse=lighthouse_address, **kwargs)
     try:
         yield server
@@ -41,7 +43,7 @@ def group(name: str, lighthouse_address: str, **kwargs: Any) -> Iterator[GroupSe
 
 @contextlib.contextmanager
 def client(address: str, **kwargs: Any) -> Iterator[GroupClient]:
-    made = GroupClient(address, connect_timeout=10.0, **kwargs)
+    made = GroupClient(address, connect_timeout=scaled(10.0), **kwargs)
     try:
         yield made
     finally:
@@ -73,7 +75,13 @@ class Asking(threading.Thread):
     def __init__(self, target: GroupServer | GroupClient | LocalGroupClient, rank: int = 0, **kwargs: Any) -> None:
         super().__init__(daemon=True)
         self._target = target
-        self._kwargs = {"group_rank": rank, "state": State(), "timeout": 10.0, "reason": JoinReason.NEW, **kwargs}
+        self._kwargs = {
+            "group_rank": rank,
+            "state": State(),
+            "timeout": scaled(10.0),
+            "reason": JoinReason.NEW,
+            **kwargs,
+        }
         self._reply: QuorumReply | None = None
         self._error: BaseException | None = None
         self.start()
@@ -85,10 +93,10 @@ class Asking(threading.Thread):
             self._error = e
 
     def result(self) -> QuorumReply:
-        self.join(20.0)
+        self.join(scaled(20.0))
         if self._error is not None:
             raise self._error
-        assert self._reply is not None, "no answer within 20 s"
+        assert self._reply is not None, f"no answer within {scaled(20):g} s"
         return self._reply
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rpc.support import LOCAL, lighthouse
+from tests.util import scaled
 from torchft_x import env
 from torchft_x.errors import ConfigError, TokenError
 from torchft_x.rpc.coordination import (
@@ -20,7 +21,7 @@ from torchft_x.rpc.coordination import (
     Timestamp,
 )
 
-SECOND = timedelta(seconds=1)
+SECOND = timedelta(seconds=scaled(1))
 
 
 def manager(replica_id: str, lighthouse_addr: str, **kwargs: Any) -> ManagerServer:
@@ -31,7 +32,7 @@ def manager(replica_id: str, lighthouse_addr: str, **kwargs: Any) -> ManagerServ
         hostname="127.0.0.1",
         store_addr=f"store_{replica_id}",
         heartbeat_interval=timedelta(milliseconds=100),
-        connect_timeout=timedelta(seconds=10),
+        connect_timeout=10 * SECOND,
         quorum_retries=0,
         **kwargs,
     )

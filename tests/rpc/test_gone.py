@@ -9,7 +9,7 @@ import pytest
 
 from tests.rpc.support import Asking, Watched, client, group, is_marked, known, life, lighthouse, members
 from tests.rpc.test_lighthouse_server import RawSession, hello, join
-from tests.util import scaled, wait_for
+from tests.util import wait_for
 from torchft_x.core.types import Life, State
 from torchft_x.errors import ConfigError, DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
@@ -103,9 +103,9 @@ def test_whoever_waits_for_a_group_that_pauses_waits_longer(remote: bool) -> Non
         quorum_id = two(lh, a, b)
         a.pause(600.0, "evaluation")
         state = State(1, quorum_id)
-        asking = Asking(c if remote else b, state=state, timeout=scaled(0.3))
-        asking.join(scaled(1.5))
-        assert asking.is_alive()  # it has waited five times as long as it would
+        asking = Asking(c if remote else b, state=state, timeout=0.6)
+        asking.join(1.8)
+        assert asking.is_alive()  # it has waited three times as long as it would
         a.pause(0.0, "evaluation")
         Asking(a, state=state)
         assert members(asking.result()) == ["a:1", "b:1"]
@@ -120,12 +120,12 @@ def test_after_the_pause_the_time_is_over_as_ever(remote: bool) -> None:
         client(b.address()) as c,
     ):
         quorum_id = two(lh, a, b)
-        a.pause(scaled(1.0), "evaluation")
+        a.pause(1.2, "evaluation")
         began = time.monotonic()
-        asking = Asking(c if remote else b, state=State(1, quorum_id), timeout=scaled(0.3))
+        asking = Asking(c if remote else b, state=State(1, quorum_id), timeout=0.6)
         with pytest.raises(DeadlineError):
             asking.result()
-        assert time.monotonic() - began > scaled(1.0)
+        assert time.monotonic() - began > 1.2
 
 
 def test_a_suspect_is_probed_before_the_join_says_so() -> None:

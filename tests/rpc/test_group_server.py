@@ -39,7 +39,7 @@ def test_two_groups_step_together() -> None:
             assert members(replies[0]) == ["a:1", "b:1"]
             assert [x.address for x in quorum.members] == [a.address(), b.address()]
             assert replies[0].lease_until > time.monotonic()
-            assert [x.should_commit(0, step, quorum.id, True, 5.0) for x in (a, b)] == [(True, "")] * 2
+            assert [x.should_commit(0, step, quorum.id, True, scaled(5.0)) for x in (a, b)] == [(True, "")] * 2
             state = State(step + 1, quorum.id)
             ids.add((quorum.id, quorum.config_id))
         assert len(ids) == 5  # an id is never used twice ...
@@ -119,7 +119,7 @@ def _die(server: GroupServer) -> None:
         await server._shell._uplink.close(0.0)
         await server._server.stop(None)
 
-    loop.call(cut(), 5.0)
+    loop.call(cut(), scaled(5.0))
 
 
 def test_a_graceful_leave_loses_no_step() -> None:
@@ -130,10 +130,10 @@ def test_a_graceful_leave_loses_no_step() -> None:
         asks = [Asking(a), Asking(b)]
         first = asks[0].result().quorum
         asks[1].result()
-        assert b.should_commit(0, 0, first.id, True, 5.0)[0]
+        assert b.should_commit(0, 0, first.id, True, scaled(5.0))[0]
         LocalGroupClient(b).leave()
         b.shutdown()  # twice does no harm
-        assert a.should_commit(0, 0, first.id, True, 5.0)[0]
+        assert a.should_commit(0, 0, first.id, True, scaled(5.0))[0]
         state = State(1, first.id)
         assert members(Asking(a, state=state, reason=JoinReason.BOUNDARY).result()) == ["a:1"]
         assert watched.overs == []
@@ -220,8 +220,8 @@ def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> N
         state = State(1, quorum.id)
         with pytest.raises(DeadlineError, match=rf"{first.address()} has been away for \d+\.\d s"):
             a.quorum(group_rank=0, state=state, timeout=0.4)
-        assert a.should_commit(0, 0, quorum.id, True, 5.0)[0]  # the lease holds without a lighthouse
-        asks = [Asking(x, state=state, timeout=20.0) for x in (a, b)]
+        assert a.should_commit(0, 0, quorum.id, True, scaled(5.0))[0]  # the lease holds without a lighthouse
+        asks = [Asking(x, state=state, timeout=scaled(20.0)) for x in (a, b)]
         with lighthouse(2, bind=bind):
             second = asks[0].result().quorum
             assert asks[1].result().quorum == second
@@ -236,7 +236,7 @@ def test_a_newer_life_fences_the_older() -> None:
             wait_for(lambda: watched.ends, what="the older life to be told")
             assert watched.ends[0][1] is True
             with pytest.raises(FencedError, match="a:new"):
-                old.quorum(group_rank=0, state=State(), timeout=5.0)
+                old.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
             with pytest.raises(FencedError), group("a:old2", lh.address(), life=life(0)):
                 pass
 
@@ -250,7 +250,7 @@ def test_another_model_is_refused_with_a_sentence() -> None:
         first = Asking(a, traits=declares("w (2, 3)"))
         wait_for(lambda: asking(lh), what="the first to wait")
         with pytest.raises(RefusedError, match=r"Group 1 .* has w \(2, 4\) where group 0's has w \(2, 3\)"):
-            b.quorum(group_rank=0, state=State(), traits=declares("w (2, 4)"), timeout=10.0)
+            b.quorum(group_rank=0, state=State(), traits=declares("w (2, 4)"), timeout=scaled(10.0))
         with group("2:c", lh.address()) as c:
             assert members(Asking(c, traits=declares("w (2, 3)")).result()) == ["0:a", "2:c"]
             first.result()
@@ -305,13 +305,15 @@ def test_the_groups_port_checks_the_token_and_its_input() -> None:
     with lighthouse(token="secret") as lh, group("a:1", lh.address(), token="secret") as a, channel(a.address()) as c:
         for method in ("Quorum", "ShouldCommit", "CheckpointMetadata", "Kill"):
             with pytest.raises(grpc.RpcError) as e:
-                c.unary_unary(f"/{wire.MANAGER}/{method}")(b"", timeout=5.0)
+                c.unary_unary(f"/{wire.MANAGER}/{method}")(b"", timeout=scaled(5.0))
             assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
             with pytest.raises(grpc.RpcError) as e:
-                c.unary_unary(f"/{wire.MANAGER}/{method}")(os.urandom(64), timeout=5.0, metadata=metadata("secret"))
+                c.unary_unary(f"/{wire.MANAGER}/{method}")(
+                    os.urandom(64), timeout=scaled(5.0), metadata=metadata("secret")
+                )
             assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         with pytest.raises(TokenError), client(a.address()) as stranger:
-            stranger.quorum(group_rank=0, state=State(), timeout=5.0)
+            stranger.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
 
 
 def test_kill_needs_a_token_even_where_nothing_else_does() -> None:
@@ -319,14 +321,14 @@ def test_kill_needs_a_token_even_where_nothing_else_does() -> None:
     request = peer_pb.KillRequest(msg="please").SerializeToString()
     with lighthouse() as lh, group("a:1", lh.address(), on_kill=killed.append) as a, channel(a.address()) as c:
         with pytest.raises(grpc.RpcError, match="needs a token"):
-            c.unary_unary(f"/{wire.MANAGER}/Kill")(request, timeout=5.0)
+            c.unary_unary(f"/{wire.MANAGER}/Kill")(request, timeout=scaled(5.0))
         assert killed == []
     with (
         lighthouse(token="t") as lh,
         group("a:1", lh.address(), token="t", on_kill=killed.append) as a,
         channel(a.address()) as c,
     ):
-        c.unary_unary(f"/{wire.MANAGER}/Kill")(request, timeout=5.0, metadata=metadata("t"))
+        c.unary_unary(f"/{wire.MANAGER}/Kill")(request, timeout=scaled(5.0), metadata=metadata("t"))
     assert killed == ["please"]
 
 
@@ -334,7 +336,7 @@ def test_a_rank_out_of_range_is_refused() -> None:
     with lighthouse() as lh, group("a:1", lh.address()) as a, client(a.address()) as one:
         for who in (a, one):
             with pytest.raises(RefusedError, match="rank 5"):
-                who.quorum(group_rank=5, state=State(), timeout=5.0)
+                who.quorum(group_rank=5, state=State(), timeout=scaled(5.0))
         with pytest.raises(RefusedError, match="Rank 7"):
             one.checkpoint_metadata(a.address(), 7, 5.0)
 

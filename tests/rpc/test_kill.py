@@ -45,7 +45,7 @@ def test_a_killed_member_is_over_at_once() -> None:
         watched = Watched()
         a.watch(watched.on_over, watched.on_end)
         with member("b:1", lh.address()) as b:
-            quorum = Asking(a, timeout=30.0).result().quorum
+            quorum = Asking(a, timeout=scaled(30.0)).result().quorum
             assert [x.replica_id for x in quorum.members] == ["a:1", "b:1"]
             b.kill()
             killed = time.monotonic()
@@ -54,19 +54,19 @@ def test_a_killed_member_is_over_at_once() -> None:
         assert watched.overs[0][:2] == (quorum.id, ("b:1",))
         assert took < timeout / 4
         print(f"SIGKILL to callback: {took * 1000:.1f} ms")  # pytest -s; a figure, not a claim
-        assert a.should_commit(0, 0, quorum.id, True, 5.0)[0] is False  # the quorum is over
+        assert a.should_commit(0, 0, quorum.id, True, scaled(5.0))[0] is False  # the quorum is over
 
 
 def test_the_survivor_trains_on_with_the_next_life() -> None:
     with lighthouse(1, heartbeat_timeout_ms=60_000) as lh, group("a:1", lh.address()) as a:
         with member("b:1", lh.address()) as b:
-            assert members(Asking(a, timeout=30.0).result())
+            assert members(Asking(a, timeout=scaled(30.0)).result())
             wait_for(lambda: "b:1" in known(lh), 20.0, "the other to come")
-            reply = Asking(a, reason=JoinReason.BOUNDARY, timeout=30.0).result()
+            reply = Asking(a, reason=JoinReason.BOUNDARY, timeout=scaled(30.0)).result()
             b.kill()
             state = State(reply.quorum.top.step + 1, reply.quorum.id)
             for _ in range(2):  # its last join may have been under way when it died
-                alone = Asking(a, state=state, reason=JoinReason.FAILED, timeout=30.0).result()
+                alone = Asking(a, state=state, reason=JoinReason.FAILED, timeout=scaled(30.0)).result()
                 if members(alone) == ["a:1"]:
                     break
                 wait_for(lambda: is_marked(lh, "b:1", "lost"), 20.0, "the loss to be noticed")
@@ -74,23 +74,23 @@ def test_the_survivor_trains_on_with_the_next_life() -> None:
         with member("b:2", lh.address()) as again:
             wait_for(lambda: "b:2" in asking(lh), 20.0, "the next life to ask")
             state = State(state.step + 1, alone.quorum.id)
-            assert members(Asking(a, state=state, timeout=30.0).result()) == ["a:1", "b:2"]
+            assert members(Asking(a, state=state, timeout=scaled(30.0)).result()) == ["a:1", "b:2"]
             assert again.poll() is None
 
 
 @pytest.mark.slow
 def test_a_stopped_member_is_over_after_the_heartbeat_timeout_and_may_return() -> None:
-    with lighthouse(1, heartbeat_timeout_ms=int(scaled(1.0) * 1000)) as lh, group("a:1", lh.address()) as a:
+    with lighthouse(1, heartbeat_timeout_ms=1000) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
         a.watch(watched.on_over, watched.on_end)
         with member("b:1", lh.address()) as b:
             wait_for(lambda: "b:1" in known(lh), 20.0, "the other to come")
-            quorum = Asking(a, timeout=30.0).result().quorum
+            quorum = Asking(a, timeout=scaled(30.0)).result().quorum
             assert len(quorum.members) == 2
             os.kill(b.pid, signal.SIGSTOP)
             wait_for(lambda: watched.overs, 20.0, "the silence to be noticed")
             assert "refuse" not in watched.overs[0][2]
             state = State(1, quorum.id)
-            assert members(Asking(a, state=state, reason=JoinReason.FAILED, timeout=30.0).result()) == ["a:1"]
+            assert members(Asking(a, state=state, reason=JoinReason.FAILED, timeout=scaled(30.0)).result()) == ["a:1"]
             os.kill(b.pid, signal.SIGCONT)
             wait_for(lambda: "b:1" in asking(lh), 20.0, "its return")

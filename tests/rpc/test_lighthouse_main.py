@@ -99,7 +99,7 @@ def test_the_flags_are_frozen() -> None:
 
 def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
     with running(tmp_path, "--run_dir", str(tmp_path)) as lh:
-        LighthouseClient(lh.address, 10.0).heartbeat("a:1", 5.0)
+        LighthouseClient(lh.address, scaled(10.0)).heartbeat("a:1", scaled(5.0))
         status = Path(f"/proc/{lh.process.pid}/status").read_text()
         rss = int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024  # type: ignore[union-attr]
         assert rss < MAX_RSS_MB
@@ -124,7 +124,7 @@ def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> N
 
 def test_the_module_does_not_load_torch() -> None:
     code = "import torchft_x.rpc.lighthouse_main, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
     assert done.stdout.split() == ["False", "False"]
 
 
@@ -190,7 +190,7 @@ def test_the_job_ends_with_0_when_all_groups_are_done(tmp_path: Path) -> None:
             s.started(0, "life-" + s.group)
             s.exited(0, "life-" + s.group, 0, "exited with code 0")
             s.done(0, "finished")
-            s.close()
+            s.close(scaled(10))
         code, text = lh.end()
     assert code == 0
     assert "All 2 groups finished." in text
@@ -206,7 +206,7 @@ def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
             lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"
         )
         zero.done(1, "group 0 crashed 5 times")
-        zero.close()
+        zero.close(scaled(10))
         wait_for(lambda: stops, what="the other group to be told")
         code, text = lh.end()
         one.close(0.1)
@@ -236,9 +236,9 @@ def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
         zero, one = supervisors(lh.address, "0", "1")
         zero.started(0, "x")
         one.started(0, "y")
-        one.close()
+        one.close(scaled(10))
         zero.done(0, "finished")
-        zero.close()
+        zero.close(scaled(10))
         code, text = lh.end()
     assert code == 1
     assert "group 1 is lost" in text

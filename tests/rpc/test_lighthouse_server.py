@@ -129,7 +129,7 @@ def test_bytes_that_are_no_http_hurt_nobody(server: LighthouseServer, session: R
         b"GET / HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(999),
     ):
-        with socket.create_connection((address.host, address.port), timeout=5.0) as s:
+        with socket.create_connection((address.host, address.port), timeout=scaled(5.0)) as s:
             s.sendall(junk)
     session.send(hello())
     assert session.receive().WhichOneof("kind") == "welcome"
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_http_hurt_nobody(server: LighthouseServer, session: R
 def test_a_message_over_the_size_limit_is_refused(server: LighthouseServer) -> None:
     target = parse_address(server.address()).target  # a client without limits of its own
     with grpc.insecure_channel(target) as c, pytest.raises(grpc.RpcError) as e:
-        c.unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")(b"x" * (wire.MAX_MESSAGE + 1), timeout=5.0)
+        c.unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")(b"x" * (wire.MAX_MESSAGE + 1), timeout=scaled(5.0))
     assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -146,7 +146,7 @@ def test_a_message_over_the_size_limit_is_refused(server: LighthouseServer) -> N
 @pytest.mark.parametrize("data", [b"\xff\xff", b""])
 def test_a_bad_unary_request_gets_a_sentence(server: LighthouseServer, method: str, data: bytes) -> None:
     with channel(server.address()) as c, pytest.raises(grpc.RpcError) as e:
-        c.unary_unary(f"/{wire.LIGHTHOUSE}/{method}")(data, timeout=5.0)
+        c.unary_unary(f"/{wire.LIGHTHOUSE}/{method}")(data, timeout=scaled(5.0))
     assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert e.value.details().endswith((".", "?"))
 
@@ -166,7 +166,7 @@ def test_the_newest_session_of_a_member_counts_and_the_join_dies_with_its_sessio
 
 def test_the_unary_deadline_gives_the_reason() -> None:
     with lighthouse(min_replicas=2) as two:
-        client = LighthouseClient(two.address(), 5.0)
+        client = LighthouseClient(two.address(), scaled(5.0))
         begun = time.monotonic()
         with pytest.raises(DeadlineError, match="min_replicas"):
             client.quorum("a", timeout=scaled(1.0))
@@ -193,7 +193,7 @@ def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
         replies: list[Any] = []
 
         def ask(name: str) -> None:
-            replies.append(LighthouseClient(three.address(), 5.0).quorum(name, 10.0, data={"k": 1}, step=2))
+            replies.append(LighthouseClient(three.address(), scaled(5.0)).quorum(name, 10.0, data={"k": 1}, step=2))
 
         threads = [threading.Thread(target=ask, args=(name,)) for name in ("u1", "u2")]
         for t in threads:
@@ -217,7 +217,7 @@ def test_the_token_guards_every_call() -> None:
             ("wrong", "our token is not the one"),
         ]:
             with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"):
-                LighthouseClient(guarded.address(), 5.0, token=token or "x").heartbeat("a")
+                LighthouseClient(guarded.address(), scaled(5.0), token=token or "x").heartbeat("a")
             for service, method in [(wire.SESSION, "Session"), (wire.SUPERVISE, "Supervise")]:
                 raw = RawSession(guarded.address(), f"/{service}/{method}", token)
                 raw.send(hello())
@@ -228,10 +228,10 @@ def test_the_token_guards_every_call() -> None:
                 assert "secret" not in (e.value.details() or "")
                 raw.close()
         with channel(guarded.address()) as c, pytest.raises(grpc.RpcError) as e:
-            c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=5.0)
+            c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=scaled(5.0))
         assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert guarded.status()["members"] == []
-        LighthouseClient(guarded.address(), 5.0, token="secret").heartbeat("a")
+        LighthouseClient(guarded.address(), scaled(5.0), token="secret").heartbeat("a")
         assert known(guarded) == ["a"]
 
 
@@ -239,7 +239,7 @@ def test_status_is_json(server: LighthouseServer, session: RawSession) -> None:
     session.send(hello())
     session.receive()
     with channel(server.address()) as c:
-        reply = pb.StatusReply.FromString(c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=5.0))
+        reply = pb.StatusReply.FromString(c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=scaled(5.0)))
     assert json.loads(reply.json)["members"][0]["replica_id"] == "a:1"
 
 
@@ -255,5 +255,5 @@ def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -
 
 def test_many_lighthouses_in_one_process_do_not_see_each_other() -> None:
     with lighthouse() as a, lighthouse() as b:
-        LighthouseClient(a.address(), 5.0).heartbeat("x")
+        LighthouseClient(a.address(), scaled(5.0)).heartbeat("x")
         assert (known(a), known(b)) == (["x"], [])

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc import loop
 
@@ -18,7 +18,7 @@ async def _thread() -> threading.Thread:
 
 
 def test_every_call_runs_on_the_one_daemon_thread() -> None:
-    first, second = (loop.call(_thread(), 5.0) for _ in range(2))
+    first, second = (loop.call(_thread(), scaled(5.0)) for _ in range(2))
     assert first is second is not threading.current_thread()
     assert first.daemon
     seen: list[bool] = []
@@ -37,7 +37,7 @@ def test_a_call_has_a_deadline_and_its_coroutine_ends() -> None:
 
     with pytest.raises(DeadlineError, match=r"sleeping was not done within 0\.01 s"):
         loop.call(forever(), 0.01, "sleeping")
-    assert ended.wait(5.0)
+    assert ended.wait(scaled(5.0))
 
 
 def test_an_exception_comes_back_as_itself() -> None:
@@ -45,13 +45,13 @@ def test_an_exception_comes_back_as_itself() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        loop.call(fail(), 5.0)
+        loop.call(fail(), scaled(5.0))
 
     async def too_late() -> None:
         raise DeadlineError("own sentence.")
 
     with pytest.raises(DeadlineError, match="own sentence"):
-        loop.call(too_late(), 5.0)
+        loop.call(too_late(), scaled(5.0))
 
 
 def test_a_blocking_call_on_the_loop_is_refused() -> None:
@@ -59,7 +59,7 @@ def test_a_blocking_call_on_the_loop_is_refused() -> None:
         loop.call(_thread(), 1.0)
 
     with pytest.raises(RuntimeError, match="wait for itself"):
-        loop.call(nested(), 5.0)
+        loop.call(nested(), scaled(5.0))
 
 
 def test_a_forked_child_gets_a_loop_of_its_own() -> None:
@@ -68,7 +68,7 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     if pid == 0:
         try:
             mine = loop.get_loop()
-            ok = mine is not parent and loop.call(_thread(), 5.0) is not None
+            ok = mine is not parent and loop.call(_thread(), scaled(5.0)) is not None
             os._exit(0 if ok else 1)
         except BaseException:
             os._exit(2)

@@ -26,8 +26,8 @@ def test_nobody_gives_up_while_the_lighthouse_is_away() -> None:
         asks[1].result()
         server.shutdown()
         state = State(1, first.id)
-        asks = [Asking(a, 0, state=state, timeout=USUAL, patience=60.0)]
-        asks.append(Asking(other, 1, state=state, timeout=USUAL, patience=60.0))
+        asks = [Asking(a, 0, state=state, timeout=USUAL, patience=scaled(60.0))]
+        asks.append(Asking(other, 1, state=state, timeout=USUAL, patience=scaled(60.0)))
         threading.Event().wait(4 * USUAL)  # nothing to wait for: that nothing happens is the point
         assert all(ask.is_alive() for ask in asks)
         with lighthouse(bind=server.address().removeprefix("http://")):
@@ -42,7 +42,7 @@ def test_a_time_of_ones_own_is_kept(remote: bool) -> None:
         who: GroupServer | GroupClient = far if remote else a
         first = Asking(who).result().quorum
         server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=scaled(1.0))
+        ask = Asking(who, state=State(1, first.id), timeout=1.0)
         with pytest.raises(DeadlineError, match=r"No quorum in time: the lighthouse at .* has been away for .* s"):
             ask.result()
 
@@ -54,7 +54,7 @@ def test_the_last_deadline_says_that_it_was_away(remote: bool) -> None:
         who: GroupServer | GroupClient = far if remote else a
         first = Asking(who).result().quorum
         server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=scaled(0.5), patience=scaled(1.0))
+        ask = Asking(who, state=State(1, first.id), timeout=0.5, patience=1.0)
         with pytest.raises(DeadlineError, match="has been away for"):
             ask.result()
 
@@ -63,7 +63,7 @@ def test_the_last_deadline_says_that_it_was_away(remote: bool) -> None:
 def test_the_usual_time_is_for_groups_that_never_come_and_the_reason_is_told(remote: bool) -> None:
     """Well before the last deadline, though the caller's own is far away."""
     with lighthouse(min_replicas=2) as server, group("0:a", server.address()) as a, client(a.address()) as far:
-        ask = Asking(far if remote else a, timeout=3.0, patience=scaled(300.0))
+        ask = Asking(far if remote else a, timeout=1.0, patience=300.0)
         with pytest.raises(DeadlineError, match=r"waits: New quorum not ready, only have 1 participants"):
             ask.result()
 
@@ -74,7 +74,7 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
         first = Asking(a).result().quorum
         Asking(a, state=State(1, first.id)).result()  # it commits, and is the only carrier
         with group("1:b", server.address()) as b:
-            ask = Asking(b, timeout=8.0, patience=4.0)
+            ask = Asking(b, timeout=3.0, patience=0.5)
             lost(a)
             shell = b._shell
             wait_for(lambda: shell._endurance.for_lease, 8.0, "the lighthouse to say what it waits for")
@@ -99,7 +99,7 @@ def test_a_leave_without_a_lighthouse_waits_for_nobody() -> None:
         Asking(a).result()
         server.shutdown()
         wait_for(lambda: not a._shell._uplink.is_up, 10.0, "the session's end")
-        ask = Asking(a, state=State(1, 1), timeout=60.0, patience=60.0)
+        ask = Asking(a, state=State(1, 1), timeout=scaled(60.0), patience=scaled(60.0))
         left = threading.Thread(target=a.shutdown)
         left.start()
         left.join(scaled(2.0))

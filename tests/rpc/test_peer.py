@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.rpc.support import LOCAL, Asking, Watched, group, is_marked, lighthouse
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.rpc.coordination import LighthouseClient, ManagerClient, ManagerServer
@@ -101,7 +101,7 @@ def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) ->
         ours.watch(watched.on_over, watched.on_end)
         address = peer("manager_server", "p0:x", lh.address())
         wait_for(lambda: lh.status()["members"][-1]["replica_id"] == "p0:x", what="its heartbeat")
-        ask = Asking(ours, state=State(0, 0), timeout=20.0)
+        ask = Asking(ours, state=State(0, 0), timeout=scaled(20.0))
         theirs = peer("manager_client", address, 0)  # where we are: neither needs the other's state
         quorum = ask.result().quorum
         assert [x.replica_id for x in quorum.members] == ["o0:x", "p0:x"]
@@ -125,13 +125,13 @@ def test_our_clients_on_their_servers(peer: Peer) -> None:
     address = peer("lighthouse_server", 1)
     client = LighthouseClient(address, 5.0)
     client.heartbeat("a")
-    quorum = client.quorum("a", timeout=10.0, address="x", store_address="y", step=4, data={"k": 1})
+    quorum = client.quorum("a", timeout=scaled(10.0), address="x", store_address="y", step=4, data={"k": 1})
     assert [(p.replica_id, p.step, p.data) for p in quorum.participants] == [("a", 4, {"k": 1})]
     manager = ManagerClient(peer("manager_server", "a:x", address), 5.0)
-    result = manager._quorum(group_rank=0, step=4, checkpoint_metadata="ours", shrink_only=False, timeout=20.0)
+    result = manager._quorum(group_rank=0, step=4, checkpoint_metadata="ours", shrink_only=False, timeout=scaled(20.0))
     assert (result.max_step, result.replica_world_size, result.replica_ids) == (4, 1, ["a:x"])
     assert manager._checkpoint_metadata(0, 5.0) == "ours"
-    assert manager.should_commit(0, 4, True, 5.0)
+    assert manager.should_commit(0, 4, True, scaled(5.0))
     other = LighthouseClient(peer("lighthouse_server", 5), 5.0)
     with pytest.raises(TimeoutError):
         other.quorum("a", timeout=0.3)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc import loop, wire
@@ -54,9 +54,10 @@ class Server:
 class Owner:
     """An uplink's owner that writes down what happens."""
 
-    def __init__(self, port: int, token: str | None = None) -> None:
+    def __init__(self, port: int, token: str | None = None, *, silence: float = 60.0) -> None:
         self.log: list[str] = []
         self.errors: list[TorchftXError] = []
+        self._silence = silence  # after which it is given up; a busy machine may be silent for a while
         callbacks = UplinkCallbacks(
             hello=lambda: [b"hello"],
             welcome=self._welcome,
@@ -71,21 +72,21 @@ class Owner:
     def _welcome(self, data: bytes) -> Rhythm:
         if data != b"welcome":
             raise RefusedError("Not you.")
-        return Rhythm(0.02, 0.1)
+        return Rhythm(0.02, self._silence)
 
     def send(self, data: bytes) -> None:
         loop.post(self.uplink.send, data)
 
     def close(self) -> None:
-        loop.call(self.uplink.close(1.0), 5.0)
+        loop.call(self.uplink.close(1.0), scaled(5.0))
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    loop.call(made.start(), 5.0)
+    loop.call(made.start(), scaled(5.0))
     yield made
-    loop.call(made.stop(), 5.0)
+    loop.call(made.stop(), scaled(5.0))
 
 
 def test_messages_in_order_both_ways_and_a_clean_end(server: Server) -> None:
@@ -104,12 +105,12 @@ def test_messages_in_order_both_ways_and_a_clean_end(server: Server) -> None:
 def test_a_session_that_ends_is_made_again(server: Server) -> None:
     owner = Owner(server.port)
     wait_for(lambda: owner.log.count("up") == 1, what="the session")
-    loop.call(server.stop(), 5.0)
+    loop.call(server.stop(), scaled(5.0))
     wait_for(lambda: any(x.startswith("down") for x in owner.log), what="the end to be noticed")
     owner.send(b"into the void")
     wait_for(lambda: "refused" in owner.uplink.last_failure, what="a failed reconnect")
     assert owner.uplink.away().startswith("the lighthouse at http://127.0.0.1:")
-    loop.call(server.start(), 5.0)
+    loop.call(server.start(), scaled(5.0))
     wait_for(lambda: owner.log.count("up") == 2, what="the second session")
     assert b"into the void" not in server.heard  # what the owner still wants it says again
     owner.close()
@@ -126,7 +127,7 @@ def test_the_lighthouse_says_how_often_to_ping() -> None:
 
 
 def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> None:
-    owner = Owner(server.port)
+    owner = Owner(server.port, silence=0.1)
     wait_for(lambda: "re:ping" in owner.log, what="a ping")
     server.mode = "silent"
     wait_for(lambda: any("silent for" in x for x in owner.log), what="the silence to be noticed")
@@ -140,8 +141,8 @@ def test_a_refusal_is_final(server: Server, token: str | None) -> None:
     if token is None:
         server.mode = "refuse"
     else:
-        loop.call(server.stop(), 5.0)
-        loop.call(server.start(token="right"), 5.0)
+        loop.call(server.stop(), scaled(5.0))
+        loop.call(server.start(token="right"), scaled(5.0))
     owner = Owner(server.port, token)
     wait_for(lambda: owner.errors, what="the refusal")
     assert type(owner.errors[0]) is (TokenError if token else RefusedError)
@@ -150,6 +151,6 @@ def test_a_refusal_is_final(server: Server, token: str | None) -> None:
     async def a_while() -> None:
         await asyncio.sleep(0.3)  # six times the first pause: a retry would have come
 
-    loop.call(a_while(), 5.0)
+    loop.call(a_while(), scaled(5.0))
     assert server.sessions == sessions
     owner.close()

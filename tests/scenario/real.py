@@ -1,7 +1,8 @@
 """Real processes as a stage: a lighthouse, supervisors, torchrun, trainers with gloo, real signals, real links.
 
 Every group has a machine of its own (a network namespace) where that is possible, and so has the lighthouse. Otherwise
-all are on this host, and links can't be cut. What the groups do is read from the run's event files.
+all are on this host, and links can't be cut. What the groups do is read from the run's event files. A second of the
+story is a second on every machine; only what is waited for, and what is expected, is stretched on slow ones.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Cluster:
             self._start_supervisor(action.group)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._later.append((time.monotonic() + scaled(seconds), call))
+        self._later.append((time.monotonic() + seconds, call))
 
     # --- services ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class Cluster:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
         if self._scenario.heartbeat_timeout is not None:
-            command += ["--heartbeat_timeout_ms", str(int(1000 * scaled(self._scenario.heartbeat_timeout)))]
+            command += ["--heartbeat_timeout_ms", str(int(1000 * self._scenario.heartbeat_timeout))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
@@ -164,7 +165,9 @@ class Cluster:
 
     def _environ(self, host: str) -> dict[str, str]:
         own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN)}
+        kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
+            env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
@@ -172,7 +175,7 @@ class Cluster:
             env.LIGHTHOUSE: f"http://{self._address(LIGHTHOUSE)}:{self._port}",
             env.TOKEN: self._token,
             env.ADVERTISE_HOST: self._address(host),
-            env.TIMEOUT: str(scaled(self._scenario.timeout)),
+            env.TIMEOUT: str(self._scenario.timeout),
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
 
@@ -198,7 +201,7 @@ class Cluster:
         below = [] if target.group else tree.descendants(service.pid)  # the server, which would die a moment later
         service.kill()
         tree.send(below, signal.SIGKILL)
-        service.wait(10)
+        service.wait(scaled(10))
         self.until(lambda: not any(tree.is_alive(pid) for pid in below), 10.0, "the end of the lighthouse")
 
     def _take(self, host: str) -> subprocess.Popen[bytes]:
@@ -233,7 +236,7 @@ class Cluster:
         assert self._networks is not None
         service = self._take(action.group)
         self._networks.remove(action.group)
-        service.wait(10)
+        service.wait(scaled(10))
 
         def back() -> None:
             self._add_machine(action.group)

@@ -36,7 +36,7 @@ def machines() -> Iterator[Networks]:
             server.stdout.readline()
         yield nets
     for server in servers:
-        server.wait(10)
+        server.wait(scaled(10))
 
 
 def _python(nets: Networks, host: str, *command: str) -> subprocess.Popen[str]:
@@ -45,19 +45,25 @@ def _python(nets: Networks, host: str, *command: str) -> subprocess.Popen[str]:
     )
 
 
-def reaches(nets: Networks, here: str, there: str, seconds: float = 0.5) -> bool:
-    client = _python(nets, here, CONNECT, nets.address(there), str(scaled(seconds)))
-    client.communicate(timeout=30)
+def reaches(nets: Networks, here: str, there: str, seconds: float | None = None) -> bool:
+    client = _python(nets, here, CONNECT, nets.address(there), str(seconds or scaled(1.0)))
+    client.communicate(timeout=scaled(30))
     return client.returncode == 0
+
+
+def is_cut(nets: Networks, here: str, there: str) -> bool:
+    """This time has to run out, so it is short on every machine."""
+    return not reaches(nets, here, there, 0.4)
 
 
 def test_a_link_between_two_is_cut_both_ways_and_mended(machines: Networks) -> None:
     assert reaches(machines, "a", "b")
     machines.cut("a", "b")
     machines.cut("a", "b")
-    assert [reaches(machines, *pair) for pair in ("ab", "ba", "ac", "cb")] == [False, False, True, True]
+    assert [is_cut(machines, *pair) for pair in ("ab", "ba")] == [True, True]
+    assert [reaches(machines, *pair) for pair in ("ac", "cb")] == [True, True]
     machines.mend("a", "b")
-    assert not reaches(machines, "a", "b")  # it was cut twice
+    assert is_cut(machines, "a", "b")  # it was cut twice
     machines.mend("a", "b")
     assert reaches(machines, "a", "b")
     assert reaches(machines, "b", "a")
@@ -65,7 +71,8 @@ def test_a_link_between_two_is_cut_both_ways_and_mended(machines: Networks) -> N
 
 def test_a_machine_is_unplugged_and_plugged_in_again(machines: Networks) -> None:
     machines.unplug("a")
-    assert [reaches(machines, *pair) for pair in ("ab", "ba", "bc")] == [False, False, True]
+    assert [is_cut(machines, *pair) for pair in ("ab", "ba")] == [True, True]
+    assert reaches(machines, "b", "c")
     machines.plug("a")
     # One attempt is not enough: who asks for the address while the link comes up is told that there is no route.
     wait_for(lambda: reaches(machines, "b", "a"), 20.0)
@@ -74,7 +81,7 @@ def test_a_machine_is_unplugged_and_plugged_in_again(machines: Networks) -> None
 def test_a_machine_loses_its_power_and_comes_back_at_the_same_address(machines: Networks) -> None:
     before = machines.address("a")
     machines.remove("a")
-    assert not reaches(machines, "b", "a")
+    assert is_cut(machines, "b", "a")
     machines.add("a")
     assert machines.address("a") == before
     wait_for(lambda: reaches(machines, "a", "b"), 20.0)
@@ -91,7 +98,7 @@ def test_what_a_dead_run_has_left_is_swept_away() -> None:
     wait_for(lambda: Path(f"/proc/{sleeper.pid}/comm").read_text() == "sleep\n", what="the sleeper in its namespace")
     networks.sweep()
     assert name not in os.listdir("/run/netns")
-    assert sleeper.wait(10) != 0
+    assert sleeper.wait(scaled(10)) != 0
 
 
 def test_a_cluster_that_fails_leaves_nothing(tmp_path: Path) -> None:

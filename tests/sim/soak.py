@@ -26,11 +26,11 @@ STRIDE = 1 << 32  # seeds of one worker
 
 
 def work(first_seed: int, until: float, results: Any, standby: float = swarm.STANDBY) -> None:
-    """One process: seed after seed until the time is over or something is violated."""
+    """One process: seed after seed until the time is over or something is violated; one at least, however late."""
     total, sent, seed = swarm.Total(), time.monotonic(), first_seed
     swarm.STANDBY = standby
     try:
-        while time.monotonic() < until:
+        while seed == first_seed or time.monotonic() < until:
             try:
                 total.add(swarm.run(seed))
             except Violation as e:

@@ -41,7 +41,7 @@ def run_threads(n: int, body: Callable[[int], T], timeout: float = 60.0) -> list
 
 def gloo_groups(n: int) -> list[Any]:
     store = dist.HashStore()
-    return run_threads(n, lambda r: dist.ProcessGroupGloo(store, r, n, timedelta(seconds=20)))
+    return run_threads(n, lambda r: dist.ProcessGroupGloo(store, r, n, timedelta(seconds=scaled(20))))
 
 
 class FakeManager:

@@ -22,8 +22,9 @@ _rng = threading.Lock()  # threads share torch's generator
 
 
 @contextlib.contextmanager
-def lighthouse(min_replicas: int = 1, join_timeout_ms: int = 1000) -> Iterator[str]:
-    server = LighthouseServer(f"{HOST}:0", min_replicas, join_timeout_ms=join_timeout_ms, heartbeat_timeout_ms=5000)
+def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = 5000) -> Iterator[str]:
+    """Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum."""
+    server = LighthouseServer(f"{HOST}:0", min_replicas, int(scaled(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
     try:
         yield server.address()
     finally:
@@ -57,9 +58,9 @@ class Trainer:
         self.net = net or model(group if seed is None else seed)
         self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         kwargs.setdefault("min_replica_size", 1)
-        kwargs.setdefault("timeout", 20.0)
-        kwargs.setdefault("quorum_timeout", 20.0)
-        self.pg = ProcessGroupGloo(20.0, host=HOST)
+        kwargs.setdefault("timeout", scaled(20.0))
+        kwargs.setdefault("quorum_timeout", scaled(20.0))
+        self.pg = ProcessGroupGloo(scaled(20.0), host=HOST)
         self.manager = Manager(
             pg=self.pg,
             load_state_dict=self.load,
@@ -125,4 +126,4 @@ class Gate:
 
     def __call__(self) -> None:
         self.reached.set()
-        assert self.open.wait(30)
+        assert self.open.wait(scaled(30))

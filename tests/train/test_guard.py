@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import Step
 from torchft_x.core.types import JoinReason, State
@@ -116,21 +116,21 @@ def test_over_just_before_configure_begins_still_ends_it(guard: Guard, pg: FakeG
 
     def make() -> None:
         entered.set()
-        assert started.wait(10)  # the first abort comes before this group listens to any
+        assert started.wait(scaled(10))  # the first abort comes before this group listens to any
         pg.on_abort = lambda config_id: released.set()
-        if not released.wait(10):
+        if not released.wait(scaled(10)):
             raise AssertionError("configure was left waiting for a dead member")
         raise CollectiveError("the group was aborted")
 
     configuring = threading.Thread(target=lambda: guard.configure(plan(), make))
     configuring.start()
-    assert entered.wait(10)
+    assert entered.wait(scaled(10))
     over = threading.Thread(target=lambda: guard.on_over(7, ("b:1",), "killed"))
     over.start()
     wait_for(lambda: pg.aborts, what="the first abort")
     started.set()
     for thread in (configuring, over):
-        thread.join(10)
+        thread.join(scaled(10))
         assert not thread.is_alive()
     assert "lost b:1" in str(guard.step.error)
 

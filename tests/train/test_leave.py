@@ -18,7 +18,7 @@ from torchft_x.observe.events import read_events
 @pytest.mark.timeout(400)
 def test_who_leaves_inside_a_grant_costs_nobody_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    with lighthouse(1, join_timeout_ms=5000) as address:
+    with lighthouse(1) as address:
         groups = [Group(i, address, tmp_path) for i in range(3)]
         try:
             staying = list(groups)

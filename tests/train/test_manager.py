@@ -277,20 +277,18 @@ def test_max_retries_ends_training_with_a_sentence() -> None:
 
 def test_a_group_that_vanishes_releases_the_reduction_at_once() -> None:
     with lighthouse(1) as addr:
-        a, b = start(2, addr, timeout=60.0)
+        a, b = start(2, addr, timeout=scaled(60.0))
         run_to([a, b], 2)
         gate = Gate()
         broken = threading.Thread(target=lambda: _ignore(lambda: b.step(gate)), daemon=True)
         broken.start()
-        assert gate.reached.wait(10)
-        began = time.monotonic()
+        assert gate.reached.wait(scaled(10))
         done = threading.Thread(target=a.step, daemon=True)
         done.start()
         wait_for(lambda: a.manager._course.works, what="a's reduction to be issued")
         b.manager.shutdown(wait=False)
-        done.join(scaled(10))
+        done.join(scaled(10))  # and not the 60 s of its timeout
         assert not done.is_alive()
-        assert time.monotonic() - began < 30
         gate.open.set()
         broken.join(scaled(10))
         a.run_to(4)
@@ -415,7 +413,8 @@ def test_a_newer_life_of_the_group_ends_the_older() -> None:
         new = Trainer(0, addr)
 
         def steps() -> None:
-            for _ in range(100):
+            end = time.monotonic() + scaled(20)
+            while time.monotonic() < end:
                 old.step()
                 time.sleep(0.02)
 
@@ -498,7 +497,7 @@ def test_no_quorum_in_time_says_why() -> None:
 def test_a_wrong_lighthouse_address_fails_in_seconds(address: str, error: type[Exception]) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=address.split("//")[-1].split(":")[0]):
-        Trainer(0, address, connect_timeout=3.0)
+        Trainer(0, address, connect_timeout=1.0)
     assert time.monotonic() - began < scaled(8)
 
 

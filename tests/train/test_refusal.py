@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.util import scaled
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import atexit
@@ -28,7 +30,7 @@ atexit.register(print, "at exit")
 )
 def test_an_uncaught_refusal_is_final(raised: str, code: int, err: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"{SCRIPT}raise {raised}"], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", f"{SCRIPT}raise {raised}"], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)
     )
     assert (done.returncode, done.stdout) == (code, "at exit\n")
     assert done.stderr.endswith(err)

@@ -108,6 +108,8 @@ def _listen() -> socket.socket:
     try:
         if ":" in host:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Its connections inherit it: those that linger after `close` must not keep the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, 0))
         listener.listen(128)
     except OSError as e:
