@@ -5,6 +5,8 @@ The rules are in `core.coalition`; most of the stories were found by tests/sim w
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect, Refuse, SendWaits
 from torchft_x.core.types import JoinReason, Quorum, State
@@ -14,13 +16,13 @@ OF_FIRST, OF_STANDBY = 1 << 60, (1 << 60) + 1
 """Ids of quorums that another life of the first lighthouse issued, and that another standby did."""
 
 
-def elsewhere(*names: str, id: int = OF_STANDBY, **fields: object) -> Quorum:
+def elsewhere(*names: str, id: int = OF_STANDBY, **fields: Any) -> Quorum:
     """A quorum that another lighthouse has issued."""
     return quorum(*(member(n, T) for n in names), id=id, **fields)
 
 
 class Lights(Scene):
-    def bring(self, replica_id: str, held: Quorum | None, state: State = T, **fields: object) -> list[list[str]]:
+    def bring(self, replica_id: str, held: Quorum | None, state: State = T, **fields: Any) -> list[list[str]]:
         """It comes over from another lighthouse and asks."""
         self.hello(replica_id, quorum=held, state=state, **fields)
         return issued(self.join(replica_id, state, JoinReason.REJOINED))
@@ -30,11 +32,11 @@ class Lights(Scene):
         return self.feed(LifeEnded(f"token-{replica_id}", -9, LastWord(replica_id, held, chain)))
 
 
-def first(**config: object) -> Lights:
+def first(**config: Any) -> Lights:
     return Lights(place=0, **config)
 
 
-def standby(**config: object) -> Lights:
+def standby(**config: Any) -> Lights:
     return Lights(place=1, new_job=False, **config)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.sim import swarm
 from tests.sim.faults import Fault, strike
 from tests.sim.several import VARIANTS, Variant, hunt
-from tests.sim.test_protocol import all_is_well, full, members, said, step_of
+from tests.sim.test_protocol import full
+from tests.sim.test_world import all_is_well, members, said, step_of
 from tests.sim.world import World
 
 
@@ -24,7 +27,7 @@ def test_the_swarm_finds_that_there_is_no_majority() -> None:
     assert violation is not None, seed
 
 
-def two(**config: object) -> World:
+def two(**config: Any) -> World:
     return full(standby=True, stays=0.5, **config)
 
 
