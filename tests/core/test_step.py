@@ -142,6 +142,25 @@ def test_too_few_participants_do_not_commit() -> None:
     assert step.ask().reason is JoinReason.BOUNDARY
 
 
+def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
+    """A lighthouse that is content with fewer groups answers at once, with the same few."""
+    step = Step(min_replica_size=3)
+    pauses = []
+    for n in range(1, 8):
+        running(step, quorum=n)
+        step.vote()
+        outcome = step.settle(False, "a member is not ok", undecided=n % 2 == 0)
+        assert "2 participants, but min_replica_size is 3" in outcome.reason
+        pauses.append(outcome.pause)
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+    running(step, quorum=8, size=3)
+    step.vote()
+    assert step.settle(True).pause == 0.0
+    running(step, quorum=9)
+    step.vote()
+    assert step.settle(False).pause == 0.01
+
+
 def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
     step = running(top=State(5, 3))
     vote = step.vote()

@@ -71,6 +71,7 @@ class Outcome:
     reason: str  # why it was dropped; empty if committed
     give_up: str = ""
     undecided: bool = False  # not committed yet; the next quorum says
+    pause: float = 0.0  # seconds to wait before the next quorum is asked for: this one had too few participants
 
 
 class Step:
@@ -98,6 +99,7 @@ class Step:
         self._max_retries = max_retries
         self._max_redo = max_redo
         self._redone = 0  # times the gradients in hand were reduced again
+        self._too_few = 0  # votes in a row in quorums of too few participants
         self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
         self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
         self._healed = False  # a heal ended in the quorum in hand
@@ -257,6 +259,8 @@ class Step:
                 f"step {vote.step} was committed in quorum {vote.quorum_id} against this rank's vote ({vote}); stopping."
             )
         self.phase, self._vote = Phase.IDLE, None
+        self._too_few = 0 if vote.enough_replicas else self._too_few + 1
+        pause = _pause(self._too_few)
         if commit:
             self._commit(vote, self.size)
             self._reason = JoinReason.HEALED if self._healed else JoinReason.BOUNDARY
@@ -264,12 +268,13 @@ class Step:
         if undecided:
             self._open = (vote, self.size)
             self._reason = JoinReason.FAILED
-            return Outcome(vote.step, vote.quorum_id, False, self.size, reason, undecided=True)
+            why = self._why(vote) or reason
+            return Outcome(vote.step, vote.quorum_id, False, self.size, why, undecided=True, pause=pause)
         self.commit_failures += 1
         # Good on this side, bad elsewhere in the group: its other ranks' process groups are broken.
         self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
         why = self._why(vote) or reason or "another rank of the group voted no"
-        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why), pause=pause)
 
     def drop(self, vote: LocalVote, why: str) -> Outcome:
         """An undecided step was committed nowhere and isn't tried again. The quorum in hand is the next step's."""
@@ -328,6 +333,11 @@ class Step:
     def _need(self, phase: Phase) -> None:
         if self.phase is not phase:
             raise StepError(f"this needs the phase {phase.value!r}, but {self._doing()}.")
+
+
+def _pause(too_few: int) -> float:
+    """Seconds. The lighthouse may be content with fewer groups than the script: it answers at once, with the same few."""
+    return min(0.25, 0.005 * 2**too_few) if too_few else 0.0
 
 
 def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:

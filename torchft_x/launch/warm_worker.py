@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import json
 import os
+import signal
 import sys
 import types
 
@@ -33,6 +34,7 @@ class Worker:
         shim.announce(self._agent, word["rank"], word["folder"])
         env.become(word["env"])
         _reseed()
+        _reset_signals()
         sys.argv = list(command)
         script = command[0]
         if not getattr(sys.flags, "safe_path", False):
@@ -48,6 +50,13 @@ class Worker:
         )
         sys.modules["__main__"] = main
         return main
+
+
+def _reset_signals() -> None:
+    """torchrun handles these, so that below it a new program finds none ignored, whatever started the job (nohup)."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _reseed() -> None:

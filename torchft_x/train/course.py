@@ -16,6 +16,7 @@ everybody in a quorum with it. What fails late can be reduced again only if nobo
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -287,6 +288,7 @@ class Course:
             p.guard.fail(StepError(f"step {vote.step} is undecided: {outcome.reason}"), vote.quorum_id)
         else:
             round.tell(vote, outcome)
+        time.sleep(outcome.pause)
         return outcome
 
     def _next_quorum(self, before: Round, vote: LocalVote, *, early: bool) -> bool | None:

@@ -75,6 +75,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
         "_vote": lambda vote: vote and _vote(vote),
         "_open": lambda held: held and (_vote(held[0]), held[1]),
         "batches_committed": _nothing,
+        "_too_few": _nothing,
     },
 }
 
