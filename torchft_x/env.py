@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address; several, separated by commas: the first that answers
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"

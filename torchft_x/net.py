@@ -53,8 +53,22 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one."""
-    return tuple(parse_address(part, what=what) for part in text.split(","))
+    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one.
+
+    Of lighthouses, of which there may be one only for now: groups at two that know nothing of each other would train
+    apart. The rules for several are in `core.coalition`; what clients and supervisors must do for them isn't built.
+    """
+    addresses = tuple(parse_address(part, what=what) for part in text.split(","))
+    for i, address in enumerate(addresses):
+        if address in addresses[:i]:
+            raise AddressError(f"{what} {text!r}: {address.url} is in it twice.")
+    if len(addresses) > 1:
+        raise AddressError(
+            f"{what} {text!r} names {len(addresses)} lighthouses, and only one can serve a job so far: groups that reach "
+            "different ones would train apart, each with weights of its own. Give one address; a lighthouse that is "
+            "started again there goes on where it stopped."
+        )
+    return addresses
 
 
 def check_resolvable(address: Address, *, what: str = "address") -> None:

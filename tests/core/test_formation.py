@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
+from torchft_x.core.coalition import Coalition
 from torchft_x.core.formation import Candidate, Form, Situation, Wait, form, listed
 from torchft_x.core.types import JoinReason, Quorum, State
 
@@ -139,37 +140,36 @@ class TestSuccession:
 
 
 class TestSeveralLighthouses:
-    """What isn't here may go on elsewhere."""
+    """What isn't here may go on elsewhere, see `test_coalition`."""
 
-    def decide(self, here: str, **fields: Any) -> Form | Wait:
-        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=10)
+    def decide(self, here: str, *, own: bool = False, ended: str = "", **fields: Any) -> Form | Wait:
+        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=32)
+        coalition = Coalition(0, 32 if own else 48)
+        for name in ended:
+            coalition.end(name, 32)
         lost = set("abcd") - set(here)
-        return form(situation(asks(*here, state=State(4, 3)), cur, lost=lost, majority=True, **fields))
+        asked = asks(*here, state=State(4, 3))
+        return form(situation(asked, cur, lost=lost, coalition=coalition, **fields))
 
     def test_most_go_on(self) -> None:
         assert isinstance(self.decide("abc"), Form)
 
-    def test_half_wait_for_the_lease_of_the_others(self) -> None:
-        assert isinstance(self.decide("ab"), Wait)
-        assert isinstance(self.decide("ab", over={"c"}), Wait)
-        assert isinstance(self.decide("ab", over={"c", "d"}), Form)
+    def test_half_go_on_where_the_quorum_was_issued(self) -> None:
+        assert isinstance(self.decide("ab", over={"c", "d"}, proven={"c", "d"}), Wait)
+        assert isinstance(self.decide("ab", own=True), Form)
 
-    def test_half_at_a_standby_wait_for_proof_because_the_others_may_be_at_the_first_lighthouse(self) -> None:
-        decision = self.decide("ab", over={"c", "d"}, standby=True)
+    def test_a_few_wait_for_the_last_words_of_the_others(self) -> None:
+        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"})
         assert isinstance(decision, Wait)
-        assert decision.reason.endswith("waiting for them, or for proof that they have ended.")
-        assert isinstance(self.decide("ab", over={"c", "d"}, proven={"c", "d"}, standby=True), Form)
+        assert decision.elsewhere
+        assert "waiting until more of b, c, d come over" in decision.reason
+        assert isinstance(self.decide("a", ended="bc"), Wait)
+        assert isinstance(self.decide("a", ended="bcd"), Form)
 
-    def test_it_says_what_half_wait_for(self) -> None:
-        decision = self.decide("ab")
-        assert isinstance(decision, Wait)
-        assert decision.reason.endswith("waiting for them, or for the end of their lease.")
-
-    def test_fewer_wait_for_proof_because_a_lease_may_be_renewed_elsewhere(self) -> None:
-        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c"})
-        assert isinstance(decision, Wait)
-        assert "Only 1 of 4 members of q1 are here, and d may go on" in decision.reason
-        assert isinstance(self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"}), Form)
+    def test_R9b_a_lease_that_ends_here_may_have_been_renewed_elsewhere(self) -> None:
+        cur = quorum(member("a", State(4, 3)), member("b"), member("c"), id=32)
+        s = situation(asks("b", "c"), cur, lost={"a"}, over={"a"}, coalition=Coalition(0, 0))
+        assert "a may still commit" in waits(s)
 
 
 class TestRebuild:

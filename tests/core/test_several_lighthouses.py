@@ -1,91 +1,171 @@
 """Several lighthouses that serve the same groups: what one of them may conclude without the others.
 
-Found by tests/sim with `swarm.STANDBY`; the stories are in docs/simulator_found.md.
+The rules are in `core.coalition`; most of the stories were found by tests/sim with a standby (docs/simulator_found.md).
 """
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from tests.core.scene import Scene, issued, member, overs, quorum
+from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
+from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect, Refuse, SendWaits
 from torchft_x.core.types import JoinReason, Quorum, State
 
 T = State(4, 3)
+OF_FIRST, OF_STANDBY = 1 << 60, (1 << 60) + 1
+"""Ids of quorums that another life of the first lighthouse issued, and that another standby did."""
 
 
-def elsewhere(*names: str, id: int) -> Quorum:
+def elsewhere(*names: str, id: int = OF_STANDBY, **fields: Any) -> Quorum:
     """A quorum that another lighthouse has issued."""
-    return quorum(*(member(n, T) for n in names), id=id)
+    return quorum(*(member(n, T) for n in names), id=id, **fields)
 
 
 class Lights(Scene):
-    def bring(self, replica_id: str, held: Quorum, state: State = T) -> list[list[str]]:
+    def bring(self, replica_id: str, held: Quorum | None, state: State = T, **fields: Any) -> list[list[str]]:
         """It comes over from another lighthouse and asks."""
-        self.hello(replica_id, quorum=held, state=state)
+        self.hello(replica_id, quorum=held, state=state, **fields)
         return issued(self.join(replica_id, state, JoinReason.REJOINED))
 
+    def last_word(self, replica_id: str, held: Quorum | None, chain: str = "") -> list[LighthouseEffect]:
+        """Its supervisor says that it has ended, and what it had received."""
+        return self.feed(LifeEnded(f"token-{replica_id}", -9, LastWord(replica_id, held, chain)))
 
-def test_a_lighthouse_learns_that_another_one_has_issued_a_newer_quorum() -> None:
-    """a and b alone are most of q1, but not of q2 of another lighthouse, in which c, d and e go on."""
-    s = Lights(majority=True)
-    first = s.start("a:1", "b:1", "c:1")
-    newer = elsewhere("a:1", "b:1", "c:1", "d:1", "e:1", id=first.id + 10)
-    for name in ("a:1", "b:1", "c:1"):
-        s.close(name)
-    s.wait(6.0)
-    assert s.bring("a:1", newer) == []
-    assert s.bring("b:1", newer) == []
-    assert issued(s.wait(50.0, alive=("a:1", "b:1"))) == []
-    assert "takes over quorum" in s.lighthouse.undecided
-    s.bring("d:1", newer)  # three of five
-    s.wait(6.0, alive=("a:1", "b:1", "d:1"))
+
+def first(**config: Any) -> Lights:
+    return Lights(place=0, **config)
+
+
+def standby(**config: Any) -> Lights:
+    return Lights(place=1, new_job=False, **config)
+
+
+def names(s: Lights) -> list[str]:
     assert s.lighthouse.current is not None
-    assert [m.group_id for m in s.lighthouse.current.members] == ["a", "b", "d"]
-    assert s.lighthouse.current.id > newer.id
+    return [m.replica_id for m in s.lighthouse.current.members]
 
 
-def test_of_two_halves_only_the_one_at_the_first_lighthouse_goes_on() -> None:
-    """Both wait for the lease of the other half, and after it both would go on."""
-    held = elsewhere("a:1", "b:1", id=7)
-    first, second = Lights(majority=True, new_job=False), Lights(standby=True, new_job=False)
-    first.bring("a:1", held)
-    second.bring("b:1", held)
-    assert issued(first.wait(500.0, alive=("a:1",)))
-    assert issued(second.wait(500.0, alive=("b:1",))) == []
+# --- the beginning of a job ------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_lighthouse_of_a_new_job_begins() -> None:
+    assert first().start("a:1").members
+    for s in (standby(), first(restarted=True), first(new_job=False)):
+        assert s.bring("a:1", None, State()) == []
+        assert issued(s.wait(500.0, alive=("a:1",))) == []
 
 
 def test_a_first_lighthouse_that_is_back_does_not_begin_anew() -> None:
-    """Nobody reports to it: the groups go on at the standby, which renews their leases."""
-    s = Lights(majority=True, new_job=False, restarted=True)
+    """Nobody reports to it: the groups go on at the standby."""
+    s = first(new_job=False, restarted=True)
     s.hello("d:1")
     s.join("d:1")
-    assert issued(s.wait(500.0, alive=("d:1",))) == []
-    assert "may go on at another lighthouse" in s.lighthouse.undecided
+    effects = s.wait(3.0, alive=("d:1",))
+    assert [w.elsewhere for w in of(SendWaits, effects)] == [True]
+    assert "may be at another one" in s.lighthouse.undecided
 
 
-def test_a_lease_that_ends_here_may_have_been_renewed_elsewhere() -> None:
-    """Most of q1 are here, but its only carrier is not: no new lineage."""
-    held = quorum(member("a:1", T), member("b:1"), member("c:1"), id=7)
-    s = Lights(majority=True, new_job=False)
-    s.bring("b:1", held, State())
-    s.bring("c:1", held, State())
-    assert issued(s.wait(500.0, alive=("b:1", "c:1"))) == []
+def test_torchfts_clients_are_refused_because_they_can_not_say_what_they_have_received() -> None:
+    (refusal,) = of(Refuse, first().unary("u", 1))
+    assert "a lighthouse that is the only one" in refusal.sentence
+
+
+# --- taking over -----------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_goes_on_with_most_members_and_issues_one_of_its_own() -> None:
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s = standby()
+    assert s.bring("a:1", held) == []
+    assert "Not enough members of quorum" in s.lighthouse.undecided
+    s.bring("b:1", held)
+    assert s.lighthouse.current == held
+    assert issued(s.wait(7.0, alive=("a:1", "b:1"))) == [["a:1", "b:1"]]
+    cur = s.lighthouse.current
+    assert cur is not None
+    assert cur.id % 16 == 1
+    assert cur.id > held.id
+    assert [q.id for q in cur.follows] == [held.id]
+
+
+def test_members_that_run_on_are_led_into_a_quorum_of_its_own_without_new_process_groups() -> None:
+    held = elsewhere("a:1", "b:1", id=OF_FIRST)
+    s = standby()
+    for name in ("a:1", "b:1"):
+        s.hello(name, quorum=held, state=State(5, held.id), runs_on=True, granted_through=9)
+    for name in ("a:1", "b:1"):
+        effects = s.join(name, State(9, held.id))
+    assert issued(effects) == [["a:1", "b:1"]]
+    assert "quorum_change" not in notes(effects)
 
 
 def test_members_whose_leases_are_over_are_members() -> None:
     """All have waited for longer than their leases: who is here counts, for nobody went on without most of them."""
-    held = elsewhere("a:1", "b:1", "c:1", id=7)
-    s = Lights(standby=True, new_job=False)
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s = standby()
     for name in ("a:1", "b:1"):
         s.hello(name, quorum=held, state=T, lease_left=0.0)
         s.join(name, T, JoinReason.REJOINED)
     assert issued(s.wait(7.0, alive=("a:1", "b:1"))) == [["a:1", "b:1"]]
 
 
-@pytest.mark.xfail(strict=True, reason="known: two lighthouses that do not speak with each other (simulator_found.md)")
+def test_who_has_gone_again_is_not_here() -> None:
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s = standby()
+    s.bring("a:1", held)
+    s.close("a:1")
+    s.bring("b:1", held)
+    assert s.lighthouse.current is None
+
+
+def test_who_waits_is_told_that_the_others_may_be_elsewhere_and_what_to_do() -> None:
+    s = standby()
+    s.bring("a:1", elsewhere("a:1", "b:1", "c:1", id=OF_FIRST))
+    (wait,) = of(SendWaits, s.wait(3.0, alive=("a:1",)))
+    assert wait.elsewhere
+    assert "until more of b:1, c:1 come over" in wait.reason
+    assert "start the job again" in wait.reason
+
+
+# --- halves ----------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_halves_only_the_one_at_the_lighthouse_that_issued_it_goes_on() -> None:
+    """Both would wait for the lease of the other half, and after it both would go on."""
+    here, there = first(), standby()
+    held = here.start("a:1", "b:1")
+    here.close("b:1")
+    there.bring("b:1", held, State())
+    here.join("a:1")
+    assert issued(here.wait(7.0, alive=("a:1",))) == [["a:1"]]
+    assert issued(there.wait(500.0, alive=("b:1",))) == []
+
+
+def test_a_lighthouse_that_has_forgotten_what_it_issued_breaks_no_tie() -> None:
+    held = elsewhere("a:1", "b:1", id=16 << 30)  # of the first lighthouse, long ago
+    s = first(new_job=False, restarted=True)
+    s.bring("a:1", held)
+    assert issued(s.wait(500.0, alive=("a:1",))) == []
+
+
+def test_what_it_has_written_down_it_has_not_forgotten() -> None:
+    before = first(keeps=True)
+    before.hello("a:1")
+    before.hello("b:1")
+    before.join("a:1")
+    effects = before.join("b:1")
+    (keep,) = of(Keep, effects)
+    s = first(new_job=False, restarted=True, legacy=keep.legacy, unix=2e6)
+    s.bring("a:1", keep.legacy.quorum, State())
+    assert issued(s.wait(7.0, alive=("a:1",))) == [["a:1"]]
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
 def test_that_all_members_have_ended_does_not_prove_that_they_had_no_successors() -> None:
     """q1={a} here. a goes on at the standby, where b joins it, and dies: b goes on there. And c comes here."""
-    s = Lights(majority=True)
+    s = first()
     s.start("a:1")
     s.close("a:1")
     s.wait(6.0)
@@ -93,3 +173,114 @@ def test_that_all_members_have_ended_does_not_prove_that_they_had_no_successors(
     s.hello("c:1")
     assert issued(s.join("c:1")) == []
     assert overs(s.wait(1.0, alive=("c:1",))) == []
+
+
+def test_its_last_words_tell_of_the_successors() -> None:
+    s = first()
+    q1 = s.start("a:1")
+    s.close("a:1")
+    s.last_word("a:1", elsewhere("a:1", "b:1", follows=(q1,)), "chain a")
+    assert s.bring("a:2", None, State(), chain="chain a") == []
+    assert issued(s.wait(500.0, alive=("a:2",))) == []
+    assert "b:1" in s.lighthouse.undecided
+
+
+def test_a_group_that_was_alone_goes_on_as_its_next_life() -> None:
+    s = first()
+    q1 = s.start("a:1")
+    s.last_word("a:1", q1, "chain a")
+    s.hello("x:1")
+    assert issued(s.join("x:1")) == []  # not of that chain: others of it may be elsewhere
+    assert s.bring("a:2", None, State(), chain="chain a", before=q1) == [["a:2", "x:1"]]
+
+
+def test_two_of_three_are_killed_and_the_third_goes_on_at_a_standby() -> None:
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s = standby()
+    s.bring("c:1", held)
+    s.last_word("a:1", held)
+    assert s.lighthouse.current is None
+    assert issued(s.last_word("b:1", held)) == [["c:1"]]
+
+
+def test_who_leaves_receives_nothing_any_more() -> None:
+    s = first()
+    s.start("a:1", "b:1", "c:1")
+    s.leave("a:1", State())
+    s.leave("b:1", State())
+    assert issued(s.join("c:1")) == [["c:1"]]
+
+
+# --- what another lighthouse has issued ------------------------------------------------------------------------------
+
+
+def test_a_lighthouse_learns_that_another_one_has_issued_a_newer_quorum() -> None:
+    """a and b alone are most of q1, but not of q2 of another lighthouse, in which c, d and e go on."""
+    s = first()
+    q1 = s.start("a:1", "b:1", "c:1")
+    newer = elsewhere("a:1", "b:1", "c:1", "d:1", "e:1", follows=(q1,))
+    for name in ("a:1", "b:1", "c:1"):
+        s.close(name)
+    s.wait(6.0)
+    assert s.bring("a:1", newer) == []
+    assert s.bring("b:1", newer) == []
+    assert issued(s.wait(50.0, alive=("a:1", "b:1"))) == []
+    assert "Not enough members" in s.lighthouse.undecided
+    s.bring("d:1", newer)  # three of five
+    s.wait(6.0, alive=("a:1", "b:1", "d:1"))
+    assert names(s) == ["a:1", "b:1", "d:1"]
+    assert s.lighthouse.current is not None
+    assert s.lighthouse.current.id > newer.id
+
+
+def test_who_holds_an_older_one_is_told_that_it_is_over() -> None:
+    s = first()
+    q1 = s.start("a:1", "b:1", "c:1")
+    s.close("c:1")
+    s.hello("c:1", quorum=elsewhere("c:1", "d:1", follows=(q1,)))
+    assert s.lighthouse.current is not None
+    assert s.lighthouse.current.id == OF_STANDBY
+
+
+def test_what_was_issued_and_not_received_must_be_followed_and_so_must_the_one_before() -> None:
+    """The first lighthouse issues q2 after q1={a, b, c}, and only d receives it. At the standby d and a are most of q2,
+    and of q1 only a is there: b and c may go on over it anywhere."""
+    q1 = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    q2 = elsewhere("a:1", "b:1", "d:1", id=OF_FIRST + 16, follows=(q1,))
+    s = standby()
+    s.bring("d:1", q2)
+    s.bring("a:1", q1)
+    assert issued(s.wait(50.0, alive=("a:1", "d:1"))) == []
+    s.bring("b:1", q1)
+    s.wait(6.0, alive=("a:1", "b:1", "d:1"))
+    assert names(s) == ["a:1", "b:1", "d:1"]
+
+
+def test_one_member_that_has_gone_on_does_not_close_a_quorum() -> None:
+    """q1={a, b, c} and q2={a, b, x}; a has received q2. What b and c know may be followed elsewhere."""
+    q1 = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    q2 = elsewhere("a:1", "b:1", "x:1", id=OF_FIRST + 16, follows=(q1,))
+    s = standby()
+    s.bring("a:1", q2)
+    s.bring("x:1", q2)
+    assert issued(s.wait(50.0, alive=("a:1", "x:1"))) == []
+    s.bring("c:1", q1)
+    s.wait(6.0, alive=("a:1", "c:1", "x:1"))
+    assert names(s) == ["a:1", "c:1", "x:1"]
+
+
+def test_what_one_lighthouse_left_open_is_open_at_the_next() -> None:
+    """q1={a, b, c} and q2={a, b, d} of the first lighthouse; b and c never receive q2, and may go on over q1 anywhere. So
+    a and d, most of q2, must not, where only they are."""
+    one, other = first(), standby()
+    q1 = one.start("a:1", "b:1", "c:1")
+    one.close("c:1")
+    one.hello("d:1")
+    for name in ("a:1", "b:1", "d:1"):
+        one.join(name)
+    one.wait(7.0, alive=("a:1", "b:1", "d:1"))
+    assert names(one) == ["a:1", "b:1", "d:1"]
+    for name in ("a:1", "d:1"):
+        other.bring(name, one.lighthouse.current, State())
+    assert issued(other.wait(50.0, alive=("a:1", "d:1"))) == []
+    assert f"members of quorum {q1.id} are" in other.lighthouse.undecided

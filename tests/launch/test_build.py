@@ -71,7 +71,7 @@ def test_who_names_the_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert lighthouse() is None
     assert lighthouse(lighthouse="auto") is None
-    assert lighthouse(lighthouse="a:1, b:2") == "a:1,b:2"
+    assert lighthouse(lighthouse=" a:1") == "a:1"
     monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "auto")
     assert lighthouse() is None
     monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://variable:1")

@@ -71,18 +71,6 @@ def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port:
     assert (found.token, found.token_file) == ("t", None)
 
 
-def test_the_first_of_a_list_that_answers(port: int, dead: int) -> None:
-    listed = f"http://127.0.0.1:{dead}, 127.0.0.1:{port}"
-    assert Locator(None, listed, {}).look().address == Address("127.0.0.1", port)
-    with socket.create_server(("127.0.0.1", dead)):
-        assert Locator(None, listed, {}).look().address == Address("127.0.0.1", dead)
-
-
-def test_one_known_name_in_a_list_is_enough(port: int) -> None:
-    locator = Locator(None, f"http://no.such.host.invalid:1,http://127.0.0.1:{port}", {})
-    assert locator.look() is not None
-
-
 def test_nothing_else_is_looked_at_when_one_is_given(tmp_path: Path, port: int, dead: int) -> None:
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
     locator = Locator(tmp_path, f"http://127.0.0.1:{dead}", by_host(port, TORCHFT_X_TOKEN="t"))
@@ -191,6 +179,8 @@ def test_the_first_host_of_a_list(text: str, host: str) -> None:
 
 
 def test_a_list_of_addresses() -> None:
-    assert parse_addresses("http://a:1, [::1]:2,c:3") == (Address("a", 1), Address("::1", 2), Address("c", 3))
+    assert parse_addresses("http://[::1]:2") == (Address("::1", 2),)
+    with pytest.raises(AddressError, match="names 3 lighthouses, and only one can serve a job"):
+        parse_addresses("http://a:1, [::1]:2,c:3")
     with pytest.raises(AddressError, match="--lighthouse ''"):
         parse_addresses("a:1,", what="--lighthouse")

@@ -91,8 +91,10 @@ class WorldConfig:
     """A second lighthouse, at the site ``lh2``; groups know both. Never in a world with peers' clients."""
     max_redo: int = 0
     """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
-    tired: float = 4.0
-    """With a standby: after so long in a join (and up to twice that) a group tries the next lighthouse."""
+    stays: float = 1.0
+    """With a standby: see core.wander."""
+    comes_back: float = 0.5
+    """With a standby: see core.wander."""
 
     @property
     def settles(self) -> bool:
@@ -111,7 +113,7 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.lease + c.lease_margin + c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout
         waits += 2 * (self.quorum_timeout + self.endures) + 4 * self.timeout + 2 * self.connect_limit
-        waits += 10 * self.tired if self.standby else 0.0
+        waits += 20 * self.stays + self.comes_back if self.standby else 0.0
         waits += 2 * c.grant_seconds if self.runs_on else 0.0
         return (
             2 * waits

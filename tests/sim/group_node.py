@@ -7,6 +7,7 @@ supervisor sees the end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
@@ -16,7 +17,7 @@ from torchft_x.core import messages as m
 from torchft_x.core.endurance import Endurance
 from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.step import LocalVote, Terms
-from torchft_x.core.types import Life
+from torchft_x.core.types import Life, Quorum
 
 if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
@@ -63,6 +64,8 @@ class GroupNode:
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.uplink = Uplink(world, self.processes[0], self)
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.before = supervisor.received  # the newest that earlier lives were sent
+        self.received: Quorum | None = None  # the newest quorum it was sent, as written down
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
 
@@ -91,7 +94,7 @@ class GroupNode:
         for call in self.endurance.expired(self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
-        self.uplink.look_elsewhere(waits=self.machine._join is not None)
+        self.uplink.look_elsewhere()
         self.world.after(TICK, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
@@ -237,7 +240,8 @@ class GroupNode:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def hello(self) -> m.Hello:
-        return self.machine.hello(self.process.clock.read(self.world.now))
+        hello = self.machine.hello(self.process.clock.read(self.world.now))
+        return replace(hello, chain=self.supervisor.chain, before=self.before) if self.world.config.standby else hello
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
@@ -255,11 +259,18 @@ class GroupNode:
 
     def on_word(self, message: Any) -> None:
         if isinstance(message, (m.OverArrived, m.GrantArrived)):
+            self.uplink.wander.answered()
             self.feed(message)
         elif isinstance(message, m.SendWaits):
             self.endurance.told(message.reason, message.lease, self._clock_now)
+            if message.elsewhere or self.world.config.standby:
+                self.uplink.wander.told(message.elsewhere, self.world.now, self.world.rng.random())
         else:
+            self.uplink.wander.answered()
+            self.received = message  # written down before it is followed
+            self.world.checker.on_receiving(self, message)
             self.feed(m.QuorumArrived(message))
+            self.world.checker.on_received(self, message)
 
     def on_refused(self, message: m.FencedArrived | m.RefusedArrived) -> None:
         self.feed(message)

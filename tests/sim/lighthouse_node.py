@@ -48,6 +48,7 @@ class LighthouseNode:
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: Legacy | None = None  # written down on its host
+        self.blank = True  # what it writes to is there, and nothing was written yet: it has never issued anything
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # at the next quorum, when some of its members have been sent it
         self._ids = 0  # sessions and calls so far; never used twice
@@ -62,10 +63,10 @@ class LighthouseNode:
         world.note(self.name, "starts, life {}", self.lives)
         clock = world.clock(start=world.rng.uniform(10.0, 1000.0))
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
-        is_standby = self is not world.lighthouse
-        config = replace(world.config.lighthouse, new_job=first and not is_standby, restarted=not first,
-                         majority=world.config.standby, standby=is_standby, keeps=world.config.ledger,
-                         legacy=self.ledger)  # fmt: skip
+        several = world.config.standby
+        new = self.blank and (first or several)
+        config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=world.config.ledger,
+                         place=world.lighthouses.index(self) if several else None, legacy=self.ledger)  # fmt: skip
         self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
         world.after(config.tick, self.process, self._tick)
@@ -73,7 +74,7 @@ class LighthouseNode:
     def lose_host(self) -> None:
         """It starts again on another one."""
         self.crash()
-        self.ledger = None
+        self.ledger, self.blank = None, False
 
     def crash(self) -> None:
         """Everything it knew is gone but what is written down. Its kernel closes what was open."""
@@ -123,7 +124,7 @@ class LighthouseNode:
         note, name = self.world.note, self.name
         for effect in effects:
             if isinstance(effect, m.Keep):
-                self.ledger = effect.legacy
+                self.ledger, self.blank = effect.legacy, False
             elif isinstance(effect, m.Issue):
                 self._issue(effect)
             elif isinstance(effect, m.SendWaits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
@@ -41,6 +42,8 @@ class QuorumChecks:
         self._world = world
         self.quorums = 0
         self.newest: Quorum | None = None  # of all lighthouses' lives
+        self.in_effect = 0  # with several lighthouses: quorums that all of their members held at some time
+        self._effective: Quorum | None = None  # the newest of them
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
         self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
@@ -58,22 +61,50 @@ class QuorumChecks:
     def on_issue(self, node: LighthouseNode, quorum: Quorum) -> None:
         """Every quorum of every lighthouse, in the order of issue."""
         self.quorums += 1
-        self._check_ids(quorum)
-        self._check_claims(quorum)
-        self._check_succession(quorum)
-        self._check_nobody_is_passed_over(node, quorum)
-        self._check_meeting(quorum)
+        if self._world.config.standby:
+            self._check_nobody_is_passed_over(node, quorum)
+            self._check_unique(quorum)
+        else:
+            self._check_ids(quorum)
+            self._check_claims(quorum, quorum.members)
+            self._check_succession(self.newest, quorum)
+            self._check_nobody_is_passed_over(node, quorum)
+            self._check_meeting(quorum)
         self.newest = quorum
         self._lineages[quorum.id] = self.lineage
+
+    def on_receiving(self, node: GroupNode, quorum: Quorum) -> None:
+        """With several lighthouses a quorum may be issued that nobody receives: what it says counts for whoever does."""
+        machine = node.machine
+        takes = machine._join is not None and quorum.id > machine._hold.quorum_id
+        if self._world.config.standby and takes:
+            self._check_claims(quorum, [m for m in quorum.members if m.replica_id == node.replica_id])
+
+    def on_received(self, node: GroupNode, quorum: Quorum) -> None:
+        """With several lighthouses: from the moment that all of its members hold it a quorum is in effect."""
+        if not self._world.config.standby or node.machine.quorum is not quorum:
+            return
+        nodes = [self._world.nodes.get(m.replica_id) for m in quorum.members]
+        if not all(n is not None and not n.ended and n.machine.quorum is quorum for n in nodes):
+            return
+        self.in_effect += 1
+        self._check_succession(self._effective, quorum)
+        self._effective = quorum
+        self._lineages[quorum.id] = self.lineage
+
+    def _check_unique(self, quorum: Quorum) -> None:
+        """I3, of several lighthouses: no id is used twice, and each is above those that it follows."""
+        if quorum.id in self._lineages or any(q.id >= quorum.id for q in quorum.follows):
+            self._violated("I3", f"quorum id {quorum.id} was used before, or is below what it follows")
 
     def _check_ids(self, quorum: Quorum) -> None:
         """I3: each id is above every id before, over all lives of the lighthouse."""
         if self.newest is not None and quorum.id <= self.newest.id:
             self._violated("I3", f"quorum id {quorum.id} follows {self.newest.id}")
 
-    def _check_claims(self, quorum: Quorum) -> None:
+    def _check_claims(self, quorum: Quorum, members: Iterable[Member]) -> None:
         """I1, at its root: what the quorum says of a member is what its ranks hold at this instant (R3, R4)."""
-        for member in quorum.members:
+        for member in members:
             node = self._world.nodes.get(member.replica_id)
             if node is None or node.ended or any(r.process.dead for r in node.ranks):
                 continue
@@ -94,13 +125,12 @@ class QuorumChecks:
         on = held is not None and member.state.committed_in == held.id == now_at.committed_in
         return self._world.config.runs_on and on and now_at.step > member.state.step
 
-    def _check_succession(self, quorum: Quorum) -> None:
+    def _check_succession(self, before: Quorum | None, quorum: Quorum) -> None:
         """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.
 
         In truth: it has ended or left, or its own clock is past its own lease, or it does not hold that quorum. From
         here on a commit in that quorum is a violation, too (`on_decision`), which also covers what was in flight.
         """
-        before = self.newest
         if before is None:
             return
         carriers = {c.replica_id for c in before.carriers}

@@ -15,7 +15,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--trace", action="store_true", help="print everything that happens, not just the end")
     parser.add_argument("--shrink", action="store_true", help="if it fails, drop faults as long as it still fails")
+    parser.add_argument("--standby", type=float, default=swarm.STANDBY, help="how likely a run has two lighthouses")
     options = parser.parse_args()
+    swarm.STANDBY = options.standby
     config, faults = swarm.scenario(options.seed)
     print(config)
     print(f"{len(faults)} faults")

@@ -25,9 +25,10 @@ SAY_EVERY = 60.0  # seconds between two lines on the screen
 STRIDE = 1 << 32  # seeds of one worker
 
 
-def work(first_seed: int, until: float, results: Any) -> None:
+def work(first_seed: int, until: float, results: Any, standby: float = swarm.STANDBY) -> None:
     """One process: seed after seed until the time is over or something is violated; one at least, however late."""
     total, sent, seed = swarm.Total(), time.monotonic(), first_seed
+    swarm.STANDBY = standby
     try:
         while seed == first_seed or time.monotonic() < until:
             try:
@@ -47,13 +48,17 @@ def work(first_seed: int, until: float, results: Any) -> None:
     results.put((total, seed, None))
 
 
-def soak(minutes: float, processes: int, first_seed: int) -> tuple[swarm.Total, list[str]]:
+def soak(
+    minutes: float, processes: int, first_seed: int, standby: float = swarm.STANDBY
+) -> tuple[swarm.Total, list[str]]:
     """The figures, and what was violated."""
     context = mp.get_context("spawn")
     results: Any = context.Queue()
     began = said = time.monotonic()
     until = began + 60.0 * minutes
-    workers = [context.Process(target=work, args=(first_seed + STRIDE * i, until, results)) for i in range(processes)]
+    workers = [
+        context.Process(target=work, args=(first_seed + STRIDE * i, until, results, standby)) for i in range(processes)
+    ]
     for worker in workers:
         worker.start()
     total, running = swarm.Total(), processes
@@ -103,10 +108,11 @@ def main() -> int:
         "--first-seed", type=int, default=None, help="default: from the clock, so that no two soaks agree"
     )
     parser.add_argument("--total", type=Path, default=None, help="JSON file to add the figures to")
+    parser.add_argument("--standby", type=float, default=swarm.STANDBY, help="how likely a run has two lighthouses")
     options = parser.parse_args()
     first_seed = options.first_seed if options.first_seed is not None else int(time.time()) << 12
     began = time.monotonic()
-    total, violations = soak(options.minutes, options.processes, first_seed)
+    total, violations = soak(options.minutes, options.processes, first_seed, options.standby)
     seconds = time.monotonic() - began
     print(f"{seconds:.0f} s on {options.processes} processes: {total}")
     print(f"{total.events / seconds / options.processes:.0f} events a second and process, {len(violations)} violations")

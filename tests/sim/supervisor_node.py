@@ -14,7 +14,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
 from torchft_x.core import messages as m
-from torchft_x.core.types import Life
+from torchft_x.core.types import Life, Quorum
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -37,6 +37,8 @@ class SupervisorNode:
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
+        self.chain = f"{host}'s supervisor {world.next_id()}" if world.config.standby else ""  # of the lives it starts
+        self.received: Quorum | None = None  # the newest that a life of the chain was sent
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
         self._reports: list[m.LifeEnded] = []  # the last exits
@@ -70,7 +72,10 @@ class SupervisorNode:
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        report = m.LifeEnded(node.life.token, code)
+        if self.received is None or (node.received is not None and node.received.id > self.received.id):
+            self.received = node.received
+        word = m.LastWord(node.replica_id, node.received, self.chain) if self.world.config.standby else None
+        report = m.LifeEnded(node.life.token, code, word)
         self._reports = [*self._reports, report][-KEPT_EXITS:]
         self._begun = None
         self._send(report)

@@ -14,14 +14,15 @@ from tests.sim.faults import KINDS, Fault, arm
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.lighthouse import LighthouseConfig
 
 FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
-STANDBY = 0.0
-"""How likely a run has a second lighthouse. Raise it to hunt: two of them are not safe yet (docs/simulator_found.md)."""
+STANDBY = 0.2
+"""How likely a run has a second lighthouse. `--standby 1` of scripts/soak and of tests.sim.run sets it."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONGEST = 10.0  # seconds one fault lasts
 
@@ -116,10 +117,11 @@ def _config(rng: Rng) -> WorldConfig:
     )
     peers = rng.choose((1, 2)) if rng.chance(0.15) else 0
     vote, runs_on, redo, standby = (rng.chance(p) for p in (0.5, 0.5, 0.5, STANDBY))
+    standby = standby and not peers
     return WorldConfig(
         commit_vote=vote and not peers,
         runs_on=runs_on,
-        standby=standby and not peers,
+        standby=standby,
         max_redo=2 if redo and not peers else 0,
         groups=groups,
         ranks=rng.choose((1, 1, 1, 2, 3)),
@@ -133,7 +135,7 @@ def _config(rng: Rng) -> WorldConfig:
         lighthouse=lighthouse,
         one_host=rng.chance(0.5),
         drift=rng.choose((0.0, 0.01)),
-        quorum_timeout=rng.choose((2.0, 15.0)),
+        quorum_timeout=max(rng.choose((2.0, 15.0)), 15.0 if standby else 0.0),  # it takes time to find the others
         uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
@@ -237,18 +239,22 @@ def check_liveness(world: World) -> None:
     """
     calm = Calm(world)
     if not world.run_while(calm.unsettled, world.config.patience):
+        if lost_for_good(world):
+            world.checker.figures["lost for good"] += 1
+            return
         world.violated("L1", f"{world.config.patience:.0f} s after the last fault: {calm.why}")
 
 
 def check_newcomer(world: World) -> None:
     """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
     config = world.config
-    if not config.runs_on or world.checker.newest is None or not _trains(world):
+    if not config.runs_on or world.checker.newest is None or not _trains(world) or lost_for_good(world):
         return
     world.note("--- calm", "a newcomer")
     newcomer = world.add_group("late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
+    limit += 4 * config.stays + 2.0 if config.standby else 0.0  # until it has found where the others are
     refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
@@ -265,6 +271,29 @@ def _trains(world: World) -> bool:
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
     quorum = world.checker.newest
     return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
+
+
+def lost_for_good(world: World) -> bool:
+    """With several lighthouses: too many members of a quorum have gone without a last word, so nobody may go on."""
+    houses = [h.machine for h in world.lighthouses if h.machine is not None]
+    if not world.config.standby or len(houses) < len(world.lighthouses):
+        return False
+    living = {n.replica_id: n.machine.quorum for n in world.running()}
+    known = [q for q in living.values() if q is not None]
+    for house in houses:
+        known += [*house._tenure.chain.open, *filter(None, [house.current])]
+        if isinstance(house._takeover, Gathering):
+            known += house._takeover._open.values()
+    open_ = {q.id: q for top in known for q in (*top.follows, top)}
+    if not open_:
+        return world.lighthouse.machine is not None and world.lighthouse.machine._config.restarted
+    for house in houses:
+        coalition = house._tenure.coalition
+        assert coalition is not None
+        beyond = {i: {r for r, held in living.items() if held is not None and held.id > i} for i in open_}
+        if all(coalition.wins(q, living) or coalition.closes(q, beyond[i]) for i, q in open_.items()):
+            return False
+    return True
 
 
 class Calm:

@@ -126,12 +126,12 @@ def test_after_max_redo_the_gradients_are_dropped() -> None:
 
 
 def test_the_standby_takes_over_and_the_first_one_stays_out_of_it() -> None:
-    world = full(standby=True, tired=2.0)
+    world = full(standby=True, stays=0.5)
     first, standby = world.lighthouses
     first.crash()
     world.run_for(3.0)
     before = step_of(world, "g0")
-    assert all(n.uplink._at == 1 for n in world.running())
+    assert all(n.uplink.wander.at == 1 for n in world.running())
     strike(world, Fault(world.now, "crash", "g2"))  # so that the next quorum is the standby's
     world.run_for(6.0)
     assert standby.machine is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tests.sim.base import Process
 from tests.sim.network import Stream
 from torchft_x.core.messages import FencedArrived, RefusedArrived
+from torchft_x.core.wander import Wander
 
 if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
@@ -54,9 +55,9 @@ class Uplink:
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
         self._owner = owner
-        self._tired_at: float | None = None  # when it tries the next lighthouse; None: it does not wait
         self._only = only  # speaks to this lighthouse and no other
-        self._at = only or 0  # number of the lighthouse it speaks to or tries
+        config = world.config
+        self.wander = Wander(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
         self._pause = FIRST_PAUSE  # before the next connect
         self._closing = False
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing
@@ -80,22 +81,15 @@ class Uplink:
             self.stream = None
         self.standing = False
 
-    def look_elsewhere(self, *, waits: bool) -> None:
-        """Called now and then. Who waits long at one lighthouse goes on to the next: the others may be there."""
-        world = self.world
-        if not waits or self.stream is None or not self.standing or len(world.lighthouses) < 2:
-            self._tired_at = None
-        elif self._tired_at is None:
-            self._tired_at = world.now + world.config.tired * world.rng.uniform(1.0, 2.0)
-        elif world.now > self._tired_at:
-            self._tired_at = None
-            self._at = (self._at + 1) % len(world.lighthouses)
+    def look_elsewhere(self) -> None:
+        """Called now and then: the others may be at the next lighthouse."""
+        if self.stream is not None and self.standing and self.wander.leaves(self.world.now):
             self.stream.finish(self.process, "others may be at the next lighthouse")
-            self._end("others may be at the next lighthouse")
+            self._end("others may be at the next lighthouse", moves=True)
 
     @property
     def _lighthouse(self) -> LighthouseNode:
-        return self.world.lighthouses[self._at]
+        return self.world.lighthouses[self.wander.at if self._only is None else self._only]
 
     # --- connecting ----------------------------------------------------------------------------------------------
 
@@ -127,12 +121,14 @@ class Uplink:
                 self.stream.finish(self.process, "the client gave up waiting for the welcome")
             self._end("it did not answer our hello")
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, moves: bool = False) -> None:
         """The connect or session in hand is over; the next one comes after a pause."""
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
-        if not stood and self._only is None:
-            self._at = (self._at + 1) % len(self.world.lighthouses)  # it can't be reached; the next one, perhaps
+        if not stood:
+            self.wander.failed(self.world.now)
+        elif not moves:
+            self.wander.ended(self.world.now)
         if stood and not self._closing:
             self._owner.on_down(reason)
         self._pause = FIRST_PAUSE if stood else min(2 * self._pause, LAST_PAUSE)
@@ -153,6 +149,7 @@ class Uplink:
         elif not self.standing:
             assert isinstance(message, Welcome), message
             self.standing = True
+            self.wander.up()
             self._sent = 0
             self.world.after(message.ping, self.process, self._beat, stream, message)
             self._owner.on_up()

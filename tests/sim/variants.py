@@ -66,8 +66,8 @@ _on_hello = Lighthouse._on_hello
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 
 
-def _ids_from_one(self: Tenure, first_id: int) -> None:
-    _begin_tenure(self, 1)
+def _ids_from_one(self: Tenure, first_id: int, *rest: Any) -> None:
+    _begin_tenure(self, 1, *rest)
 
 
 def _keep_the_join(self: Roll, record: Record) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from torchft_x.core.coalition import Coalition
 from torchft_x.core.types import JoinReason, Member, Quorum
 
 
@@ -19,7 +20,8 @@ class Wait:
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
-    running: tuple[str, ...] = ()  # then: members that may still commit in a quorum which nobody here follows
+    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
+    running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
@@ -50,8 +52,7 @@ class Situation:
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
-    majority: bool = False  # other lighthouses may serve those of cur that are not here
-    standby: bool = False  # another lighthouse is first
+    coalition: Coalition | None = None  # of several lighthouses: what counts there
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,10 @@ def form(s: Situation) -> Form | Wait:
     if s.cur is None:
         wait = _first_quorum(s, chosen)
         return wait or Form(members, rebuild=True)
-    too_few = _too_few(s, members)
-    if too_few:
-        return too_few
     followed = (s.cur, *s.open)
+    wait = _not_with_us(s, followed, asked) or _too_few(s, members)
+    if wait:
+        return wait
     whole = {m.replica_id: m for m in members if not m.torn}
     left: Quorum | None = None
     for quorum in followed:
@@ -98,9 +99,6 @@ def form(s: Situation) -> Form | Wait:
                 lease=True,
                 running=tuple(running),
             )
-    elsewhere = _elsewhere(s, s.cur, asked)
-    if elsewhere is not None:
-        return elsewhere
     return Form(members, rebuild=s.broken or _changed(s.cur, chosen), left=left)
 
 
@@ -109,34 +107,21 @@ def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
     return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
 
 
+def _not_with_us(s: Situation, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
+    """Of several lighthouses: may another one go on over one of these?"""
+    if s.coalition is None:
+        return None
+    for quorum in followed:
+        lacking = s.coalition.lacking(quorum, asked)
+        if lacking:
+            return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
+    return None
+
+
 def _running(s: Situation, quorum: Quorum, asked: Collection[str]) -> list[str]:
     """Members of this quorum, which no candidate follows, that may go on in it beside the candidates (R9)."""
-    over = s.proven if s.majority else s.over  # a lease that ends here may have been renewed elsewhere
+    over = s.over if s.coalition is None else s.proven  # a lease that ends here may have been renewed elsewhere
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
-
-
-def _elsewhere(s: Situation, cur: Quorum, asked: Collection[str]) -> Wait | None:
-    """With several lighthouses: may those of cur that are not here go on at another one?
-
-    Most of cur's members can be at one lighthouse only. Of two exact halves the one at the first lighthouse goes on,
-    after the lease of the others; fewer go on only when the others have provably ended, because a lease that ends here
-    may be renewed there.
-    """
-    if not s.majority:
-        return None
-    here = sum(m.replica_id in asked for m in cur.members)
-    rest = [m.replica_id for m in cur.members if m.replica_id not in asked and m.replica_id not in s.proven]
-    total = len(cur.members)
-    half = 2 * here == total and not s.standby
-    if not rest or 2 * here > total or (half and all(r in s.over for r in rest)):
-        return None
-    until = "the end of their lease" if half else "proof that they have ended"
-    return Wait(
-        f"Only {here} of {total} members of q{cur.number} are here, and {listed(rest)} may go on at another "
-        f"lighthouse: waiting for them, or for {until}.",
-        lease=True,
-        running=tuple(rest),
-    )
 
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:

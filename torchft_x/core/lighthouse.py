@@ -13,6 +13,7 @@ from typing import Any
 
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Candidate, Form, Wait, form, listed, wait_for
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.legacy import Kin, Legacy
@@ -50,6 +51,7 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
+from torchft_x.core.others import Others
 from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.recovery import stranded
@@ -78,10 +80,15 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
-        self._tenure = Tenure(int(unix * 1000) << 10)  # R1: above all earlier ids, unless the clock went back
-        self._takeover = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
+        first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
+        self._tenure = Tenure(first_id, config.place, config.legacy)
+        self._takeover: Takeover | Gathering = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._others: Others | None = None  # what is heard of other lighthouses
+        if self._tenure.coalition is not None:
+            self._others = Others(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
+            self._takeover = self._others.gathering
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
@@ -189,8 +196,9 @@ class Lighthouse:
                 self._roll.begun(group, attempt)
                 self._roll.guardians.begin(group, token)
                 return []
-            case LifeEnded(token, code):
-                return self._on_life_ended(token, code)
+            case LifeEnded(token, code, word):
+                spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []
+                return self._on_life_ended(token, code) + spoken
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -226,10 +234,11 @@ class Lighthouse:
         self._hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
+        effects += self._others.greet(hello, now) if self._others is not None else []
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
-            self._tenure.chain.received(hello.replica_id, hello.quorum.id)
+            self._tenure.received(record, hello.quorum.id)
             self._notice_newer(hello.quorum, now)
         self._takeover.hear(hello)
         grown = self._grants.on_hello(hello)
@@ -237,16 +246,12 @@ class Lighthouse:
         return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _notice_newer(self, quorum: Quorum, now: float) -> None:
-        """Another lighthouse has issued a newer quorum than ours: what we know is out of date, as after a start.
-
-        Or the one before us has, and could not write it down.
-        """
-        c, cur = self._config, self.current
-        ours = not (c.majority or c.standby or (cur is not None and cur.id == self._inherited))
-        if not ours and cur is not None and quorum.id > cur.id:
+        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start."""
+        cur = self.current
+        if cur is not None and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
             self._tenure.forget()
-            self._takeover = Takeover(c, now)
+            self._takeover = Takeover(self._config, now)
             for record in self._roll:
                 self._tenure.recount(record)
 
@@ -290,7 +295,7 @@ class Lighthouse:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
             return self._alarm.refuse(record, text)
         record.hear(now)
-        self._tenure.chain.received(record.replica_id, record.quorum_id)  # an answer to what it asked before
+        self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
@@ -317,7 +322,7 @@ class Lighthouse:
         if record is None:
             return []
         record.note_step(progress.step, progress.step_seconds, now)
-        self._tenure.chain.received(record.replica_id, progress.quorum_id)
+        self._tenure.received(record, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
@@ -359,6 +364,8 @@ class Lighthouse:
         if record is None:
             return []
         record.hear(now)
+        if self._others is not None:
+            self._others.part(record)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
@@ -409,13 +416,15 @@ class Lighthouse:
     # --- the peer's clients --------------------------------------------------------------------------------------
 
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
+        if self._others is not None:
+            return self._others.refuse_client(member.replica_id, call)
         record = self._roll.ensure(member.replica_id, now, unary=True)
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
-        self._tenure.chain.received(record.replica_id, record.quorum_id)  # it can't say, and is believed
+        self._tenure.received(record, record.quorum_id)  # it can't say, and is believed
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -501,13 +510,12 @@ class Lighthouse:
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
         over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
-        proven = frozenset(r.replica_id for r in outside if r.proof)
+        proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
         c = self._config
         return form(
             self._tenure.situation(
                 self._roll, over, proven, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout, majority=c.majority or c.standby,
-                standby=c.standby,
+                join_timeout=c.join_timeout,
             )
         )  # fmt: skip
 
@@ -527,7 +535,7 @@ class Lighthouse:
         quorum = adopt.quorum
         granted = self._takeover.granted_through(quorum)
         self._end_takeover()
-        began = self._now if self._config.majority or self._config.standby else self._started_at
+        began = self._started_at if self._config.place is None else self._now
         self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchft_x.core.coalition import PLACES
 from torchft_x.core.gone import Limits
 from torchft_x.core.legacy import Legacy
 from torchft_x.errors import ConfigError
@@ -45,10 +46,9 @@ class LighthouseConfig:
     """Left by the lighthouse before this one, on this host and boot, and of this job (R8c)."""
     keeps: bool = False
     """The shell keeps what the next lighthouse must know (`Keep`)."""
-    majority: bool = False
-    """There are other lighthouses for the same groups: go on only with most of the last quorum's members."""
-    standby: bool = False
-    """Another lighthouse is first: this one makes no first quorum (implies `majority`)."""
+    place: int | None = None
+    """Its number among several lighthouses for the same groups (`core.coalition`); only the first, 0, begins a job.
+    None: it is the only one."""
     boot_id: str = ""
     """Of the own host: a refused connect proves death only there (R9)."""
 
@@ -57,6 +57,8 @@ class LighthouseConfig:
             raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
         if self.grant_steps < 1:
             raise ConfigError(f"grant_steps is {self.grant_steps}; a grant has at least 1 step.")
+        if self.place is not None and not 0 <= self.place < PLACES:
+            raise ConfigError(f"place is {self.place}; of several lighthouses there are at most {PLACES}, from 0 on.")
         for name in ("heartbeat_timeout", "tick", "lease", "grant_seconds", "return_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -78,6 +80,11 @@ class LighthouseConfig:
                 f"lease is {self.lease:g} s and groups are heard every {self.silence.member_ping:g} s; a lease that ends "
                 "between two signs of life stops every group: give a longer one, or a shorter heartbeat timeout."
             )
+
+    @property
+    def standby(self) -> bool:
+        """Another lighthouse is first: this one makes no first quorum."""
+        return bool(self.place)
 
     @property
     def silence(self) -> Limits:

@@ -42,6 +42,7 @@ class Record:
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)
     number: int = 0  # of that join, for the grant that may answer it; 0: only a quorum does
     quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
+    received_id: int = 0  # newest quorum it is known to have received
     lease_sent: float | None = None  # when a lease was last sent to it
     lost: str = ""  # why nobody waits for it
     proof: str = ""  # why it provably commits nothing more
@@ -146,7 +147,7 @@ class Roll:
         record.boot_id = hello.boot_id
         record.library = hello.library
         record.runs_on = hello.runs_on
-        record.quorum_id = hello.quorum.id if hello.quorum else 0
+        record.quorum_id = record.received_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
         record.told = False  # what was said on the older stream may not have arrived

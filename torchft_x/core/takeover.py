@@ -62,8 +62,6 @@ class Fresh:
     restarted: bool  # told that a lighthouse has run before
     hello_grace: float
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
-    majority: bool = False  # other lighthouses serve the same groups
-    standby: bool = False  # another one is first, so that a first quorum is its business
 
 
 class Takeover:
@@ -110,15 +108,10 @@ class Takeover:
             return isinstance(self.decide(now), Wait)  # nobody has reported, so this is quick
         if not self._absent:
             return False
-        if c.majority or c.standby:
-            return False  # who is here counts there, and that is another number
         return now < self._started_at + (max(c.lease, newest.lease) + c.lease_margin)
 
     def forget(self, replica_id: str) -> None:
-        """With several lighthouses: whoever is not here any more may be told something else at another one."""
-        if not (self._config.majority or self._config.standby) or self._reports.pop(replica_id, None) is None:
-            return
-        self._count()
+        """What it has said stays true, though it is not here any more."""
 
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
@@ -142,8 +135,6 @@ class Takeover:
                 restarted=c.restarted,
                 hello_grace=c.hello_grace,
                 old_lease=lease + c.lease_margin,
-                majority=c.majority or c.standby,
-                standby=c.standby,
             )
         )
 
@@ -151,9 +142,9 @@ class Takeover:
 def inherited(config: LighthouseConfig) -> Legacy | None:
     """R8(c). What can be taken over at once, before anybody has reported: as if only the sessions had broken.
 
-    Not where other lighthouses serve the same groups: they may have issued a newer quorum.
+    Not where other lighthouses serve the same groups: they may have issued a newer quorum (`core.gathering`).
     """
-    return None if config.majority or config.standby else config.legacy
+    return config.legacy if config.place is None else None
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:
@@ -162,13 +153,6 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     lease_over = fresh.now >= lease_end
     newest = _newest(fresh.reports)
     if newest is None:
-        if fresh.standby:
-            return Wait("This lighthouse is a standby: waiting until members of a quorum come over to it.")
-        if fresh.restarted and fresh.majority:
-            return Wait(
-                "A lighthouse has run before this one and no group has reported; they may go on at another lighthouse: "
-                "waiting until members of a quorum come over."
-            )
         if fresh.restarted and not lease_over:
             text = "A lighthouse has run before this one and no group has reported: waiting for its lease to end."
             return Wait(text, lease_end, lease=True)
@@ -178,12 +162,7 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         return Start()
     quorums = _together(newest, fresh.reports)
     absent = [r for r, m in _members(quorums).items() if not _vouches(fresh.reports.get(r), m)]
-    enough = not absent or lease_over
-    total = len(newest.members)
-    if fresh.majority:  # the rest may go on elsewhere, and renew their lease there
-        here = sum(_is_here(fresh.reports.get(m.replica_id), newest, m) for m in newest.members)
-        enough = 2 * here > total or (2 * here == total and lease_over and not fresh.standby)
-    if enough:
+    if not absent or lease_over:
         return Adopt(newest, () if absent else quorums[1:])
     return Wait(
         f"This lighthouse has just started and takes over quorum {newest.id}: waiting until {listed(absent)} "
@@ -191,11 +170,6 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
         lease_end,
         lease=True,
     )
-
-
-def _is_here(report: Report | None, newest: Quorum, member: Member) -> bool:
-    """Without most of the members nobody has gone on elsewhere, whether their leases are over or not."""
-    return not member.library or (report is not None and report.id == newest.id)
 
 
 def _newest(reports: Mapping[str, Report]) -> Quorum | None:

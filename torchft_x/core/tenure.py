@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
 from torchft_x.core.chain import Chain
+from torchft_x.core.coalition import PLACES, Coalition, own_id
 from torchft_x.core.formation import Candidate, Form, Situation
+from torchft_x.core.legacy import Legacy
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.presence import Presence
 from torchft_x.core.types import Member, Quorum, State
@@ -15,9 +18,11 @@ from torchft_x.core.types import Member, Quorum, State
 class Tenure:
     """Between two quorums. `recount` must follow every change to a record."""
 
-    def __init__(self, first_id: int) -> None:
+    def __init__(self, first_id: int, place: int | None = None, legacy: Legacy | None = None) -> None:
+        self._place = place  # of this lighthouse among several; None: it is the only one
+        self.coalition = None if place is None else Coalition(place, _since(own_id(first_id, place), place, legacy))
         self.current: Quorum | None = None  # newest quorum issued or adopted
-        self.chain = Chain()  # those before it that are still open
+        self.chain = Chain(self.coalition)  # those before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
@@ -32,7 +37,7 @@ class Tenure:
         self.reached = 0  # newest step a member of current told to have committed; for people
         self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
-        self.next_id = first_id  # R1: every quorum takes a new one
+        self.next_id = own_id(first_id, place)  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
 
     def __repr__(self) -> str:
@@ -41,7 +46,7 @@ class Tenure:
 
     def raise_ids(self, heard: int) -> None:
         """R1: every new id is above every id ever heard."""
-        self.next_id = max(self.next_id, heard + 1)
+        self.next_id = own_id(max(self.next_id, heard + 1), self._place)
 
     def holds_current(self, record: Record) -> bool:
         """Whether this member is in the present quorum and has received it."""
@@ -60,7 +65,14 @@ class Tenure:
     @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
-        return bool(not self._steady or self.broken or self.gone or self.asking)
+        return bool(not self._steady or self.broken or self.gone or self.asking or self._foreign)
+
+    @property
+    def _foreign(self) -> bool:
+        """Another lighthouse has issued the present quorum. It is followed by one of our own soon, with the same process
+        groups, because of our own a half can go on (`core.coalition`)."""
+        cur = self.current
+        return self.coalition is not None and cur is not None and not self.coalition.issued(cur)
 
     def stops_short(self, member: Member) -> bool:
         """Whether it asks inside a grant, so that the others may run on and wait for it in a collective."""
@@ -102,8 +114,6 @@ class Tenure:
         now: float,
         min_replicas: int,
         join_timeout: float,
-        majority: bool,
-        standby: bool = False,
     ) -> Situation:
         """Everything that `formation.form` decides by."""
         return Situation(
@@ -119,8 +129,7 @@ class Tenure:
             absent_groups=self.presence.absent,
             min_replicas=min_replicas,
             join_timeout=join_timeout,
-            majority=majority,
-            standby=standby,
+            coalition=self.coalition,
         )
 
     def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
@@ -133,9 +142,11 @@ class Tenure:
             members=decision.members,
             created=unix,
             lease=lease,
+            follows=self._left_open() if self.coalition is not None else (),
+            since=self.coalition.since if self.coalition is not None else 0,
         )
         quorum = quorum.granting(quorum.top.step + 1)
-        self.next_id += 1
+        self.raise_ids(self.next_id)
         if cur is not None:
             self.chain.leave(cur)
         if self.gone:
@@ -177,7 +188,61 @@ class Tenure:
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = started_at
+            if self.ended((member.replica_id,)):
+                record.lost = record.proof = "it has ended"
             self.recount(record)
+        if self.coalition is not None:
+            self._receipts(roll)
+
+    def _left_open(self) -> tuple[Quorum, ...]:
+        """What a quorum that is issued now follows."""
+        cur = (self.current,) if self.current is not None else ()
+        return tuple(replace(q, follows=()) for q in (*self.chain.open, *cur))
+
+    def learn(self, quorums: Iterable[Quorum], roll: Roll, *, now: float) -> list[Record]:
+        """Other lighthouses have issued these. All of them are followed; the newest is the present one. Returned: who is
+        here and holds another one."""
+        cur = self.current
+        if self.coalition is None or cur is None:
+            return []
+        found = self.coalition.meet(quorums, (*self.chain.open, cur))
+        if not found:
+            return []
+        *older, newest = sorted((*self.chain.open, cur, *found), key=lambda q: q.id)
+        if newest is cur:
+            for quorum in found:
+                self.chain.leave(quorum)
+            self._receipts(roll)
+        else:
+            self.adopt(newest, tuple(older), roll, started_at=now)
+            self.broken = "another lighthouse has issued a newer quorum"  # not all that are here have received it
+        for record in roll:
+            self.recount(record)
+        return [r for r in roll if r.session is not None and r.quorum_id and r.quorum_id != self.quorum_id]
+
+    def recheck(self, roll: Roll) -> None:
+        """Fewer members are counted now, see `core.coalition`."""
+        self.asks += 1
+        self._receipts(roll)
+
+    def ended(self, names: Collection[str]) -> frozenset[str]:
+        """Those of them whose last words are known."""
+        return frozenset(r for r in names if r in self.coalition.ended) if self.coalition is not None else frozenset()
+
+    def received(self, record: Record, quorum_id: int) -> None:
+        """This member is known to have received this quorum."""
+        record.received_id = max(record.received_id, quorum_id)
+        if self.coalition is not None:
+            self.coalition.received(record.replica_id, quorum_id)
+        self.chain.received(record.replica_id, quorum_id)
+
+    def _receipts(self, roll: Roll) -> None:
+        """What those that are here have received is known already."""
+        for record in roll:
+            if record.session is not None:
+                self.chain.received(record.replica_id, record.received_id)
+        for replica_id, received in self.coalition.ended.items() if self.coalition is not None else ():
+            self.chain.received(replica_id, received)
 
     def forget(self) -> None:
         """Other lighthouses have issued a newer quorum: the present one is not the newest."""
@@ -189,6 +254,8 @@ class Tenure:
 
     def _begin(self, quorum: Quorum, roll: Roll) -> None:
         self.current = quorum
+        if self.coalition is not None:
+            self.coalition.meet((), (quorum,))
         self.inside = frozenset(m.replica_id for m in quorum.members)
         self.missing = set(self.inside)
         self.gone = set()
@@ -198,6 +265,12 @@ class Tenure:
         records = roll.of(quorum.members)
         self._steady = len(quorum.carriers) == len(records) == len(quorum.members) and all(r.runs_on for r in records)
         self._number = max(self._number, quorum.number)
+
+
+def _since(first_id: int, place: int, legacy: Legacy | None) -> int:
+    """The first id of which a lighthouse forgot nothing: the memory of one before it may be written down."""
+    last = legacy.quorum if legacy is not None else None
+    return last.since if last is not None and last.id % PLACES == place else first_id
 
 
 def candidates(roll: Roll) -> tuple[Candidate, ...]:

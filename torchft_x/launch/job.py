@@ -115,7 +115,7 @@ class FtJob:
     min_replicas: int = 1
     """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
     lighthouse: tuple[str, ...] = ()
-    """Addresses of one that runs already and its stand-bys; empty: the job brings its own."""
+    """Address of one that runs already, a tuple of one; empty: the job brings its own."""
     lighthouse_from: str = "--lighthouse"
     """What the addresses came from, for error messages."""
     token_file: str = ""

@@ -25,7 +25,7 @@ class Found:
 class Locator:
     """Looks once per call, never waits longer than a connect to each address.
 
-    `given` may be a list: the first that answers counts, and nothing else is looked at. Without it come the address
+    With `given` nothing else is looked at. Without it come the address
     file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
@@ -120,7 +120,7 @@ def first_host(text: str) -> str:
 
 
 def _check_any_resolvable(addresses: tuple[Address, ...]) -> None:
-    """One known name is enough: stand-bys may come later."""
+    """One known name is enough."""
     first: AddressError | None = None
     for address in addresses:
         try:

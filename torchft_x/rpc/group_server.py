@@ -77,7 +77,7 @@ class GroupServer:
         del quorum_retries
         settings = GroupSettings(
             replica_id=replica_id,
-            lighthouse=find_lighthouse(lighthouse, connect_timeout),
+            lighthouse=find_lighthouse(lighthouse),
             store_address=store_address,
             world_size=world_size,
             life=life or Life(started=time.time()),

@@ -67,8 +67,7 @@ class Manager:
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
         store_addr, store_port: of the group's store (MASTER_ADDR, MASTER_PORT).
-        lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0. Of a comma-separated list the first
-            that answers is used.
+        lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).

@@ -37,7 +37,7 @@ class Options:
     quorum_retries: int
     """TORCHFT_QUORUM_RETRIES."""
     lighthouse: str | None
-    """TORCHFT_LIGHTHOUSE, one or a comma-separated list; needed on group rank 0 only."""
+    """TORCHFT_LIGHTHOUSE; needed on group rank 0 only."""
     port: int
     """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
     host: str

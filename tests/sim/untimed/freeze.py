@@ -16,6 +16,8 @@ from typing import Any
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
+from torchft_x.core.coalition import Coalition
+from torchft_x.core.gathering import Gathering
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
 from torchft_x.core.guardians import Guardians
@@ -23,6 +25,7 @@ from torchft_x.core.hold import Hold
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.others import Others
 from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.pledge import Pledge
@@ -37,7 +40,8 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Patience, Pauses, Pledge, Presence, Quiet,
+    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Others, Patience,
+    Pauses, Pledge, Presence, Quiet,
     Record, Roll, Step, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
@@ -63,6 +67,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     },
     Roll: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
     Takeover: {"_config": _nothing},
+    Gathering: {"_config": _nothing},
     Alarm: {"_config": _nothing},
     Grants: {"_config": _nothing},
     Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
