@@ -36,13 +36,13 @@ def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
     for q in [s.cur, *s.open]:
         complete = [m.state for m in q.members if not m.torn]
         top = max(complete) if complete else None
-        heir = False
+        heir = all(r in names and not asked[r].member.torn for r in [m.replica_id for m in q.members])
         for r in names:
             before = q.member(r)
             now = asked[r].member
             if before is None or now.torn:
                 continue
-            was_carrier = not before.torn and before.state == top
+            was_carrier = not before.torn and before.state == top and now.state >= top
             has_committed = now.state > (top or State())
             heir = heir or was_carrier or has_committed
         all_over = all(m.replica_id in names or m.replica_id in s.over for m in q.members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
 from torchft_x.core.coalition import Coalition
 from torchft_x.core.formation import Candidate, Form, Situation, Wait, form, listed
-from torchft_x.core.types import JoinReason, Quorum, State
+from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 Q1 = quorum(member("a", State(4, 3)), member("b", State(4, 3)), id=10)
 DONE = State(5, 10)  # having committed in Q1
@@ -270,3 +271,22 @@ def test_the_simple_implementation_agrees(s: Situation) -> None:
 def test_the_order_of_candidates_does_not_matter(s: Situation) -> None:
     turned = Situation(**{f: getattr(s, f) for f in s.__dataclass_fields__} | {"candidates": s.candidates[::-1]})
     assert form(turned) == form(s)
+
+
+def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
+    """R9, R14. q adopts what a and b hold; a has received it, committed and is away, b has not, and c denies."""
+    at, held = State(4, 3), Prepared(quorum=10, step=5, digest=77)
+    q = quorum(member("a", at, prepared=held), member("b", at, prepared=held), id=11)
+    assert q.top == State(5, 10)
+    back = asks("b", state=at, prepared=held, carried=(10,))
+    denies = asks("c", state=at, carried=(10,))
+    s = situation([*back, *denies], q, lost={"a"})
+    assert "a may still commit" in waits(s)
+    assert formed(replace(s, over=frozenset({"a"}))) == ["b", "c"]
+    # With a, who knows that it was committed, or b, once it has: nothing is lost.
+    assert formed(situation([*back, *denies, *asks("a", state=q.top)], q)) == ["a", "b", "c"]
+    assert formed(replace(s, candidates=(*asks("b", state=q.top), *denies))) == ["b", "c"]
+    # All of its members are here, and none has received it: that is no new lineage.
+    decision = form(situation([*back, *asks("a", state=at, prepared=held, carried=(10,)), *denies], q))
+    assert isinstance(decision, Form)
+    assert not decision.new_lineage

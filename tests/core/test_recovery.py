@@ -55,9 +55,19 @@ def facts(p: Plan) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(("steps", "own", "group_rank", "expected"), FIRST_STEP + RECOVERY)
 def test_the_peers_table(steps: tuple[int, ...], own: int, group_rank: int, expected: tuple[object, ...]) -> None:
-    p = plan(of_steps(*steps), f"r{own}", group_rank)
+    p = plan(of_steps(*steps, library=""), f"r{own}", group_rank)
     assert facts(p) == expected
     assert (p.replica_rank, p.replica_world_size) == (own, len(steps))
+
+
+@pytest.mark.parametrize("group_rank", [0, 1, 2, 5])
+def test_all_ranks_begin_with_the_weights_of_one_group(group_rank: int) -> None:
+    """Each rank may hold another part of the model; groups that start with different weights must not be mixed."""
+    q = of_steps(0, 0, 0)
+    plans = [plan(q, f"r{own}", group_rank) for own in range(3)]
+    assert [p.source_rank for p in plans] == [None, 0, 0]
+    assert plans[0].dst_ranks == (1, 2)
+    assert {p.store_address for p in plans} == {f"r{group_rank % 3}-store"}
 
 
 @pytest.mark.parametrize("own", [0, 1])

@@ -135,9 +135,12 @@ class QuorumChecks:
             return
         carriers = {c.replica_id for c in before.carriers}
         inside = {c.replica_id for c in before.members}
+        if inside <= {c.replica_id for c in quorum.members if not c.torn}:
+            return
         for member in quorum.members:
             name = member.replica_id
-            if name in inside and not member.torn and (name in carriers or member.state > before.top):
+            stands = member.state >= before.top if name in carriers else member.state > before.top
+            if name in inside and not member.torn and stands:
                 return
         asked = {c.replica_id for c in quorum.members}
         for name in sorted(inside - asked):

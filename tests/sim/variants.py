@@ -121,6 +121,12 @@ def _healed_heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
     return any(m.replica_id in carriers or m.state >= cur.top for m in inside)
 
 
+def _heirs_by_name(cur: Quorum, whole: Mapping[str, Member]) -> bool:
+    carriers = {c.replica_id for c in cur.carriers}
+    inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
+    return any(m.replica_id in carriers or m.state > cur.top for m in inside)
+
+
 def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
     newest = takeover._newest(fresh.reports)
     return Adopt(newest) if newest is not None else Start()
@@ -244,6 +250,12 @@ _ALL = [
         harm="a final step, committed with the healer's zeros, is redone without it",
         finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("twin",)),
         patch=_patched((formation, "_heirs", _healed_heirs)),
+    ),
+    Variant(
+        name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
+        harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
+        finds=frozenset({"A1", "I4"}), rules=replace(_VOTE, groups=3, faults=4, kinds=("error", "suspect", "cut")), walks=True,
+        patch=_patched((formation, "_heirs", _heirs_by_name)),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",

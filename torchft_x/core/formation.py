@@ -164,15 +164,19 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
 
 
 def _heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    """R9(a): was somebody here a carrier of cur, or has committed in it? Mere membership does not do. `whole`: the
-    candidates that hold a complete state, by replica id.
+    """R9(a): is somebody here who was a carrier of cur and stands where it began, or has committed in it? Mere membership
+    does not do. `whole`: the candidates that hold a complete state, by replica id.
 
     Nor does a heal to its top: a carrier that is away may have committed the next step since, with the healer's zeros.
+    Nor does a carrier that was to commit a held result first (R14) and has not received cur: another one may have
+    committed that result, and what this one meets now may say that it must be reduced again. Only if all of cur's
+    members are here has nobody.
     """
-    if any(m.replica_id in whole for m in cur.carriers):
-        return True
     top = cur.top
-    return any(whole[m.replica_id].state > top for m in cur.members if m.replica_id in whole)
+    if any(m.replica_id in whole and whole[m.replica_id].state >= top for m in cur.carriers):
+        return True
+    here = [whole[m.replica_id] for m in cur.members if m.replica_id in whole]
+    return len(here) == len(cur.members) or any(m.state > top for m in here)
 
 
 def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:

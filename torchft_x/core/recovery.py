@@ -58,8 +58,8 @@ def plan(
 
     `base`: where the step begins, if not at the quorum's top: a later step of the same quorum, which all members carry.
 
-    With `init_sync`, members that all stand at step 0 start from one member's weights: everybody but the primary
-    heals from it.
+    With `init_sync`, members that all stand at step 0 start from one member's weights: everybody else heals from it. It
+    is the same one for all group ranks, unless clients of the peer are among them, which choose another for each.
 
     Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
     no member holds a complete state.
@@ -79,7 +79,9 @@ def plan(
         )
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
-    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != primary)]
+    # The first weights of a model that is cut over the ranks come from one group, for all ranks; the peer can't say so.
+    origin = at_top[0] if all(map(_is_ours, members)) else primary
+    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
     ready = [i for i in range(len(members)) if i not in healers]
     sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in enumerate(healers)}
     if own in sources_of and not sources_of[own]:

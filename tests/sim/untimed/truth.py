@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tests.sim.untimed.values import Contribution, Rules, Value, told
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import Quorum, State
 
 Wrong = tuple[str, str]
 """An invariant and a sentence."""
@@ -33,7 +33,7 @@ class Truth:
         if before is not None:
             if quorum.id <= before.id:
                 wrong.append(("I3", f"quorum id {quorum.id} follows {before.id}"))
-            if not any(_carries_on(before, m) for m in quorum.members):
+            if not _carry_on(before, quorum):
                 closed = closed | {before.id}
                 outside = sorted(set(able) - {m.replica_id for m in quorum.members})
                 if outside:
@@ -79,8 +79,11 @@ class Truth:
         return []
 
 
-def _carries_on(before: Quorum, member: Member) -> bool:
-    """R9(a)."""
-    inside = before.member(member.replica_id) is not None
-    carried = any(c.replica_id == member.replica_id for c in before.carriers)
-    return not member.torn and inside and (carried or member.state > before.top)
+def _carry_on(before: Quorum, quorum: Quorum) -> bool:
+    """R9(a). A carrier may have been asked to commit a held result first, and only then stands where it began (R14). Where
+    all members are here nobody else can stand anywhere."""
+    whole = {m.replica_id: m for m in quorum.members if not m.torn}
+    here = [whole[m.replica_id] for m in before.members if m.replica_id in whole]
+    carriers = {c.replica_id for c in before.carriers}
+    stands = (m.state > before.top or (m.replica_id in carriers and m.state == before.top) for m in here)
+    return len(here) == len(before.members) or any(stands)
