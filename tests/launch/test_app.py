@@ -38,9 +38,7 @@ JOBS = {
         log_level="warning",
         debug=True,
     ),
-    "external_lighthouse": FtJob(
-        script="train.py", run_dir="/r", lighthouse=("http://node1:29510", "node2:29510"), replicas=1
-    ),
+    "external_lighthouse": FtJob(script="train.py", run_dir="/r", lighthouse=("http://node1:29510",), replicas=1),
     "named_resource": FtJob(script="train.py", run_dir="/r", h="aws_p3.2xlarge"),
     "extra_roles": FtJob(
         script="train.py",

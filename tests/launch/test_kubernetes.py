@@ -152,7 +152,7 @@ def test_the_command_as_a_user_types_it(line: str, component: str, tmp_path: Pat
     assert set(made.tasks) == {"lighthouse-0", "trainer-0", "trainer-1", "trainer-2"}
     (token,) = made.everywhere(env.TOKEN)
     assert token not in head + done.stderr
-    assert made.container("trainer-2")["command"][-3:] == ["scripts/train_ddp.py", "--steps", "5"]
+    assert made.container("trainer-2")["command"][-3:] == [f"scripts/train_{component}.py", "--steps", "5"]
 
 
 @pytest.mark.parametrize("line", BOTH)
