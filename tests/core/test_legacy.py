@@ -17,7 +17,7 @@ from torchft_x.core.types import JoinReason, Life, Quorum, State
 def kept(scene: Scene) -> Legacy:
     """What the present lighthouse has written down last."""
     lighthouse = scene.lighthouse
-    lighthouse._kept = (0, 0)
+    lighthouse._keeping._kept = (0, 0)
     (keep,) = of(Keep, lighthouse.handle(Tick(), scene.now))
     return keep.legacy
 
@@ -69,13 +69,13 @@ def test_nothing_is_kept_unless_the_shell_can() -> None:
 
 def test_the_kin_are_made_again_only_when_something_has_changed() -> None:
     scene = trained("a:1", "b:1")
-    first = scene.lighthouse._kin
+    first = scene.lighthouse._keeping._kin
     scene.join_all("a:1", "b:1", state=at(scene, "a:1"))
-    assert scene.lighthouse._kin is first
+    assert scene.lighthouse._keeping._kin is first
     scene.hello("c:1")
     scene.join("c:1", reason=JoinReason.NEW)
     scene.join_all("a:1", "b:1", state=at(scene, "a:1"))
-    assert [k.replica_id for k in scene.lighthouse._kin] == ["a:1", "b:1", "c:1"]
+    assert [k.replica_id for k in scene.lighthouse._keeping._kin] == ["a:1", "b:1", "c:1"]
 
 
 def test_R8c_it_goes_on_at_once_and_ids_grow() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.scene import Scene, issued, of
 from tests.core.test_chain import lose
-from torchft_x.core import lighthouse
+from torchft_x.core import succession
 from torchft_x.core.messages import Refuse
 from torchft_x.core.types import JoinReason, State
 
@@ -24,7 +24,7 @@ def never(situation: object) -> None:
 
 def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on `form` must not be asked."""
-    monkeypatch.setattr(lighthouse, "form", never)
+    monkeypatch.setattr(succession, "form", never)
 
 
 def test_too_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,9 @@ class Walk:
         silent = {r.replica_id for r in roll if not r.lost and r.join is None and (r.unary or r.session is not None)}
         assert tenure.silent == silent
         if tenure.asking:
-            assert isinstance(lighthouse._outcome(lighthouse._now), Wait)  # nothing that could be formed is left
+            assert isinstance(
+                lighthouse._succession.outcome(lighthouse._now), Wait
+            )  # nothing that could be formed is left
 
     def all_together(self) -> bool:
         cur = self.scene.lighthouse.current

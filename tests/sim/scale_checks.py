@@ -137,5 +137,5 @@ class Checks:
         self._demand(tenure.presence.absent == absent, "books: absent", tenure.presence.absent ^ absent)
         self._demand(len(roll) <= 2 * self._world.options.groups + 10, "records are kept for ever", len(roll))
         if tenure.asking and not self._world.away:
-            formable = lighthouse._outcome(self._world.now)
+            formable = lighthouse._succession.outcome(self._world.now)
             self._demand(isinstance(formable, Wait), "L2: a quorum could be formed and is not")

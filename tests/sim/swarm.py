@@ -283,8 +283,8 @@ def lost_for_good(world: World) -> bool:
     known = [q for q in living.values() if q is not None]
     for house in houses:
         known += [*house._tenure.chain.open, *filter(None, [house.current])]
-        if isinstance(house._takeover, Gathering):
-            known += house._takeover._open.values()
+        if isinstance(house._succession.takeover, Gathering):
+            known += house._succession.takeover._open.values()
     open_ = {q.id: q for top in known for q in (*top.follows, top)}
     if not open_:
         return world.lighthouse.machine is not None and world.lighthouse.machine._config.restarted

@@ -2,21 +2,18 @@
 
 The rules live next door: whether a quorum may form in `core.formation` and `core.takeover` (pure), who is here, lost or
 over in `core.liveness`, who may train with whom in `core.likeness`, the present quorum in `core.tenure`, what is said
-when somebody is gone in `core.alarm`. Here events change these, and after every event the question is asked again
-whether a quorum can be formed.
+when somebody is gone in `core.alarm`, and what follows it in `core.succession`. Here events change these.
 """
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 from torchft_x.core.alarm import Alarm
-from torchft_x.core.formation import Candidate, Form, Wait, form, listed, wait_for
-from torchft_x.core.gathering import Gathering
+from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
-from torchft_x.core.legacy import Kin, Legacy
+from torchft_x.core.keeping import Keeping
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
@@ -32,9 +29,7 @@ from torchft_x.core.messages import (
     Heard,
     Heartbeat,
     Hello,
-    Issue,
     Join,
-    Keep,
     Leave,
     LifeBegun,
     LifeEnded,
@@ -52,14 +47,12 @@ from torchft_x.core.messages import (
     UnaryJoin,
 )
 from torchft_x.core.others import Others
-from torchft_x.core.patience import Patience
 from torchft_x.core.pauses import Pauses
-from torchft_x.core.recovery import stranded
 from torchft_x.core.status import member_status, quorum_status
-from torchft_x.core.takeover import Adopt, Takeover, inherited
+from torchft_x.core.succession import Succession
+from torchft_x.core.takeover import inherited
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.types import JoinReason, Member, Quorum
-from torchft_x.core.waits import Waits
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
 
@@ -67,8 +60,6 @@ __all__ = ["Lighthouse", "LighthouseConfig"]
 # refusal (or the end of its lease) lets a new lineage begin. Quicker repeats just after a stream broke, while a dying
 # process closes its sockets one by one, are the shell's work.
 _PROBE_AGAIN = 1.0
-# A reason for waiting is worth a line in the log when somebody has waited this long.
-_NOTE_WAIT_AFTER = 1.0
 
 
 class Lighthouse:
@@ -82,30 +73,29 @@ class Lighthouse:
         self._now = now  # of the latest event
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
         self._tenure = Tenure(first_id, config.place, config.legacy)
-        self._takeover: Takeover | Gathering = Takeover(config, now)  # of what an earlier lighthouse has left (R8)
         self._roll = Roll(now)  # every member heard of
         self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
         self._others: Others | None = None  # what is heard of other lighthouses
         if self._tenure.coalition is not None:
             self._others = Others(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
-            self._takeover = self._others.gathering
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
-        self._patience = Patience(config, self._roll, self._tenure, self._alarm)  # knows when asking `form` is no use
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
-        self._noted = ""  # reason for waiting that was noted last
-        self._waits = Waits()  # who was told what it waits for
-        self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
-        self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
-        self._hellos = 0  # so far
-        self._kept = (0, 0)  # quorum and grant that were kept last
-        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
-        self._kin_as_of = (0, 0)  # config id and hellos at that time
-        self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
-        self._unsaid: list[LighthouseEffect] = []  # effects of the beginning, handed out with those of the first event
+        self._succession = Succession(  # what follows the present quorum
+            config,
+            self._roll,
+            self._tenure,
+            self._alarm,
+            self._grants,
+            self._likeness,
+            gathering=None if self._others is None else self._others.gathering,
+            now=now,
+            unix=unix,
+        )
+        self._keeping = Keeping(self._roll, self._tenure)  # what the next lighthouse here must know
         legacy = inherited(config)
-        if legacy is not None:
-            self._inherit(legacy)
+        # Effects of the beginning, handed out with those of the first event.
+        self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
 
     def __repr__(self) -> str:
         return f"<Lighthouse {self._tenure} {self.undecided}>"
@@ -120,11 +110,7 @@ class Lighthouse:
     @property
     def undecided(self) -> str:
         """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
-        if self._tenure.asking:
-            outcome = self._outcome(self._now)
-            return outcome.reason if isinstance(outcome, Wait) else ""
-        unheard = [f"{r.replica_id} ({r.lost})" for r in self._roll if r.join is not None]
-        return f"Nobody who has asked is alive: {listed(unheard)}." if unheard else ""
+        return self._succession.undecided(self._now)
 
     def next_attempt(self, group: str) -> int:
         """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
@@ -143,7 +129,7 @@ class Lighthouse:
                 for r in self._roll
             ],
             "announced": sorted(self._tenure.presence.announced),
-            "fresh": self._takeover.is_open,
+            "fresh": self._succession.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
         }
@@ -154,22 +140,10 @@ class Lighthouse:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
         effects = self._take(event, now)
-        effects += self._maybe_form(now)
+        effects += self._succession.maybe_form(now)
         if self._unsaid:
             effects, self._unsaid = self._unsaid + effects, []
-        return self._keep() + effects if self._config.keeps else effects
-
-    def _keep(self) -> list[LighthouseEffect]:
-        """What the next lighthouse here must know, when it is more than was kept. Comes before what it speaks of."""
-        cur, granted = self.current, self._tenure.granted_through
-        if cur is None or (cur.id, granted) == self._kept:
-            return []
-        if cur.id != self._kept[0] and (cur.config_id, self._hellos) != self._kin_as_of:
-            self._kin_as_of = (cur.config_id, self._hellos)
-            records = self._roll.of(cur.members)
-            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
-        self._kept = (cur.id, granted)
-        return [Keep(Legacy(cur, granted, self._kin, self._tenure.chain.open))]
+        return self._keeping.look() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -231,7 +205,7 @@ class Lighthouse:
             # Which of the two streams is the living one only the member knows: hellos may come late (R3).
             effects.append(HangUp(known.session))
         record = self._roll.open(hello, now)
-        self._hellos += 1
+        self._keeping.hellos += 1
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
         effects += self._others.greet(hello, now) if self._others is not None else []
@@ -239,21 +213,11 @@ class Lighthouse:
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
             self._tenure.received(record, hello.quorum.id)
-            self._notice_newer(hello.quorum, now)
-        self._takeover.hear(hello)
+            self._succession.notice_newer(hello.quorum, now)
+        self._succession.takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
         return effects + (self._grants.release(self._roll, now) if grown else [])
-
-    def _notice_newer(self, quorum: Quorum, now: float) -> None:
-        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start."""
-        cur = self.current
-        if cur is not None and cur.id == self._inherited and quorum.id > cur.id:
-            self._inherited = 0
-            self._tenure.forget()
-            self._takeover = Takeover(self._config, now)
-            for record in self._roll:
-                self._tenure.recount(record)
 
     def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
@@ -312,9 +276,10 @@ class Lighthouse:
             effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
-        known = not (self._takeover.is_open and self._takeover.lasts(now))  # who is here already, so who counts
-        if known and (join.traits is not None or record.replica_id not in self._tenure.inside):
-            effects += self._refuse_misfits()
+        if self._succession.knows_all(now) and (
+            join.traits is not None or record.replica_id not in self._tenure.inside
+        ):
+            effects += self._succession.refuse_misfits()
         return effects
 
     def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
@@ -332,7 +297,7 @@ class Lighthouse:
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
-        self._asked = min(self._asked[0], candidate.since), self._now
+        self._succession.asked(candidate.since, self._now)
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
@@ -345,18 +310,6 @@ class Lighthouse:
         wrong = record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         if wrong or self._tenure.stops_short(record.join.member):
             effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
-        return effects
-
-    def _refuse_misfits(self) -> list[LighthouseEffect]:
-        misfits = self._likeness.misfits()
-        return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
-
-    def _refuse_stranded(self, decision: Form) -> list[LighthouseEffect]:
-        """Whoever can't heal within its library would cost every quorum it is in a step."""
-        effects: list[LighthouseEffect] = []
-        for member, sentence in stranded(decision.members):
-            record = self._roll.get(member.replica_id)
-            effects += self._alarm.refuse(record, sentence) if record is not None else []
         return effects
 
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
@@ -409,7 +362,7 @@ class Lighthouse:
         if record is None:
             return []
         self._roll.close(record)
-        self._takeover.forget(record.replica_id)
+        self._succession.takeover.forget(record.replica_id)
         self._tenure.recount(record)
         return self._alarm.probe(record, now)
 
@@ -474,128 +427,4 @@ class Lighthouse:
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.ran)
-        return effects + self._note_wait(now)
-
-    # --- forming -------------------------------------------------------------------------------------------------
-
-    def _maybe_form(self, now: float) -> list[LighthouseEffect]:
-        effects: list[LighthouseEffect] = []
-        if self._takeover.is_open:
-            if self._takeover.lasts(now):
-                return effects
-            outcome = self._takeover.decide(now)
-            if isinstance(outcome, Adopt):
-                effects += self._adopt(outcome)
-        if self._patience.lasts(now):
-            return effects  # the common case, in constant time; `form` would say the same
-        decision = self._outcome(now)
-        if isinstance(decision, Form):
-            refusals = self._refuse_misfits()  # one may have been away when the other asked
-            refusals += self._refuse_stranded(decision)
-            effects += refusals
-            decision = self._outcome(now) if refusals else decision
-        if isinstance(decision, Form):
-            return effects + self._issue(decision, now)
-        self._patience.begin(decision, now)
-        return effects
-
-    def _outcome(self, now: float) -> Form | Wait:
-        if self._takeover.is_open:
-            outcome = self._takeover.decide(now)
-            if isinstance(outcome, Wait):
-                return outcome
-        cur, missing = self._tenure.current, self._tenure.missing
-        if cur is not None and missing:  # `form` would say the same, after a look at all candidates
-            return wait_for(cur, sorted(missing))
-        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
-        outside = [r for r in map(self._roll.get, away) if r is not None]
-        over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
-        proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
-        c = self._config
-        return form(
-            self._tenure.situation(
-                self._roll, over, proven, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout,
-            )
-        )  # fmt: skip
-
-    def _inherit(self, legacy: Legacy) -> None:
-        """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
-        quorum, now = legacy.quorum, self._started_at
-        for kin in legacy.kin:
-            self._roll.restore(kin, now)
-        self._end_takeover()
-        self._tenure.adopt(quorum, legacy.open, self._roll, started_at=now, granted_through=legacy.granted_through)
-        self._inherited = quorum.id
-        text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
-        self._unsaid.append(Note("adopted", text, quorum_id=quorum.id))
-
-    def _adopt(self, adopt: Adopt) -> list[LighthouseEffect]:
-        """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
-        quorum = adopt.quorum
-        granted = self._takeover.granted_through(quorum)
-        self._end_takeover()
-        began = self._started_at if self._config.place is None else self._now
-        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
-        text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
-        effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
-        for record in self._roll:
-            inside = record.replica_id in self._tenure.inside
-            if inside and record.lost:
-                text = f"{record.replica_id} is lost: {record.lost}."
-                effects += self._alarm.end_quorum((record.replica_id,), text, spare=record)
-            elif inside and record.session is not None and record.quorum_id != quorum.id and not self._tenure.broken:
-                text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
-                effects += self._alarm.end_quorum((), text, spare=record)
-            if record.quorum_id not in (0, quorum.id):
-                effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects + self._grants.release(self._roll, self._now)
-
-    def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
-        effects: list[LighthouseEffect] = []
-        if decision.left is not None:
-            text = (
-                f"A new lineage begins: no member carries on q{decision.left.number} at {decision.left.top}, and all "
-                "that could are over. Training goes on from the newest state among the members."
-            )
-            effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
-        records = self._roll.of(decision.members)
-        sessions = tuple(r.session for r in records if r.session is not None)
-        calls = tuple(call for r in records for call in r.calls)
-        quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
-        self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
-        self._end_takeover()
-        if decision.rebuild:
-            text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
-            effects.append(Note("quorum_change", text, quorum_id=quorum.id))
-        names = listed([m.replica_id for m in quorum.members])
-        text = f"Quorum! q{quorum.number} (id {quorum.id}) at {quorum.top}: {len(quorum.members)} members, {names}"
-        effects.append(Note("quorum", text, quorum_id=quorum.id))
-        effects.append(Issue(quorum, sessions, calls))
-        return effects
-
-    def _end_takeover(self) -> None:
-        self._takeover.end()
-        self._noted = ""
-
-    def _note_wait(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        first, last = self._asked
-        changes = self._tenure.changes
-        if now - first < _NOTE_WAIT_AFTER or (self._tenure.missing and changes == self._said_as_of):
-            return []  # the common cases, in constant time
-        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
-        if not waiting:
-            self._asked = min((r.join.since for r in self._roll if r.join is not None), default=inf), last
-            return []
-        outcome = self._outcome(now) if self._tenure.asking else None
-        effects: list[LighthouseEffect] = []
-        reason = outcome.reason if isinstance(outcome, Wait) else self.undecided
-        if reason and reason != self._noted:
-            self._noted = reason
-            effects.append(Note("undecided", reason))
-        if isinstance(outcome, Wait):
-            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
-            settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
-            self._said_as_of = changes if settled else -1
-        return effects
+        return effects + self._succession.note_wait(now)

@@ -22,6 +22,7 @@ from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
 from torchft_x.core.guardians import Guardians
 from torchft_x.core.hold import Hold
+from torchft_x.core.keeping import Keeping
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.likeness import Likeness
 from torchft_x.core.liveness import Record, Roll
@@ -32,6 +33,7 @@ from torchft_x.core.pledge import Pledge
 from torchft_x.core.presence import Presence
 from torchft_x.core.quiet import Quiet
 from torchft_x.core.step import LocalVote, Step
+from torchft_x.core.succession import Succession
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
 from torchft_x.core.waits import Waits
@@ -40,9 +42,8 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Lighthouse, Likeness, Others, Patience,
-    Pauses, Pledge, Presence, Quiet,
-    Record, Roll, Step, Takeover, Tenure, Waits,
+    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Keeping, Lighthouse, Likeness, Others,
+    Patience, Pauses, Pledge, Presence, Quiet, Record, Roll, Step, Succession, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -56,9 +57,9 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(
-        ("_noted", "_now", "_unix", "_config", "_waits", "_hellos", "_asked", "_said_as_of"), _nothing
-    ),
+    Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
+    Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
+    Keeping: {"hellos": _nothing},
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,
@@ -173,8 +174,9 @@ def age_group(group: Group) -> None:
 
 def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
-    lighthouse._started_at, lighthouse._asked = -LONG, (-LONG, -LONG)
-    lighthouse._takeover._started_at = -LONG
+    succession = lighthouse._succession
+    lighthouse._started_at = succession._started_at = succession.takeover._started_at = -LONG
+    succession._asked = (-LONG, -LONG)
     if lighthouse._tenure.first_asked < inf:
         lighthouse._tenure.first_asked = -LONG
     for record in lighthouse._roll:
