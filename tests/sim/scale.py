@@ -26,11 +26,13 @@ def simulate(options: Options) -> tuple[World, dict[str, Any]]:
     world = World(options)
     Churn(world).start()
     started, cpu = time.perf_counter(), time.process_time()
+    gc.freeze()  # what others have left in this process isn't looked through with it
     gc.disable()  # left to itself it looks through all members several times a second; `World._restart` collects
     try:
         world.go()
     finally:
         gc.enable()
+        gc.unfreeze()
     return world, figures(world, time.perf_counter() - started, time.process_time() - cpu)
 
 
