@@ -41,7 +41,8 @@ class Reduction:
     def compute(self) -> None:
         rank, world = self._rank, self._rank.world
         self.forget()
-        self._base, self._computing, self.kept = rank.value, world.next_id(), rank.step.state
+        self._base, self._computing = rank.value, world.next_id()
+        self.kept = None if rank.step.torn else rank.step.state  # beside a heal they are good for nothing
         seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(rank.node.group)
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
