@@ -404,15 +404,16 @@ def train(args: argparse.Namespace) -> bool:
     return not leaving.told
 
 
-def main() -> int:
+def exit_code(train: Callable[[], bool]) -> int:
+    """Of this program, when `train` has said whether training has come to its end."""
     try:
-        done = train(parse_args())
+        done = train()
     except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it
-        print(f"train_ddp.py: {e}", file=sys.stderr)
+        print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
         # 2: a mistake in what we were given, or refused by the others: trying again would end the same way
         return 2 if isinstance(e, (errors.ConfigError, errors.RefusedError)) else 1
     return 0 if done else 128 + signal.SIGTERM
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(lambda: train(parse_args())))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import signal
 import sys
 import time
 import warnings
@@ -40,6 +39,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     Leaving,
     Transformer,
     Voice,
+    exit_code,
     get_batch,
     learning_rate,
     load_bytes,
@@ -294,15 +294,5 @@ def leaves(leaving: Leaving) -> bool:
     return leaving.told
 
 
-def main() -> int:
-    try:
-        done = train(arguments())
-    except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it
-        print(f"train_hsdp.py: {e}", file=sys.stderr)
-        # 2: a mistake in what we were given, or refused by the others: trying again would end the same way
-        return 2 if isinstance(e, (errors.ConfigError, errors.RefusedError)) else 1
-    return 0 if done else 128 + signal.SIGTERM
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(lambda: train(arguments())))
