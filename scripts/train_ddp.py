@@ -122,6 +122,14 @@ def load_bytes(url: str | None, limit: int) -> torch.Tensor:
     return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
 
 
+def load_data(args: argparse.Namespace) -> torch.Tensor:
+    """What the arguments name. Raises ConfigError if that isn't enough for one sequence."""
+    data = load_bytes(args.data, int(args.data_mb * 1e6))
+    if len(data) <= args.seq_len:
+        raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
+    return data
+
+
 def get_batch(
     data: torch.Tensor, args: argparse.Namespace, step: int, participant: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -329,9 +337,7 @@ def train(args: argparse.Namespace) -> bool:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
-    data = load_bytes(args.data, int(args.data_mb * 1e6))
-    if len(data) <= args.seq_len:
-        raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
+    data = load_data(args)
     checkpoint = Checkpoint(args.checkpoint) if args.checkpoint else None
     voice = Voice(args, group, rank)
     model = Transformer(args)

@@ -42,7 +42,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     exit_code,
     get_batch,
     learning_rate,
-    load_bytes,
+    load_data,
     parse_args,
 )
 
@@ -195,9 +195,7 @@ def train(args: argparse.Namespace) -> bool:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
-    data = load_bytes(args.data, int(args.data_mb * 1e6))
-    if len(data) <= args.seq_len:
-        raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
+    data = load_data(args)
     # The group's own process group, for FSDP. That between the groups is the Manager's.
     dist.init_process_group("gloo", timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
     mesh = make_mesh(args)

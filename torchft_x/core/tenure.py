@@ -245,7 +245,7 @@ class Tenure:
             self.chain.received(replica_id, received)
 
     def forget(self) -> None:
-        """Other lighthouses have issued a newer quorum: the present one is not the newest."""
+        """The present quorum, taken over as it was written down, was not the newest."""
         self.current = None
         self.chain.begin()
         self.inside = frozenset()
