@@ -7,6 +7,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
 from torchft_x.core.types import group_of
@@ -15,7 +16,6 @@ from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
 from torchft_x.train.lines import Lines
 from torchft_x.train.options import Options
-from torchft_x.train.pace import Pace
 from torchft_x.train.states import StateDicts
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
