@@ -16,6 +16,7 @@ _USAGE = f"""torchft_x {__version__}
                                                          run one replica group and restart it when it dies
     torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
                                                          run a program beside the groups, as long as the job lives
+    torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
@@ -42,13 +43,17 @@ def main(argv: list[str] | None = None) -> int:
         from torchft_x.launch.cli import doctor
 
         return doctor(words[1:])
+    if words[:1] == ["dumps"]:
+        from torchft_x.launch.cli import dumps
+
+        return dumps(words[1:])
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany and doctor"
+    known = "lighthouse, supervise, accompany, dumps and doctor"
     print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
     return 2
 

@@ -14,6 +14,7 @@ SETTINGS = TrainerSettings(
     workers=2,
     attempt=4,
     life="abc",
+    folder="/tmp/life",
     lighthouse="http://h:1",
     run_dir="/runs/x",
     token_file="/runs/x/token",

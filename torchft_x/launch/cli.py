@@ -147,6 +147,30 @@ def lighthouse(argv: list[str]) -> int:
     return keep_lighthouse(argv)
 
 
+def dumps(argv: list[str]) -> int:
+    """``torchft_x dumps``: 1 if there are none."""
+    from torchft_x.launch.dump_folders import all_folders, number
+    from torchft_x.observe.dumps import describe, examine, headline, read_folder
+
+    parser = _Parser(
+        prog="torchft_x dumps", description="Say what was collected when groups died or hung: docs/debugging.md."
+    )
+    parser.add_argument("run_dir", type=Path, help="of the run")
+    parser.add_argument("number", type=int, nargs="?", help="of the dump to describe; default: the newest")
+    args = parser.parse_args(argv)
+    folders = all_folders(args.run_dir)
+    chosen = [f for f in folders if args.number in (None, number(f))][-1:]
+    if not chosen:
+        what = "nothing was collected" if args.number is None else f"there is no dump {args.number}"
+        print(f"torchft_x dumps: {what} in {args.run_dir / 'dumps'}.", file=sys.stderr)
+        return 1
+    for folder in folders:
+        print(f"{folder.name}: {headline(examine(read_folder(folder)))}")
+    print()
+    print("\n".join(describe(read_folder(chosen[0]))))
+    return 0
+
+
 def doctor(argv: list[str]) -> int:
     """``torchft_x doctor``: 1 if something is a problem."""
     from torchft_x.launch import doctor as d

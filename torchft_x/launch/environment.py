@@ -33,6 +33,7 @@ class TrainerSettings(JobSettings):
     groups: int
     workers: int  # on this node
     life: str
+    folder: str  # private, of this life: the workers' sockets
     cores: int  # of this host that we may use
     groups_here: int  # groups, or nodes of groups, that share this host
 
@@ -43,6 +44,8 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
     out[env.LIFE] = settings.life
+    if out.get(env.WORKER_SERVER) != "0":
+        out[env.WORKER_SERVER] = settings.folder
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))

@@ -128,6 +128,7 @@ class Keeper:
                 self._warm.close()
             tree.kill_descendants()
             self._close_reports()
+            self._on_close()
             self._events.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -205,6 +206,7 @@ class Keeper:
         end = self._watch(self._life, lives, begun)
         self._life = None
         lives.ended(begun, end)
+        self._on_end(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
@@ -234,6 +236,7 @@ class Keeper:
             halt = life.halt()
             if halt is not None:
                 lives.halted(begun, *halt)
+            self._on_turn(life, begun, halt)
             if self._stops.first is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stops.first)
@@ -274,6 +277,17 @@ class Keeper:
     def _event_fields(self) -> dict[str, Any]:
         """In every line of the event log."""
         raise NotImplementedError
+
+    # --- for subclasses that look closer ------------------------------------------------------------------------------
+
+    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+        """The loop has looked at the life; `halt` as of `Life.halt`."""
+
+    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+        """The life has ended, and the lighthouse was told."""
+
+    def _on_close(self) -> None:
+        """No process is left."""
 
     # --- its end and its words -----------------------------------------------------------------------------------------
 

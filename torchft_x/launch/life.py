@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,8 +121,9 @@ class Life:
         logs = None if spec.run_dir is None else spec.run_dir / "logs"
         if logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
-        log_file = logs and logs / f"{spec.file_name}.log"
-        self.relay = Relay(spec.folder, spec.workers, log_file, spec.first_rank if spec.nodes > 1 else None)
+        self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
+        self.relay = Relay(spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None)
+        self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
         os.mkfifo(spec.folder / "pids", 0o600)
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
@@ -144,6 +146,11 @@ class Life:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Of the workers announced so far, by group rank."""
+        return {self.spec.first_rank + rank: worker.pid for rank, worker in self._workers.items()}
 
     @property
     def uptime(self) -> float:
@@ -223,6 +230,8 @@ class Life:
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
+        if failed and self.before_kill is not None and not self._stopping:
+            self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
         self._collect(tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
         self._read_announcements()
         self.relay.close()

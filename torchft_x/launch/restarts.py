@@ -27,7 +27,7 @@ OWN_FAULTS = (
     signal.SIGTRAP,
 )
 """Signals a program brings on itself."""
-_USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
+USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Restarts:
         while self._times and now - self._times[0] >= rules.window:
             self._times.popleft()
         words = f": {end.last_words[-1].strip()}" if end.last_words else ""
-        if end.code == _USAGE and end.own_doing and not end.progress:
+        if end.code == USAGE and end.own_doing and not end.progress:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
         if self._own >= rules.loop:
             before = " before a step was committed" if rules.steps else ""

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.checks import check_script
+from torchft_x.launch.collect import Collector, Files, Scene, scene_of
 from torchft_x.launch.environment import TrainerSettings, trainer_environment
 from torchft_x.launch.keeper import Keeper, KeeperConfig, own_package_root
-from torchft_x.launch.life import LifeSpec
+from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found
 from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
 from torchft_x.launch.reports import Reports, connector
+from torchft_x.launch.restarts import USAGE, LifeEnd
 from torchft_x.launch.stops import Stop
 from torchft_x.launch.warm import Warm
 from torchft_x.launch.warm_rules import why_never
@@ -81,6 +84,9 @@ class Supervisor(Keeper):
         if config.runner == "torchrun":
             never = why_never(self._environ, runner=config.runner, nodes=config.nodes)
             self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
+        self._collector: Collector | None = None  # made with the first life
+        self._scene: Scene | None = None  # of the life that runs or ran last
+        self._held: dict[int, Files] = {}  # of ranks that were killed because another died
         self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
 
     def _run_lives(self) -> Stop:
@@ -102,6 +108,58 @@ class Supervisor(Keeper):
     def _event_fields(self) -> dict[str, Any]:
         node = None if self.config.nodes == 1 else self.config.node
         return {"group": self.config.group, "node": node}
+
+    # --- what explains deaths and hangs (collect.py) ---------------------------------------------------------------------
+
+    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+        if self._watched is None:
+            return
+        scene = scene_of(life, begun.life)
+        if scene != self._scene:
+            self._scene = scene
+            self._watched.watch(scene)
+            life.before_kill = self._hear_last_words
+        if halt is not None and halt[0]:
+            self._watched.stopped(scene, *halt)
+        if self._stops.first is not None:
+            self._watched.watch(None)
+        self._say_findings()
+
+    def _hear_last_words(self, dead: list[int]) -> None:
+        if self._collector is not None and self._scene is not None:
+            self._held = self._collector.last_words(self._scene, dead)
+
+    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+        scene, held = self._scene, self._held
+        self._scene, self._held = None, {}
+        if self._collector is None or scene is None:
+            return
+        self._collector.watch(None)
+        mistake = end.code == USAGE and not end.progress  # one sentence says it all, and it isn't tried again
+        if not end.ok and self._stops.first is None and not mistake:
+            self._collector.died(scene, end.reason, held)
+
+    def _on_close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+            self._say_findings()
+
+    @property
+    def _watched(self) -> Collector | None:
+        """The collector, if there is anything it could look at."""
+        config = self.config
+        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
+        if self._collector is None and not off:
+            assert config.run_dir is not None
+            self._collector = Collector(config.run_dir, config.group, config.groups, self._stops.wake)
+        return self._collector
+
+    def _say_findings(self) -> None:
+        for folder, sentence in self._collector.take() if self._collector is not None else ():
+            self._events.emit("dump", folder=str(folder), reason=sentence)
+            self._say(
+                f"{self.config.name}: {sentence} Collected in {folder}; see `torchft_x dumps {self.config.run_dir}`."
+            )
 
     def _make_lives(self, reports: Reports) -> Lives:
         config = self.config
@@ -130,6 +188,7 @@ class Supervisor(Keeper):
             workers=config.workers // config.nodes,
             attempt=begun.attempt,
             life=begun.life,
+            folder=str(folder),
             lighthouse=self._found.address.url,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,

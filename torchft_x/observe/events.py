@@ -32,6 +32,7 @@ EVENTS = frozenset(
         "exit",
         "restart",
         "warm",
+        "dump",
         "error",
     ]
 )

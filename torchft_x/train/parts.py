@@ -12,6 +12,7 @@ from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
+from torchft_x.train import worker_server
 from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
 from torchft_x.train.lines import Lines
@@ -79,6 +80,7 @@ def assemble(
     lines = Lines(pg, options)
     guard = Guard(step, lines, log, events, link.client.suspect)
     link.client.watch(guard.on_over, guard.on_end)
+    worker_server.serve(options, step, link.replica_id)
     return Parts(
         options=options,
         link=link,

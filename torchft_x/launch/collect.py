@@ -1,0 +1,272 @@
+"""Collects what explains a death or a hang, on this supervisor's host, beside the training and the restarts.
+
+On a thread of its own it asks the group's workers once a second where they are. When one stalls, is stopped, dies, or
+another group is lost, it makes a folder for the event (dump_folders.py) and puts there, per worker,
+``<group>-<rank>.status.json``, ``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json``, and for the group
+``<group>.why.json``. Every other supervisor that sees a new folder adds the same of its own workers. Whoever made it
+says in one line what is found (observe/dumps.py) and where.
+
+The main thread only hands over and takes sentences; it waits for nothing but, for a moment and in groups of several
+ranks, for the surviving ranks' stacks, which are about to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchft_x.launch import asking, stalls
+from torchft_x.launch.asking import Silent, Target
+from torchft_x.launch.dump_folders import all_folders, is_fresh, open_folder
+from torchft_x.launch.life import Life
+from torchft_x.observe import dumps
+
+_LOOK = 1.0  # seconds between looks
+_PATIENCE = 2.0  # seconds one worker has for each answer
+_LAST_WORDS = 0.3  # seconds all surviving ranks of a group that is about to be killed have, together
+_OTHERS = 4.0  # seconds the others have to add their part before the findings are said
+_LOST = 2.5  # seconds after which we make a lost group's folder if its own supervisor has not
+_LOG_LINES = 50
+_LOG_READ = 1 << 18  # bytes of a log's end that are searched for a worker's last lines
+_ERROR_LIMIT = 1 << 16
+
+Files = dict[str, bytes]  # name behind the worker's -> content
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is known of a group's life here; immutable, so that the main thread can hand it over."""
+
+    life: str  # its token
+    targets: tuple[Target, ...]  # workers that were announced
+    log: Path | None  # what they print
+    ranks: bool  # whether its lines begin with the rank
+    folder: Path  # private: sockets, torchrun's files
+
+
+def scene_of(life: Life, token: str) -> Scene:
+    """As of now."""
+    spec = life.spec
+    targets = [Target(rank, pid, spec.folder / f"{rank}.sock") for rank, pid in sorted(life.pids.items())]
+    return Scene(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
+
+
+@dataclass
+class _Event:
+    why: str  # one word
+    what: str  # names it alike for all supervisors
+    reason: str  # a sentence's end, for people
+    scene: Scene
+    held: dict[int, Files] = field(default_factory=dict)  # by rank; what could not wait
+
+
+class Collector:
+    """Of one group on one node. The methods are the main thread's."""
+
+    def __init__(self, run_dir: Path, group: str, groups: int, wake: Callable[[], None]) -> None:
+        self._run_dir = run_dir  # fixed, as the next four
+        self._group = group
+        self._groups = groups
+        self._wake = wake  # the main thread, for `take`
+        self._began = time.time()
+        self._scene: Scene | None = None  # of the life that runs; replaced as a whole
+        self._events: deque[_Event] = deque()  # main thread -> ours
+        self._found: deque[tuple[Path, str]] = deque()  # ours -> main thread
+        self._stir = threading.Event()  # something is there to do
+        self._closing = False
+        self._done_in: set[str] = set()  # names of folders that have our part
+        self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
+        self._lost: dict[str, tuple[float, str]] = {}  # replica id -> (when to make its folder, reason)
+        self._lost_done: set[str] = set()  # replica ids that are taken care of
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread.start()
+
+    def watch(self, scene: Scene | None) -> None:
+        """This life runs; None: none does."""
+        self._scene = scene
+
+    def stopped(self, scene: Scene, who: str, seconds: float) -> None:
+        """A worker has been stopped for so long."""
+        reason = f"{who} has been stopped for {seconds:.0f} s"
+        self._hand_over(_Event("stopped", f"{self._group}-{scene.life[:8]}", reason, scene))
+
+    def last_words(self, scene: Scene, dead: Sequence[int]) -> dict[int, Files]:
+        """Status, stacks and Flight Recorder of ranks that will be killed because another died. Waits a moment."""
+        alive = [t for t in scene.targets if t.rank not in dead]
+        if not alive:
+            return {}
+        pool = ThreadPoolExecutor(min(16, len(alive)), thread_name_prefix="last words")
+        futures = {pool.submit(_ask_all, target, _LAST_WORDS): target.rank for target in alive}
+        done, _ = wait(futures, timeout=_LAST_WORDS)
+        pool.shutdown(wait=False)
+        return {futures[f]: f.result() for f in done}
+
+    def died(self, scene: Scene, reason: str, held: dict[int, Files]) -> None:
+        """The life has ended badly. Its private folder may be removed after this call."""
+        for target in scene.targets:
+            error = _error_file(scene, target.rank)
+            if error is not None:
+                held.setdefault(target.rank, {})["error.json"] = error
+        self._hand_over(_Event("died", f"{self._group}-{scene.life[:8]}", reason, scene, held))
+
+    def take(self) -> list[tuple[Path, str]]:
+        """New findings: the folder, and a sentence."""
+        taken = []
+        while self._found:
+            taken.append(self._found.popleft())
+        return taken
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Finish what was handed over, without waiting for others."""
+        self._closing = True
+        self._stir.set()
+        self._thread.join(seconds)
+
+    def _hand_over(self, event: _Event) -> None:
+        self._events.append(event)
+        self._stir.set()
+
+    # --- the thread ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._stir.wait(_LOOK)
+            self._stir.clear()
+            try:
+                while self._events:
+                    self._collect(self._events.popleft())
+                if self._closing:
+                    return
+                scene = self._scene
+                if scene is not None:
+                    self._look_at(scene)
+                    self._join_others(scene)
+            except Exception as e:  # a full disk, a file of another kind: the training has nothing to do with it
+                self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
+                if self._closing:
+                    return
+
+    def _look_at(self, scene: Scene) -> None:
+        for target in scene.targets:
+            try:
+                said = asking.status(target, _PATIENCE)
+            except Silent:
+                continue  # stopped and dead ones are told by others; one that starts has no server yet
+            if stalls.is_stalled(said) and self._stalled != (scene.life, said.get("step")):
+                self._stalled = (scene.life, said.get("step"))
+                seconds = float(said.get("step_seconds", 0.0))
+                reason = f"no step for {seconds:.0f} s, the limit is {stalls.limit(said):.0f} s"
+                self._collect(_Event("stalled", f"step-{said.get('step')}", reason, scene))
+            self._hear_of_losses(said)
+        for replica_id, (due, reason) in list(self._lost.items()):
+            if time.monotonic() > due:
+                del self._lost[replica_id]
+                group, _, nonce = replica_id.partition(":")
+                if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
+                    self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
+
+    def _hear_of_losses(self, said: dict[str, Any]) -> None:
+        for lost in said.get("lost") or ():
+            replica_id = str(lost.get("replica_id"))
+            if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
+                self._lost_done.add(replica_id)
+                self._lost[replica_id] = (time.monotonic() + _LOST, str(lost.get("reason")))
+
+    def _join_others(self, scene: Scene) -> None:
+        for folder in all_folders(self._run_dir):
+            if folder.name not in self._done_in and is_fresh(folder):
+                self._put(folder, _Event("", "", "", scene))
+
+    def _collect(self, event: _Event) -> None:
+        folder, new = open_folder(self._run_dir, event.why, event.what)
+        self._put(folder, event)
+        if new:
+            until = time.monotonic() + _OTHERS
+            while time.monotonic() < until and not self._closing and not self._events:
+                if len(list(folder.glob("*.why.json"))) >= self._groups:
+                    break
+                time.sleep(0.1)
+            self._say(folder, dumps.headline(dumps.examine(dumps.read_folder(folder))))
+
+    def _say(self, folder: Path, sentence: str) -> None:
+        self._found.append((folder, sentence))
+        self._wake()
+
+    def _put(self, folder: Path, event: _Event) -> None:
+        """Our workers' part into the folder."""
+        self._done_in.add(folder.name)
+        began = time.time()
+        stem = self._group.replace("/", "_")
+        scene = event.scene
+        missing = []
+        for target in scene.targets:
+            files = event.held.get(target.rank, {})
+            if "status.json" not in files and event.why != "died":
+                files = {**_ask_all(target, _PATIENCE), **files}
+            log = _log_end(scene, target.rank)
+            if log:
+                files["log.txt"] = log
+            if silent := files.pop("silent", b"").decode():
+                missing.append(f"rank {target.rank} (process {target.pid}) does not answer: {silent}")
+            for name, data in files.items():
+                _write(folder / f"{stem}-{target.rank}.{name}", data)
+        why = {"group": self._group, "life": scene.life, "why": event.why, "reason": event.reason, "t": began}
+        why |= {"ranks": [t.rank for t in scene.targets], "missing": missing}
+        first = min((t.rank for t in scene.targets), default=0)
+        part = stem if first == 0 else f"{stem}-from-{first}"  # of another node of the group
+        _write(folder / f"{part}.why.json", json.dumps(why).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all: others read the folder meanwhile."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def _ask_all(target: Target, seconds: float) -> Files:
+    """Status, stacks, Flight Recorder; of one that doesn't answer, what the kernel says. `silent`: why."""
+    files: Files = {}
+    try:
+        files["status.json"] = asking.ask(target, asking.STATUS, seconds)
+        files["stack.txt"] = asking.ask(target, asking.STACKS, seconds)
+        files["fr.json"] = asking.ask(target, asking.RECORDER, seconds)
+    except Silent as e:
+        files["silent"] = f"{e}; {asking.why_silent(target.pid)}".encode()
+        files.setdefault("stack.txt", asking.kernel_view(target.pid).encode())
+    return files
+
+
+def _error_file(scene: Scene, rank: int) -> bytes | None:
+    """torchelastic's, written by scripts with ``@record``, else ours (train/worker_server.py)."""
+    first = min(t.rank for t in scene.targets)
+    theirs = sorted(scene.folder.glob(f"torchrun/*/attempt_*/{rank - first}/error.json"))
+    for path in [*theirs, scene.folder / f"{rank}.error.json"]:
+        try:
+            with path.open("rb") as f:
+                return f.read(_ERROR_LIMIT)
+        except OSError:
+            continue
+    return None
+
+
+def _log_end(scene: Scene, rank: int) -> bytes:
+    """The worker's last lines of what it printed."""
+    if scene.log is None:
+        return b""
+    try:
+        with scene.log.open("rb") as f:
+            f.seek(max(0, os.fstat(f.fileno()).st_size - _LOG_READ))
+            lines = f.read(_LOG_READ).splitlines(keepends=True)
+    except OSError:
+        return b""
+    prefix = b"[rank %d] " % rank if scene.ranks else b""
+    return b"".join([line for line in lines if line.startswith(prefix)][-_LOG_LINES:])

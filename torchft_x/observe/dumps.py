@@ -1,0 +1,194 @@
+"""What a folder of dumps says (RUN_DIR/dumps/..., made by the supervisors), in sentences. Pure, but for `read_folder`.
+
+The folder's files: docs/debugging.md. Files may be missing or torn; what is there is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchft_x.observe import stacks
+from torchft_x.observe.collectives import BETWEEN, Finding, Op, Who, by_group, compare, names
+
+_FILE = re.compile(r"^(?P<group>.+)-(?P<rank>\d+)\.(?P<kind>status\.json|stack\.txt|fr\.json|log\.txt|error\.json)$")
+_SHOWN = 12  # log lines of a worker that died
+
+
+@dataclass
+class Worker:
+    """What was collected of one worker."""
+
+    status: dict[str, Any] = field(default_factory=dict)
+    stack: str = ""
+    recorder: dict[str, Any] = field(default_factory=dict)
+    log: str = ""
+    error: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Where its main thread is; empty: not known."""
+        return stacks.place(stacks.parse(self.stack).get(str(self.status.get("main_thread")), []))
+
+    @property
+    def last_error(self) -> str:
+        """The exception that ended it, one line."""
+        message = self.error.get("message")
+        text = message.get("message") if isinstance(message, dict) else message
+        return str(text or "").strip().splitlines()[0] if text else ""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A folder's content."""
+
+    path: str
+    whys: list[dict[str, Any]]  # per supervisor: group, why, reason, missing; who made the folder comes first
+    workers: dict[Who, Worker]
+
+
+def read_folder(folder: str | os.PathLike[str]) -> Dump:
+    """All that can be read of it."""
+    workers: dict[Who, Worker] = {}
+    whys = []
+    stems: dict[str, str] = {}  # a group's name in file names -> its id
+    for path in sorted(Path(folder).iterdir()):
+        if path.name.endswith(".why.json") and not path.name.startswith("."):
+            why = _json(path)
+            whys.append(why)
+            stems[str(why.get("group", "")).replace("/", "_")] = str(why.get("group", ""))
+    for path in sorted(Path(folder).iterdir()):
+        found = _FILE.match(path.name)
+        if found is None or path.name.startswith("."):
+            continue
+        worker = workers.setdefault((stems.get(found["group"], found["group"]), int(found["rank"])), Worker())
+        kind = found["kind"]
+        if kind == "stack.txt":
+            worker.stack = _text(path)
+        elif kind == "log.txt":
+            worker.log = _text(path)
+        else:
+            setattr(worker, {"status.json": "status", "fr.json": "recorder", "error.json": "error"}[kind], _json(path))
+    whys.sort(key=lambda why: (not why.get("why"), float(why.get("t") or 0.0)))
+    return Dump(str(folder), whys, workers)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(path))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def examine(dump: Dump) -> list[str]:
+    """Findings, the most telling first; each a sentence that begins with a small letter if it begins with a name."""
+    return [*_deaths(dump), *_halts(dump), *_collectives(dump), *_unexplained(dump), *_missing(dump)]
+
+
+def headline(findings: list[str]) -> str:
+    """One line for the log."""
+    if not findings:
+        return "Nothing conspicuous was found."
+    return findings[0][:1].upper() + findings[0][1:].rstrip(".") + "."
+
+
+def _deaths(dump: Dump) -> Iterator[str]:
+    for why in dump.whys:
+        if why.get("why") != "died":
+            continue
+        group = str(why.get("group"))
+        errors = {rank: w.last_error for (g, rank), w in dump.workers.items() if g == group and w.last_error}
+        told = "".join(f"; rank {rank}: {error}" for rank, error in sorted(errors.items())[:3])
+        yield f"group {group} died: {why.get('reason')}{told}"
+
+
+def _halts(dump: Dump) -> Iterator[str]:
+    for why in dump.whys:
+        if why.get("why") == "stopped":
+            yield f"group {why.get('group')} stands still: {why.get('reason')} (SIGSTOP or a debugger)"
+        elif why.get("why") == "lost":
+            yield f"a member was lost: {why.get('reason')}"
+
+
+def _collectives(dump: Dump) -> Iterator[str]:
+    logs: dict[tuple[str, str], dict[Who, list[Op]]] = {}  # (process group, what tells its instances apart) -> members
+    configs = {who: w.status.get("config") for who, w in dump.workers.items() if w.recorder}
+    for who, worker in dump.workers.items():
+        if not worker.recorder:
+            continue
+        found = by_group(worker.recorder, float(worker.status.get("configured") or 0.0))
+        if len(worker.status.get("members") or ()) > 1:
+            found.setdefault(BETWEEN, [])
+        for name, ops in found.items():
+            instance = f"{who[1]} {configs[who]}" if name == BETWEEN else who[0]
+            logs.setdefault((name, instance), {})[who] = ops
+    for (name, instance), members in sorted(logs.items()):
+        where = BETWEEN if name == BETWEEN else f"in {name} of group {instance}"
+        finding = compare(where, members)
+        if finding is not None:
+            yield finding.sentence + _places(dump, finding)
+    if len({c for c in configs.values() if c is not None}) > 1:
+        told = "; ".join(f"{names([w])}: {c}" for w, c in sorted(configs.items()))
+        yield f"the workers are in different configurations of the process group ({told})"
+
+
+def _places(dump: Dump, finding: Finding) -> str:
+    told = [
+        f"{names([who])} is in {dump.workers[who].place}" for who in sorted(finding.guilty) if dump.workers[who].place
+    ]
+    return "".join(f"; {t}" for t in told[:3])
+
+
+def _unexplained(dump: Dump) -> Iterator[str]:
+    """Steps that lasted too long, for where the collectives say nothing."""
+    for why in dump.whys:
+        if why.get("why") == "stalled":
+            group = str(why.get("group"))
+            places = [
+                f"rank {rank} is in {w.place}"
+                for (g, rank), w in sorted(dump.workers.items())
+                if g == group and w.place
+            ]
+            yield f"group {group} stalls: {why.get('reason')}" + "".join(f"; {p}" for p in places[:3])
+
+
+def _missing(dump: Dump) -> Iterator[str]:
+    for why in dump.whys:
+        for sentence in why.get("missing") or ():
+            yield f"group {why.get('group')} {sentence}"
+    here = {str(why.get("group")) for why in dump.whys}
+    members = {str(m).partition(":")[0] for w in dump.workers.values() for m in w.status.get("members") or ()}
+    for group in sorted(members - here):
+        yield f"nothing was collected of group {group}: its supervisor is gone, or does not see this run directory"
+
+
+def describe(dump: Dump) -> list[str]:
+    """The whole, as lines for a person."""
+    lines = [f"{dump.path}", *(f"  * {sentence}" for sentence in examine(dump))]
+    if dump.workers:
+        lines.append("  where they were:")
+    for who, worker in sorted(dump.workers.items()):
+        s = worker.status
+        at = f"step {s.get('step')}, {s.get('phase')}, for {s.get('step_seconds')} s" if s else "no status"
+        lines.append(f"    {names([who])}: {at}" + (f", in {worker.place}" if worker.place else ""))
+        if s.get("error"):
+            lines.append(f"      its newest error: {s['error']}")
+    dead = {str(why.get("group")) for why in dump.whys if why.get("why") == "died"}
+    for who, worker in sorted(dump.workers.items()):
+        if who[0] in dead and worker.log:
+            lines.append(f"  last lines of {names([who])}:")
+            lines += [f"    {line}" for line in worker.log.splitlines()[-_SHOWN:]]
+    return lines
