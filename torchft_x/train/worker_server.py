@@ -10,7 +10,7 @@ is reachable from a network. "0" there switches it off. A process that can't hav
 
 from __future__ import annotations
 
-import atexit
+import ctypes
 import json
 import logging
 import os
@@ -147,15 +147,10 @@ def _start(path: str) -> Any:
         raise OSError(f"{path} is too long for a unix socket; set TMPDIR to a shorter folder.")
     if not _registered:  # twice raises; it stays over a fork
         _register_handler(HANDLER, _answer)
+        # torch lets go of it after Python has ended, which would abort the process, were it the last reference
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer))
         _registered = True
-    server = _WorkerServer(path)
-    atexit.register(_stop, server, os.getpid())
-    return server
-
-
-def _stop(server: Any, owner: int) -> None:
-    if owner == os.getpid():  # its threads are not a forked child's
-        server.shutdown()
+    return _WorkerServer(path)  # never shut down: right after its start that waits for ever (torch 2.13)
 
 
 def _answer(request: Any, response: Any) -> None:
