@@ -10,6 +10,8 @@ is reachable from a network. "0" there switches it off. A process that can't hav
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import json
 import logging
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 HANDLER = "torchft_x"
 _PATH_LIMIT = 107  # bytes of a unix socket's path; the kernel's field holds them and a zero
 _ERROR_LIMIT = 20_000  # characters of an uncaught exception's traceback that are kept, its end
+_LAST_ANSWERS = 0.02  # seconds for handlers that run when the process ends; they take 2 ms
 _STEP_ENDS = ("joined", "commit", "drop")
 
 
@@ -150,7 +153,21 @@ def _start(path: str) -> Any:
         # torch lets go of it after Python has ended, which would abort the process, were it the last reference
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer))
         _registered = True
-    return _WorkerServer(path)  # never shut down: right after its start that waits for ever (torch 2.13)
+    server = _WorkerServer(path)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # its end waits for its threads, as `shutdown` does
+    atexit.register(_stop, path, os.getpid())
+    return server
+
+
+def _stop(path: str, owner: int) -> None:
+    """From here on nobody asks us: a handler that wants Python's lock when Python ends would abort the process.
+
+    torch's own `shutdown` is of no use (2.13): right after the start, or while a handler runs, it waits for ever.
+    """
+    if owner == os.getpid():  # the socket is not a forked child's
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        time.sleep(_LAST_ANSWERS)
 
 
 def _answer(request: Any, response: Any) -> None:
