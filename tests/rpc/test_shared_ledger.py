@@ -26,6 +26,8 @@ def test_a_file_that_is_not_there_may_be_lost(tmp_path: Path) -> None:
     """With its host; and having made it changes nothing."""
     assert not blank(tmp_path / "state")
     assert not blank(tmp_path / "state")
+    assert not blank(tmp_path / "other", new_job=True, again=True)
+    (tmp_path / "other").unlink()
     assert [p.name for p in tmp_path.iterdir()] == ["state"]
 
 

@@ -12,6 +12,7 @@ if there were no file.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -35,6 +36,8 @@ MAX_DONE = checks.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
 _MAGIC = b"TFXLEDG1"
+BLANK = b"TFXBLANK"
+"""Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_ledger.py)."""
 _GRANTED = struct.Struct("<q")  # at offset 8: written alone when only the grant has grown
 _REST = struct.Struct("<QQI")  # at offset 16: where what counts begins, its length, its checksum
 _OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
@@ -54,7 +57,7 @@ class Ledger:
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
         self.path = path
-        self.blank = os.fstat(fd).st_size == 0  # when it was opened nothing had ever been written
+        self.blank = os.pread(fd, len(BLANK), 0) == BLANK  # when it was opened nothing had ever been written
         self._fd = fd  # locked; closed by close()
         self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run).SerializeToString()
         self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
@@ -100,6 +103,9 @@ class Ledger:
         try:
             os.pwrite(self._fd, bytes(_HEADER), 0)
         except OSError as e:
+            if self.blank:  # then at least nobody may take it for that
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path)
             log.error(
                 "%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror
             )

@@ -1,7 +1,8 @@
 """The ledger of one of several lighthouses: it says, too, whether its lighthouse has ever issued anything.
 
-Only a lighthouse that never has may begin a job (`core.gathering`). A file that isn't there says nothing: it may have been
-written on a host that is lost. So one is blank only if somebody has said that the job is new, and nothing was written since.
+Only a lighthouse that never has may begin a job (`core.gathering`). A file that isn't there, or is empty, says nothing: it
+may have been written on a host that is lost. So one is blank only if somebody has said that the job is new, and nothing was
+written since. The mark for that stands where the first write comes, which needs no room on the disk.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 import os
 
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.ledger import Ledger, take_ledger
-
-_VOID = bytes(64)  # a header that says nothing
+from torchft_x.rpc.ledger import BLANK, Ledger, take_ledger
 
 
 def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bool) -> Ledger:
@@ -20,25 +19,31 @@ def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bo
     Raises `ConfigError` if the file can't be used, or speaks against a new job.
     """
     try:
-        if new_job and not again and os.path.exists(path) and os.path.getsize(path) > 0:
-            raise ConfigError(
-                f"--new_job, but {path} holds what a lighthouse has written: its job has begun. Leave --new_job out to go on "
-                "with it. To begin another one, end all processes of that job, and name another --state_file for each of "
-                "its lighthouses."
-            )
-        if not new_job and not os.path.exists(path):
-            _make_void(path)
+        if new_job and not again:
+            if os.path.exists(path) and not _is_blank(path):
+                raise ConfigError(
+                    f"--new_job, but {path} holds what a lighthouse has written: its job has begun. Leave --new_job out to "
+                    "go on with it. To begin another one, end all processes of that job, and name another --state_file for "
+                    "each of its lighthouses."
+                )
+            if not os.path.exists(path):
+                _make_blank(path)
         return take_ledger(path, boot_id=boot_id, run=run)
     except OSError as e:
         raise ConfigError(f"--state_file {path} can't be used ({e.strerror or e}); name another.") from None
 
 
-def _make_void(path: str) -> None:
-    """At once with its content: if we die in between, nobody may take it for blank."""
+def _is_blank(path: str) -> bool:
+    with open(path, "rb") as f:
+        return f.read(len(BLANK)) == BLANK
+
+
+def _make_blank(path: str) -> None:
+    """At once with its content."""
     new = f"{path}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, _VOID)
+        os.write(fd, BLANK.ljust(64, b"\0"))
     finally:
         os.close(fd)
     os.rename(new, path)
