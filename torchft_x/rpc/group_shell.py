@@ -125,9 +125,12 @@ class GroupShell:
         await self.close(0.0)
         if self._stood.done():
             self._stood.result()
+        why, others = self._uplink.last_failure.rstrip("."), ""
+        if len(self._uplink.addresses) > 1:
+            others = f", or with another one of {self._uplink.names()}"
         raise UnreachableError(
-            f"No session with {self._any_lighthouse} within {timeout:g} s ({self._uplink.last_failure.rstrip('.')}); is it running, is it torchft_x's (not torchft's own), "
-            "and is TORCHFT_LIGHTHOUSE right?"
+            f"No session with the lighthouse at {self._url}{others} within {timeout:g} s ({why}); is it running, is it "
+            "torchft_x's (not torchft's own), and is TORCHFT_LIGHTHOUSE right?"
         )
 
     async def close(self, flush: float) -> None:
@@ -141,12 +144,6 @@ class GroupShell:
         self._fail(calls, "The group server is shut down.", retry=False)
         if self.settings.record is not None:
             self.settings.record.close()
-
-    @property
-    def _any_lighthouse(self) -> str:
-        """For people."""
-        several = len(self._uplink.addresses) > 1
-        return f"any of the lighthouses {self._uplink.names()}" if several else f"the lighthouse at {self._url}"
 
     @property
     def _url(self) -> str:

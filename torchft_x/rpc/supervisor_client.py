@@ -251,8 +251,10 @@ class SupervisorClient:
 
     def _down(self, reason: str) -> None:
         if self._stop is None:  # else it has said its last word, and goes as it should
-            which = f" at {self._uplink.address.url}" if self._place else ""
-            log.warning("The lighthouse%s is away (%s); trying again.", which, reason)
+            if self._place:
+                log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
+            else:
+                log.warning("The lighthouse is away (%s); trying again.", reason)
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
