@@ -66,6 +66,13 @@ class House:
             tree.send([self.process.pid, *tree.descendants(self.process.pid)], signal.SIGKILL)
             self.process.wait(scaled(10))
 
+    def kill_once(self) -> None:
+        """SIGKILL for the server; returns when another one serves."""
+        assert self.process is not None
+        served = self.said().count(SERVES)
+        tree.send(tree.descendants(self.process.pid), signal.SIGKILL)
+        wait_for(lambda: self.said().count(SERVES) > served, 30, f"lighthouse {self.place} again")
+
     def said(self) -> str:
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""

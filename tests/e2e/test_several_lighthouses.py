@@ -26,6 +26,11 @@ def test_the_standby_takes_over_and_the_first_one_stays_out_of_it(tmp_path: Path
         assert (standby.quorum, standby.here()) == (0, set())
         assert first.here() == {"0", "1", "2"}
 
+        first.kill_once()  # its keeper starts it again: nobody moves
+        job.wait_for(lambda: first.here() == {"0", "1", "2"} and first.issued, 60, "the groups to be back")
+        job.go_on(40, 60, "the groups to go on at the first lighthouse")
+        assert (standby.quorum, standby.here()) == (0, set())
+
         first.kill()
         job.wait_for(lambda: standby.here() == {"0", "1", "2"}, 60, "the groups to come over")
         job.go_on(60, 60, "the groups to go on at the standby")
