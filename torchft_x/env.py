@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address, or those of several with commas
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
@@ -35,6 +35,7 @@ STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
+RECORD = "TORCHFT_X_RECORD"  # with several lighthouses: the file where a life writes down which quorum it has received
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit with fewer groups
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from torchft_x import env
 from torchft_x.errors import AddressError
 
+MOST = 16
+"""Addresses in a list: as `core.coalition.PLACES`."""
+
 
 class Address(NamedTuple):
     """A host (name, IPv4 or IPv6 without brackets) and a port."""
@@ -53,21 +56,13 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one.
-
-    Of lighthouses, of which there may be one only for now: groups at two that know nothing of each other would train
-    apart. The rules for several are in `core.coalition`; what clients and supervisors must do for them isn't built.
-    """
+    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one."""
     addresses = tuple(parse_address(part, what=what) for part in text.split(","))
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
             raise AddressError(f"{what} {text!r}: {address.url} is in it twice.")
-    if len(addresses) > 1:
-        raise AddressError(
-            f"{what} {text!r} names {len(addresses)} lighthouses, and only one can serve a job so far: groups that reach "
-            "different ones would train apart, each with weights of its own. Give one address; a lighthouse that is "
-            "started again there goes on where it stopped."
-        )
+    if len(addresses) > MOST:
+        raise AddressError(f"{what} {text!r} names {len(addresses)} addresses; at most {MOST} are allowed.")
     return addresses
 
 
@@ -78,6 +73,19 @@ def check_resolvable(address: Address, *, what: str = "address") -> None:
     except OSError as e:
         reason = e.strerror or str(e)
         raise AddressError(f"{what} {address.url}: the name {address.host!r} can't be resolved ({reason}).") from None
+
+
+def check_any_resolvable(addresses: tuple[Address, ...], *, what: str = "address") -> None:
+    """Raise `AddressError` about the first if no name is known: the host of one of several may be gone."""
+    first: AddressError | None = None
+    for address in addresses:
+        try:
+            check_resolvable(address, what=what)
+            return
+        except AddressError as e:
+            first = first or e
+    if first is not None:
+        raise first
 
 
 def advertise_host(argument: str | None = None, environ: Mapping[str, str] | None = None) -> str:

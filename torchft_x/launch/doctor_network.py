@@ -145,8 +145,8 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
     except TorchftXError as e:
         yield problem("lighthouse", str(e))
         return
-    for address in addresses:
-        yield lighthouse_finding(address, token)
+    for i, address in enumerate(addresses):
+        yield lighthouse_finding(address, token, place=i + 1 if len(addresses) > 1 else 0)
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
@@ -185,7 +185,8 @@ def _token(case: Case) -> str | None:
     return token
 
 
-def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
+def lighthouse_finding(address: net.Address, token: str | None, *, place: int = 0) -> Finding:
+    """`place`: in the list, from 1; 0: it is the only one."""
     where = f"The lighthouse at {address.url}"
     began = time.monotonic()
     try:
@@ -210,7 +211,15 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
         )
     except TorchftXError as e:
         return problem("lighthouse", f"{where} takes connections, but does not answer as a lighthouse: {e}")
-    return _described(where, status, latency)
+    described = _described(where, status, latency)
+    wrong = _misplaced(address, status, place) if described.level != "problem" else ""
+    return problem("lighthouse", wrong) if wrong else described
+
+
+def _misplaced(address: net.Address, status: dict[str, Any], place: int) -> str:
+    from torchft_x.rpc import places
+
+    return places.mismatch(address.url, expected=place, found=places.of_lighthouse(status.get("place")))
 
 
 def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
