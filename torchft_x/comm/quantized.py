@@ -1,0 +1,435 @@
+"""All-reduce and reduce-scatter with fewer bits per value on the wire. What the bits mean: `torchft_x.comm.quantize`.
+
+All tensors of a call are one run of values. It is taken in chunks, and each chunk, of an all-reduce, in these phases::
+
+    encode      each member writes the chunk in codes, cut into one share per member
+    exchange    all-to-all: member r gets everybody's share r
+    reduce      it adds them up in float32, in the order of ranks, scales the sum, and encodes it again
+    gather      all-to-all: everybody gets every reduced share
+    decode      everybody decodes the same bytes, the member that made them included: results are bit-identical
+
+A reduce-scatter ends with the third phase, which then writes float32 instead of codes. While one chunk travels the next is
+encoded and the last decoded. Beside the tensors about 5 bytes are needed per value of two chunks, whatever the tensors' size.
+
+Bytes that a member sends per value: 2 (n-1)/n times those of the format; a ring all-reduce of float32 has 2 (n-1)/n times 4.
+
+The phases after the first exchange are driven by ``wait()`` (or ``get_future()``), on its caller's thread: all members
+issue the same collectives in the same order if they issue *and wait* in the same order. A thread in the background
+would mix them with others of the group. On CUDA with NCCL, where waiting costs the host nothing, all is issued at once.
+
+Names, arguments and meaning are the peer's (``torchft.collectives``), which needs triton, a GPU and matrices.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp, Work
+from torch.futures import Future
+
+from torchft_x.comm.alone import reduce_op_of
+from torchft_x.comm.quantize import Format, check, decode, encode, format_of
+from torchft_x.comm.work import DoneWork
+from torchft_x.errors import CollectiveError, ConfigError
+
+CHUNK = 1 << 22
+"""Values of a chunk: 4 MiB of int8. A multiple of every block, the same on all members."""
+
+_Phases = Generator[Work, None, None]
+
+
+def allreduce_quantized(
+    tensors: list[Tensor], opts: Any, pg: Any, sync_stream: torch.Stream | None = None, *, quantize: bool | str = True
+) -> Work:
+    """Sum or average `tensors` over the members of `pg`, in place; the results are bit-identical on all of them.
+
+    Args:
+        tensors: floating or complex, of any shape, stride and mixture of dtypes, on one device; the same shapes on all
+            members. One that isn't contiguous is copied whole; of float64, values are rounded to float32 first.
+        opts: AllreduceOptions or a ReduceOp; SUM or AVG.
+        pg: a process group of torchft_x, or any with ``alltoall_base``.
+        sync_stream: a stream to work on, beside the current one. ``wait()`` makes the current stream wait for it.
+        quantize: True, or the name of a format. The same on all members: else gloo ends the process.
+
+    After a failure the tensors may be partly overwritten. Raises `ConfigError` for what can't be reduced so.
+    """
+    op = _sum_or_avg(opts)
+    return reduce_quantized(tensors, _format(quantize), pg, 1.0 / pg.size() if op == ReduceOp.AVG else 1.0, sync_stream)
+
+
+def reduce_quantized(
+    tensors: Sequence[Tensor], fmt: Format, pg: Any, scale: float = 1.0, sync_stream: torch.Stream | None = None
+) -> Work:
+    """The same with the sum multiplied by `scale` (equal on all members), in float32 before it is encoded again. What is
+    sent is ``encode`` of the tensors as they are, so `torchft_x.comm.quantize.residual` tells what gets lost of them.
+    """
+    _check_all(tensors, fmt)
+    with torch.no_grad():
+        run = _Run(tensors)
+        return _start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream)
+
+
+def reduce_scatter_quantized(
+    output: Tensor,
+    inputs: list[Tensor],
+    opts: Any,
+    pg: Any,
+    sync_stream: torch.Stream | None = None,
+    *,
+    quantize: bool | str = True,
+) -> Work:
+    """Sum or average `inputs` over the members; each keeps its part of the rows of each.
+
+    Args:
+        output: from `allocate_reduce_scatter_output`: flat, the parts of all inputs one after the other.
+        inputs: each is cut along its first dimension into as many equal parts as `pg` has members, after it has been filled
+            up with rows of zeros (`get_padded_sizes`).
+
+    The others, and what is raised, as in `allreduce_quantized`.
+    """
+    op, fmt = _sum_or_avg(opts), _format(quantize)
+    _check_all([*inputs, output], fmt)
+    world = pg.size()
+    wanted = sum(size.numel() for size in get_padded_sizes(inputs, world)) // world
+    if output.numel() != wanted or not output.is_contiguous():
+        raise ConfigError(
+            f"the output has {output.numel()} values where {wanted} belong, or has gaps; make it with "
+            "allocate_reduce_scatter_output(inputs, pg.size())."
+        )
+    with torch.no_grad():
+        runs = [_Run(part) for part in _parts_of(inputs, world)]
+        scale = 1.0 / world if op == ReduceOp.AVG else 1.0
+        return _start(_reduce_scatter(_Run([output]), runs, fmt, pg, scale), [output], pg, sync_stream)
+
+
+def get_padded_sizes(tensors: list[Tensor], world_size: int) -> list[torch.Size]:
+    """Sizes with the first dimension rounded up to a multiple of `world_size`. A vector counts as a matrix of one column."""
+    sizes = [(*t.shape, 1) if t.dim() == 1 else tuple(t.shape) or (1, 1) for t in tensors]
+    return [torch.Size((math.ceil(s[0] / world_size) * world_size, *s[1:])) for s in sizes]
+
+
+def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tuple[Tensor, list[torch.Size]]:
+    """A flat output for `reduce_scatter_quantized` of these inputs, not initialised, and their padded sizes.
+
+    Raises `ConfigError` if the tensors differ in dtype or device, or there are none.
+    """
+    kinds = {(t.dtype, t.device) for t in tensors}
+    if len(kinds) != 1:
+        raise ConfigError(f"inputs of one dtype on one device are needed, and these have {len(kinds)}: {kinds}.")
+    sizes = get_padded_sizes(tensors, world_size)
+    numel = sum(size.numel() for size in sizes) // world_size
+    return torch.empty(numel, dtype=tensors[0].dtype, device=tensors[0].device), sizes
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def check_quantized(tensor: Tensor, fmt: Format, op: Any) -> None:
+    """Raise `ConfigError` if `tensor` can't be reduced so."""
+    check(tensor, fmt)
+    _sum_or_avg(op)
+
+
+def _sum_or_avg(opts: Any) -> Any:
+    op = reduce_op_of(opts)
+    if op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ConfigError(f"{op} can't be quantised, only SUM and AVG can; leave should_quantize out.")
+    return op
+
+
+def _format(quantize: bool | str) -> Format:
+    fmt = format_of(quantize)
+    if fmt is None:
+        raise ConfigError(f"quantize={quantize!r} asks for full precision; call the group's own collective for that.")
+    return fmt
+
+
+def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
+    for tensor in tensors:
+        check(tensor, fmt)
+    devices = {t.device for t in tensors}
+    if len(devices) > 1:
+        raise ConfigError(f"the tensors of one call are on {', '.join(map(str, devices))}; put them on one device.")
+
+
+# --- phases: generators of the works to wait for -----------------------------------------------------------------------
+
+
+def _allreduce(run: _Run, fmt: Format, pg: Any, scale: float) -> _Phases:
+    rank, world = pg.rank(), pg.size()
+    chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
+
+    def exchange(k: int) -> tuple[Work, Tensor]:
+        """Send everybody its share; ours comes from everybody."""
+        shares = list(_pairs(chunks[k]))
+        sizes = [fmt.nbytes(b - a) for a, b in shares]
+        send = _bytes(sum(sizes), run.device)
+        for (a, b), part in zip(shares, send.split(sizes), strict=True):
+            encode(run.read(a, b), fmt, part)
+        received = _bytes(sizes[rank] * world, run.device)
+        return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes), received
+
+    def gather(k: int, received: Tensor) -> tuple[Work, Tensor]:
+        """Reduce our share; everybody gets it."""
+        a, b = chunks[k][rank], chunks[k][rank + 1]
+        sizes = [fmt.nbytes(d - c) for c, d in _pairs(chunks[k])]
+        mine = encode(_reduced(received, b - a, fmt, scale), fmt)
+        whole = _bytes(sum(sizes), run.device)
+        return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world), whole
+
+    def finish(k: int, whole: Tensor) -> None:
+        sizes = [fmt.nbytes(b - a) for a, b in _pairs(chunks[k])]
+        for (a, b), part in zip(_pairs(chunks[k]), whole.split(sizes), strict=True):
+            run.write(a, b, part, fmt)
+
+    ahead: list[tuple[Work, Tensor]] = [exchange(0)] if chunks else []
+    behind: tuple[Work, Tensor] | None = None
+    for k in range(len(chunks)):
+        if k + 1 < len(chunks):
+            ahead.append(exchange(k + 1))
+        work, received = ahead.pop(0)
+        yield work
+        gathered = gather(k, received)
+        if behind is not None:
+            yield behind[0]
+            finish(k - 1, behind[1])
+        behind = gathered
+    if behind is not None:
+        yield behind[0]
+        finish(len(chunks) - 1, behind[1])
+    run.close()
+
+
+def _reduce_scatter(out: _Run, runs: Sequence[_Run], fmt: Format, pg: Any, scale: float) -> _Phases:
+    """`runs`: by rank, what goes to it."""
+    world = pg.size()
+    step = max(CHUNK // world // fmt.block, 1) * fmt.block
+    chunks = [(first, min(first + step, out.numel)) for first in range(0, out.numel, step)]
+
+    def exchange(a: int, b: int) -> tuple[Work, Tensor]:
+        size = fmt.nbytes(b - a)
+        send = _bytes(size * world, out.device)
+        for run, part in zip(runs, send.split(size), strict=True):
+            encode(run.read(a, b), fmt, part)
+        received = torch.empty_like(send)
+        return _all_to_all(pg, received, send, [size] * world, [size] * world), received
+
+    ahead = [exchange(*chunks[0])] if chunks else []
+    for k, (a, b) in enumerate(chunks):
+        if k + 1 < len(chunks):
+            ahead.append(exchange(*chunks[k + 1]))
+        work, received = ahead.pop(0)
+        yield work
+        out.put(a, b, _reduced(received, b - a, fmt, scale))
+    out.close()
+
+
+def _cut(first: int, end: int, world: int, fmt: Format) -> list[int]:
+    """Where the members' shares begin, and where the last ends: whole blocks, as many for each as possible."""
+    blocks = fmt.num_blocks(end - first)
+    return [first + blocks * r // world * fmt.block for r in range(world)] + [end]
+
+
+def _pairs(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return itertools.pairwise(bounds)
+
+
+def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
+    """The sum of everybody's share, scaled; float32."""
+    total = torch.zeros(numel, dtype=torch.float32, device=received.device)
+    if numel:
+        for part in received.split(fmt.nbytes(numel)):
+            decode(part, numel, fmt, total, add=True)
+    return total if scale == 1.0 else total.mul_(scale)
+
+
+def _all_to_all(pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int]) -> Work:
+    work: Work = pg.alltoall_base(out, given, out_sizes, sizes)
+    return work
+
+
+def _bytes(size: int, device: torch.device) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+# --- tensors as one run of values --------------------------------------------------------------------------------------
+
+
+class _Run:
+    """Values of several tensors one after the other, in the order of their indices."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._copies: list[tuple[Tensor, Tensor]] = []  # of those with gaps: (the tensor, its copy that is worked on)
+        self._flats = [self._flat(t.detach()) for t in tensors]  # a view of each
+        self._ends: list[int] = []  # where each ends in the run
+        self.numel = 0
+        for flat in self._flats:
+            self.numel += flat.numel()
+            self._ends.append(self.numel)
+        self.device = self._flats[0].device if self._flats else torch.device("cpu")
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if not tensor.is_contiguous():
+            copied = tensor.contiguous()
+            self._copies.append((tensor, copied))
+            tensor = copied
+        return tensor.view(-1)
+
+    def _pieces(self, a: int, b: int) -> Iterator[Tensor]:
+        """Views of the values from `a` to `b`."""
+        k = bisect.bisect_right(self._ends, a)
+        while a < b:
+            flat, end = self._flats[k], self._ends[k]
+            begin = end - flat.numel()
+            upto = min(b, end)
+            if upto > a:
+                yield flat[a - begin : upto - begin]
+            a, k = max(upto, a), k + 1
+
+    def read(self, a: int, b: int) -> Tensor:
+        pieces = list(self._pieces(a, b))
+        if len(pieces) == 1:
+            return pieces[0]
+        if not pieces:
+            return torch.empty(0, device=self.device)
+        return torch.cat([p.float() for p in pieces])
+
+    def write(self, a: int, b: int, part: Tensor, fmt: Format) -> None:
+        """Decode a share into its place."""
+        pieces = list(self._pieces(a, b))
+        if len(pieces) == 1 and pieces[0].dtype == torch.float32:
+            decode(part, b - a, fmt, pieces[0])
+        else:
+            self.put(a, b, decode(part, b - a, fmt))
+
+    def put(self, a: int, b: int, values: Tensor) -> None:
+        for piece in self._pieces(a, b):
+            piece.copy_(values[: piece.numel()])
+            values = values[piece.numel() :]
+
+    def close(self) -> None:
+        """Give the results to the tensors with gaps."""
+        for tensor, copied in self._copies:
+            tensor.copy_(copied)
+
+
+def _parts_of(inputs: Sequence[Tensor], world: int) -> list[list[Tensor]]:
+    """By rank, its rows of each input, then zeros in the place of those that it lacks."""
+    parts: list[list[Tensor]] = [[] for _ in range(world)]
+    for tensor, size in zip(inputs, get_padded_sizes(list(inputs), world), strict=True):
+        whole = tensor.detach().contiguous().view(-1)
+        each = size.numel() // world
+        for r, part in enumerate(parts):
+            mine = whole[r * each : (r + 1) * each]
+            part.append(mine)
+            if mine.numel() < each:
+                part.append(mine.new_zeros(each - mine.numel()))
+    return parts
+
+
+# --- the handle --------------------------------------------------------------------------------------------------------
+
+
+def _start(phases: _Phases, tensors: list[Tensor], pg: Any, stream: torch.Stream | None) -> Work:
+    """Issue what can be issued now."""
+    if stream is not None:
+        stream.wait_stream(torch.accelerator.current_stream())
+    work = QuantizedWork(phases, tensors, stream)
+    work._advance()
+    if work.is_completed() and work._error is None and stream is None:
+        return DoneWork(tensors)  # nothing to do
+    if tensors and tensors[0].device.type != "cpu" and "gloo" not in pg.getBackendName():
+        with contextlib.suppress(CollectiveError):  # wait() raises it again
+            work._drive(None)
+    return work
+
+
+class QuantizedWork(Work):
+    """A quantised collective under way; ``wait()`` drives it. See the module."""
+
+    def __init__(self, phases: _Phases, tensors: list[Tensor], stream: torch.Stream | None) -> None:
+        super().__init__()
+        self._phases: _Phases | None = phases  # what is left to do; None at the end
+        self._pending: Work | None = None  # what it waits for
+        self._tensors = tensors  # value of the future
+        self._stream = stream  # it works there; None: on the current one
+        self._error: Exception | None = None  # how it ended, if badly
+
+    def is_completed(self) -> bool:
+        """Whether it is done. It gets no further by itself."""
+        return self._phases is None
+
+    def result(self) -> Any:
+        return self._tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Do the rest, for at most `timeout` in all (None or zero: the group's own, for each phase). Raises what failed."""
+        self._drive(timeout)
+        if self._stream is not None:
+            torch.accelerator.current_stream().wait_stream(self._stream)
+        return True
+
+    def get_future(self) -> Future[Any]:
+        """Does the rest; a future that is done."""
+        future: Future[Any] = Future()
+        try:
+            self.wait()
+            future.set_result(self._tensors)
+        except Exception as e:
+            future.set_exception(e)
+        return future
+
+    def _drive(self, timeout: timedelta | None) -> None:
+        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
+        while self._phases is not None:
+            try:
+                assert self._pending is not None
+                if deadline is None:
+                    self._pending.wait()
+                else:
+                    # Not zero, which would mean the group's own limit.
+                    self._pending.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            except Exception as e:
+                self._end(e)
+            else:
+                self._advance()
+        if self._error is not None:
+            raise self._error
+
+    def _advance(self) -> None:
+        """Up to the next work that must be waited for."""
+        assert self._phases is not None
+        try:
+            with torch.no_grad(), self._stream or contextlib.nullcontext():
+                self._pending = next(self._phases)
+        except StopIteration:
+            self._end(None)
+        except Exception as e:
+            self._end(e)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._phases is not None:
+            self._phases.close()
+        self._error, self._phases, self._pending = error, None, None
+
+
+__all__ = [
+    "QuantizedWork",
+    "allocate_reduce_scatter_output",
+    "allreduce_quantized",
+    "check_quantized",
+    "get_padded_sizes",
+    "reduce_quantized",
+    "reduce_scatter_quantized",
+]
