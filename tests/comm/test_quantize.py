@@ -83,11 +83,8 @@ def test_the_error_of_each_value_is_bounded_by_its_block(x: torch.Tensor, fmt: F
     lost = residual(x, fmt).double().abs()
     for first in range(0, x.numel(), fmt.block):
         block, errors = x[first : first + fmt.block].double().abs(), lost[first : first + fmt.block]
-        most = block.max() * {"int8": 0.00398, "int4": 0.072, "fp8": 0.0}[fmt.name]
-        if fmt is FP8:
-            bound = torch.maximum(block / 16, block.max() / 200_000)
-        else:
-            bound = torch.full_like(block, float(most))
+        share = {"int8": 0.00398, "int4": 0.072, "fp8": 1 / 200_000}[fmt.name]
+        bound = torch.maximum(block / 16 if fmt is FP8 else torch.zeros_like(block), block.max() * share)
         assert (errors <= bound * (1 + 1e-6) + 2.0**-126).all()
 
 

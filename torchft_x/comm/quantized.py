@@ -141,8 +141,12 @@ def check_quantized(tensor: Tensor, fmt: Format, op: Any) -> None:
 
 def _sum_or_avg(opts: Any) -> Any:
     op = reduce_op_of(opts)
-    if op not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise ConfigError(f"{op} can't be quantised, only SUM and AVG can; leave should_quantize out.")
+    if not (
+        op == ReduceOp.SUM or op == ReduceOp.AVG
+    ):  # not `in`: an operation out of options is equal from this side only
+        raise ConfigError(
+            f"{getattr(op, 'op', op)} can't be quantised, only SUM and AVG can; leave should_quantize out."
+        )
     return op
 
 
