@@ -41,8 +41,9 @@ from torchft_x.comm.quantize import Format, check, decode, encode, format_of
 from torchft_x.comm.work import DoneWork
 from torchft_x.errors import CollectiveError, ConfigError
 
-CHUNK = 1 << 22
-"""Values of a chunk: 4 MiB of int8. A multiple of every block, the same on all members."""
+CHUNK = 1 << 20
+"""Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding is
+hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1 Gbit/s)."""
 
 _Phases = Generator[Work, None, None]
 
