@@ -72,7 +72,7 @@ class Manager:
         lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
-        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
+        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
         heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
             than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.

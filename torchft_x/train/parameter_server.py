@@ -34,7 +34,7 @@ class ParameterServer(ABC):
     Args:
         port: of the HTTP endpoint; 0: any free one.
         store_port: of the store where server and client meet; 0: any free one.
-        host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; the own name).
+        host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
         token: what clients must show (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE); "": nothing.
         max_sessions: at once; who asks for more is refused.
 
