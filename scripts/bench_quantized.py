@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Quantised all-reduce against float32, interleaved: one round of each after the other, medians and ratios at the end.
 
 python scripts/bench_quantized.py --values 8000000 --size 2             # all members on this machine
@@ -7,17 +8,22 @@ python scripts/bench_quantized.py --rank 0 --store 10.0.0.1:29600 ...   # one of
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
+import warnings
 
-import torch
-from torch.distributed import ReduceOp
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+warnings.filterwarnings("ignore", message=".*NumPy.*")
 
-from torchft_x.comm import ProcessGroupGloo
-from torchft_x.comm.quantized import allreduce_quantized
-from torchft_x.comm.store import host_store, split_store_address
+import torch  # noqa: E402
+from torch.distributed import ReduceOp  # noqa: E402
+
+from torchft_x.comm import ProcessGroupGloo  # noqa: E402
+from torchft_x.comm.quantized import allreduce_quantized  # noqa: E402
+from torchft_x.comm.store import host_store, split_store_address  # noqa: E402
 
 WAYS = ("float32", "int8", "int4")
 
