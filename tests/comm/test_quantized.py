@@ -282,6 +282,22 @@ def test_a_wait_has_a_limit(meeting: Meeting) -> None:
             work.wait(timedelta(seconds=0.2))
 
 
+def test_nothing_more_is_issued_among_other_members(meeting: Meeting, small_chunks: None) -> None:
+    alike = True
+    with members(2, meeting) as groups:
+
+        def run(rank: int, group: Counting) -> Work:
+            return reduce_quantized([torch.ones(5000)], INT8, group, still=lambda: alike)
+
+        works = each(groups, run)
+        sent = [group.sent for group in groups]
+        alike = False
+        for work in works:
+            with pytest.raises(CollectiveError, match="got other members meanwhile"):
+                work.wait()
+        assert [group.sent for group in groups] == sent
+
+
 def test_a_failure_before_the_start_is_told_by_the_wait() -> None:
     group = FakeProcessGroupWrapper(ProcessGroupDummy())
     group.report_future_error(RuntimeError("injected"))

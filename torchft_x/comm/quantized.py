@@ -27,7 +27,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -61,22 +61,31 @@ def allreduce_quantized(
         sync_stream: a stream to work on, beside the current one. ``wait()`` makes the current stream wait for it.
         quantize: True, or the name of a format. The same on all members: else gloo ends the process.
 
-    After a failure the tensors may be partly overwritten. Raises `ConfigError` for what can't be reduced so.
+    Wait before `pg` is configured anew. After a failure the tensors may be partly overwritten. Raises `ConfigError` for what can't be reduced so.
     """
     op = _sum_or_avg(opts)
     return reduce_quantized(tensors, _format(quantize), pg, 1.0 / pg.size() if op == ReduceOp.AVG else 1.0, sync_stream)
 
 
 def reduce_quantized(
-    tensors: Sequence[Tensor], fmt: Format, pg: Any, scale: float = 1.0, sync_stream: torch.Stream | None = None
+    tensors: Sequence[Tensor],
+    fmt: Format,
+    pg: Any,
+    scale: float = 1.0,
+    sync_stream: torch.Stream | None = None,
+    *,
+    still: Callable[[], bool] = lambda: True,
 ) -> Work:
     """The same with the sum multiplied by `scale` (equal on all members), in float32 before it is encoded again. What is
     sent is ``encode`` of the tensors as they are, so `torchft_x.comm.quantize.residual` tells what gets lost of them.
+
+    `still`: whether `pg` has the members it was started with. If not, nothing more is issued, and the wait fails: among
+    other members the sizes would be wrong.
     """
     _check_all(tensors, fmt)
     with torch.no_grad():
         run = _Run(tensors)
-        return _start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream)
+        return _start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream, still)
 
 
 def reduce_scatter_quantized(
@@ -346,16 +355,22 @@ def _parts_of(inputs: Sequence[Tensor], world: int) -> list[list[Tensor]]:
 # --- the handle --------------------------------------------------------------------------------------------------------
 
 
-def _start(phases: _Phases, tensors: list[Tensor], pg: Any, stream: torch.Stream | None) -> Work:
+def _start(
+    phases: _Phases,
+    tensors: list[Tensor],
+    pg: Any,
+    stream: torch.Stream | None,
+    still: Callable[[], bool] = lambda: True,
+) -> Work:
     """Issue what can be issued now."""
     if stream is not None:
         stream.wait_stream(torch.accelerator.current_stream())
-    work = QuantizedWork(phases, tensors, stream)
+    work = QuantizedWork(phases, tensors, stream, still)
     work._advance()
     if work.is_completed() and work._error is None and stream is None:
         return DoneWork(tensors)  # nothing to do
     if tensors and tensors[0].device.type != "cpu" and "gloo" not in pg.getBackendName():
-        with contextlib.suppress(CollectiveError):  # wait() raises it again
+        with contextlib.suppress(Exception):  # wait() raises it again
             work._drive(None)
     return work
 
@@ -363,11 +378,14 @@ def _start(phases: _Phases, tensors: list[Tensor], pg: Any, stream: torch.Stream
 class QuantizedWork(Work):
     """A quantised collective under way; ``wait()`` drives it. See the module."""
 
-    def __init__(self, phases: _Phases, tensors: list[Tensor], stream: torch.Stream | None) -> None:
+    def __init__(
+        self, phases: _Phases, tensors: list[Tensor], stream: torch.Stream | None, still: Callable[[], bool]
+    ) -> None:
         super().__init__()
         self._phases: _Phases | None = phases  # what is left to do; None at the end
         self._pending: Work | None = None  # what it waits for
         self._tensors = tensors  # value of the future
+        self._still = still  # whether the group has the same members
         self._stream = stream  # it works there; None: on the current one
         self._error: Exception | None = None  # how it ended, if badly
 
@@ -416,6 +434,8 @@ class QuantizedWork(Work):
         """Up to the next work that must be waited for."""
         assert self._phases is not None
         try:
+            if not self._still():
+                raise CollectiveError("a quantised reduction was not finished: the group got other members meanwhile.")
             with torch.no_grad(), self._stream or contextlib.nullcontext():
                 self._pending = next(self._phases)
         except StopIteration:

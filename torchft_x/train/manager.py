@@ -230,8 +230,9 @@ class Manager:
         if possible and not failed:
             try:
                 inner = work.issue(
-                    self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt
-                )
+                    self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
+                    still=lambda: p.step.quorum_id == quorum_id,
+                )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
         managed = ManagedWork(

@@ -92,11 +92,18 @@ class ManagedWork(dist.Work):
 
 
 def issue(
-    pg: Any, tensor: torch.Tensor, op: Any, *, contributes: bool, participants: int, fmt: Format | None = None
+    pg: Any,
+    tensor: torch.Tensor,
+    op: Any,
+    *,
+    contributes: bool,
+    participants: int,
+    fmt: Format | None = None,
+    still: Callable[[], bool] = lambda: True,
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
 
-    `fmt`: how values are written on the wire; None: as they are. Of a quantised AVG the sum is scaled, so that what is
+    `fmt`: how values are written on the wire; None: as they are. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
     encoded is `tensor` itself.
     """
     with torch.no_grad():
@@ -105,7 +112,8 @@ def issue(
         elif op == ReduceOp.AVG and fmt is None:
             tensor.mul_(1.0 / participants)
     if fmt is not None:
-        return reduce_quantized([tensor], fmt, pg, 1.0 / participants if op == ReduceOp.AVG else 1.0)
+        scale = 1.0 / participants if op == ReduceOp.AVG else 1.0
+        return reduce_quantized([tensor], fmt, pg, scale, still=still)
     opts = dist.AllreduceOptions()
     opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
     return pg.allreduce([tensor], opts)
