@@ -22,30 +22,23 @@ Names, arguments and meaning are the peer's (``torchft.collectives``), which nee
 
 from __future__ import annotations
 
-import bisect
-import contextlib
 import itertools
-import math
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
-from torch.futures import Future
 
 from torchft_x.comm.alone import reduce_op_of
 from torchft_x.comm.quantize import Format, check, decode, encode, format_of
-from torchft_x.comm.work import DoneWork
-from torchft_x.errors import CollectiveError, ConfigError
+from torchft_x.comm.quantized_work import Phases, QuantizedWork, start
+from torchft_x.comm.values import Run, get_padded_sizes, parts_of
+from torchft_x.errors import ConfigError
 
 CHUNK = 1 << 20
 """Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding is
 hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1 Gbit/s)."""
-
-_Phases = Generator[Work, None, None]
 
 
 def allreduce_quantized(
@@ -84,8 +77,8 @@ def reduce_quantized(
     """
     _check_all(tensors, fmt)
     with torch.no_grad():
-        run = _Run(tensors)
-        return _start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream, still)
+        run = Run(tensors)
+        return start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream, still)
 
 
 def reduce_scatter_quantized(
@@ -116,15 +109,9 @@ def reduce_scatter_quantized(
             "allocate_reduce_scatter_output(inputs, pg.size())."
         )
     with torch.no_grad():
-        runs = [_Run(part) for part in _parts_of(inputs, world)]
+        runs = [Run(part) for part in parts_of(inputs, world)]
         scale = 1.0 / world if op == ReduceOp.AVG else 1.0
-        return _start(_reduce_scatter(_Run([output]), runs, fmt, pg, scale), [output], pg, sync_stream)
-
-
-def get_padded_sizes(tensors: list[Tensor], world_size: int) -> list[torch.Size]:
-    """Sizes with the first dimension rounded up to a multiple of `world_size`. A vector counts as a matrix of one column."""
-    sizes = [(*t.shape, 1) if t.dim() == 1 else tuple(t.shape) or (1, 1) for t in tensors]
-    return [torch.Size((math.ceil(s[0] / world_size) * world_size, *s[1:])) for s in sizes]
+        return start(_reduce_scatter(Run([output]), runs, fmt, pg, scale), [output], pg, sync_stream)
 
 
 def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tuple[Tensor, list[torch.Size]]:
@@ -178,7 +165,7 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 # --- phases: generators of the works to wait for -----------------------------------------------------------------------
 
 
-def _allreduce(run: _Run, fmt: Format, pg: Any, scale: float) -> _Phases:
+def _allreduce(run: Run, fmt: Format, pg: Any, scale: float) -> Phases:
     rank, world = pg.rank(), pg.size()
     chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
 
@@ -223,7 +210,7 @@ def _allreduce(run: _Run, fmt: Format, pg: Any, scale: float) -> _Phases:
     run.close()
 
 
-def _reduce_scatter(out: _Run, runs: Sequence[_Run], fmt: Format, pg: Any, scale: float) -> _Phases:
+def _reduce_scatter(out: Run, runs: Sequence[Run], fmt: Format, pg: Any, scale: float) -> Phases:
     """`runs`: by rank, what goes to it."""
     world = pg.size()
     step = max(CHUNK // world // fmt.block, 1) * fmt.block
@@ -273,180 +260,6 @@ def _all_to_all(pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes
 
 def _bytes(size: int, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-# --- tensors as one run of values --------------------------------------------------------------------------------------
-
-
-class _Run:
-    """Values of several tensors one after the other, in the order of their indices."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._copies: list[tuple[Tensor, Tensor]] = []  # of those with gaps: (the tensor, its copy that is worked on)
-        self._flats = [self._flat(t.detach()) for t in tensors]  # a view of each
-        self._ends: list[int] = []  # where each ends in the run
-        self.numel = 0
-        for flat in self._flats:
-            self.numel += flat.numel()
-            self._ends.append(self.numel)
-        self.device = self._flats[0].device if self._flats else torch.device("cpu")
-
-    def _flat(self, tensor: Tensor) -> Tensor:
-        if tensor.is_complex():
-            tensor = torch.view_as_real(tensor.resolve_conj())
-        if not tensor.is_contiguous():
-            copied = tensor.contiguous()
-            self._copies.append((tensor, copied))
-            tensor = copied
-        return tensor.view(-1)
-
-    def _pieces(self, a: int, b: int) -> Iterator[Tensor]:
-        """Views of the values from `a` to `b`."""
-        k = bisect.bisect_right(self._ends, a)
-        while a < b:
-            flat, end = self._flats[k], self._ends[k]
-            begin = end - flat.numel()
-            upto = min(b, end)
-            if upto > a:
-                yield flat[a - begin : upto - begin]
-            a, k = max(upto, a), k + 1
-
-    def read(self, a: int, b: int) -> Tensor:
-        pieces = list(self._pieces(a, b))
-        if len(pieces) == 1:
-            return pieces[0]
-        if not pieces:
-            return torch.empty(0, device=self.device)
-        return torch.cat([p.float() for p in pieces])
-
-    def write(self, a: int, b: int, part: Tensor, fmt: Format) -> None:
-        """Decode a share into its place."""
-        pieces = list(self._pieces(a, b))
-        if len(pieces) == 1 and pieces[0].dtype == torch.float32:
-            decode(part, b - a, fmt, pieces[0])
-        else:
-            self.put(a, b, decode(part, b - a, fmt))
-
-    def put(self, a: int, b: int, values: Tensor) -> None:
-        for piece in self._pieces(a, b):
-            piece.copy_(values[: piece.numel()])
-            values = values[piece.numel() :]
-
-    def close(self) -> None:
-        """Give the results to the tensors with gaps."""
-        for tensor, copied in self._copies:
-            tensor.copy_(copied)
-
-
-def _parts_of(inputs: Sequence[Tensor], world: int) -> list[list[Tensor]]:
-    """By rank, its rows of each input, then zeros in the place of those that it lacks."""
-    parts: list[list[Tensor]] = [[] for _ in range(world)]
-    for tensor, size in zip(inputs, get_padded_sizes(list(inputs), world), strict=True):
-        whole = tensor.detach().contiguous().view(-1)
-        each = size.numel() // world
-        for r, part in enumerate(parts):
-            mine = whole[r * each : (r + 1) * each]
-            part.append(mine)
-            if mine.numel() < each:
-                part.append(mine.new_zeros(each - mine.numel()))
-    return parts
-
-
-# --- the handle --------------------------------------------------------------------------------------------------------
-
-
-def _start(
-    phases: _Phases,
-    tensors: list[Tensor],
-    pg: Any,
-    stream: torch.Stream | None,
-    still: Callable[[], bool] = lambda: True,
-) -> Work:
-    """Issue what can be issued now."""
-    if stream is not None:
-        stream.wait_stream(torch.accelerator.current_stream())
-    work = QuantizedWork(phases, tensors, stream, still)
-    work._advance()
-    if work.is_completed() and work._error is None and stream is None:
-        return DoneWork(tensors)  # nothing to do
-    if tensors and tensors[0].device.type != "cpu" and "gloo" not in pg.getBackendName():
-        with contextlib.suppress(Exception):  # wait() raises it again
-            work._drive(None)
-    return work
-
-
-class QuantizedWork(Work):
-    """A quantised collective under way; ``wait()`` drives it. See the module."""
-
-    def __init__(
-        self, phases: _Phases, tensors: list[Tensor], stream: torch.Stream | None, still: Callable[[], bool]
-    ) -> None:
-        super().__init__()
-        self._phases: _Phases | None = phases  # what is left to do; None at the end
-        self._pending: Work | None = None  # what it waits for
-        self._tensors = tensors  # value of the future
-        self._still = still  # whether the group has the same members
-        self._stream = stream  # it works there; None: on the current one
-        self._error: Exception | None = None  # how it ended, if badly
-
-    def is_completed(self) -> bool:
-        """Whether it is done. It gets no further by itself."""
-        return self._phases is None
-
-    def result(self) -> Any:
-        return self._tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Do the rest, for at most `timeout` in all (None or zero: the group's own, for each phase). Raises what failed."""
-        self._drive(timeout)
-        if self._stream is not None:
-            torch.accelerator.current_stream().wait_stream(self._stream)
-        return True
-
-    def get_future(self) -> Future[Any]:
-        """Does the rest; a future that is done."""
-        future: Future[Any] = Future()
-        try:
-            self.wait()
-            future.set_result(self._tensors)
-        except Exception as e:
-            future.set_exception(e)
-        return future
-
-    def _drive(self, timeout: timedelta | None) -> None:
-        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
-        while self._phases is not None:
-            try:
-                assert self._pending is not None
-                if deadline is None:
-                    self._pending.wait()
-                else:
-                    # Not zero, which would mean the group's own limit.
-                    self._pending.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
-            except Exception as e:
-                self._end(e)
-            else:
-                self._advance()
-        if self._error is not None:
-            raise self._error
-
-    def _advance(self) -> None:
-        """Up to the next work that must be waited for."""
-        assert self._phases is not None
-        try:
-            if not self._still():
-                raise CollectiveError("a quantised reduction was not finished: the group got other members meanwhile.")
-            with torch.no_grad(), self._stream or contextlib.nullcontext():
-                self._pending = next(self._phases)
-        except StopIteration:
-            self._end(None)
-        except Exception as e:
-            self._end(e)
-
-    def _end(self, error: Exception | None) -> None:
-        if self._phases is not None:
-            self._phases.close()
-        self._error, self._phases, self._pending = error, None, None
 
 
 __all__ = [
