@@ -423,7 +423,7 @@ class Manager:
         self._course.close()
         p.transport.shutdown(wait=wait)
         p.link.close(wait)
-        self._pg.shutdown()
+        p.lines.shutdown()
         p.events.emit("leave", step=self.current_step())
         p.events.close()
 
