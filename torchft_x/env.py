@@ -33,6 +33,7 @@ TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
+ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # or the network interface whose address that is
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
 RECORD = "TORCHFT_X_RECORD"  # with several lighthouses: the file where a life writes down which quorum it has received

@@ -48,7 +48,7 @@ class ProcessGroupGloo(ProcessGroup):
 
     Args:
         timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
-        host: the address or name of this machine to listen on; else TORCHFT_X_ADVERTISE_HOST, else the own host name.
+        host: the address or name of this machine to listen on; else what `torchft_x.net.advertise_host` finds.
 
     Raises `AddressError` if `host` is not an address of this machine.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchft_x import env, net
 from torchft_x._version import __version__
-from torchft_x.errors import RefusedError, TokenError, TorchftXError
+from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor import Case, Finding, ok, problem, warning
 from torchft_x.launch.locate import first_host
 
@@ -49,13 +49,18 @@ def _connect_to_self(bind: str, host: str) -> str | None:
 
 def check_name(case: Case) -> Iterator[Finding]:
     given = env.read(env.ADVERTISE_HOST, None, case.environ)
-    host = net.advertise_host(None, case.environ)
-    yield name_finding(host, given, socket.gethostname())
+    try:
+        host = net.advertise_host(None, case.environ)
+    except AddressError as e:
+        yield problem("name", str(e))
+    else:
+        yield name_finding(host, given, socket.gethostname())
 
 
 def name_finding(host: str, given: str | None, own: str) -> Finding:
     """`host`: what this machine would be advertised as. `given`: by the variable. `own`: its host name."""
-    source = env.ADVERTISE_HOST if given else "the host name"
+    found_out = host not in (own, "127.0.0.1")  # by an interface or a route
+    source = env.ADVERTISE_HOST if given else "the way to the others" if found_out else "the host name"
     remedy = f"set {env.ADVERTISE_HOST} to a name or address others can reach"
     began = time.monotonic()
     try:
@@ -94,7 +99,10 @@ def _is_ours(address: str) -> bool:
 
 def check_reverse(case: Case) -> Iterator[Finding]:
     """The other way round: names by address."""
-    host = net.advertise_host(None, case.environ)
+    try:
+        host = net.advertise_host(None, case.environ)
+    except AddressError:
+        return  # said already
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -45,7 +45,7 @@ class Options:
     port: int
     """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
     host: str
-    """TORCHFT_X_ADVERTISE_HOST: by which name or address other hosts reach this one."""
+    """TORCHFT_X_ADVERTISE_HOST, TORCHFT_X_ADVERTISE_INTERFACE: by which name or address other hosts reach this one."""
     store_host: str | None
     """MASTER_ADDR: host of the group's store; None: this process hosts it."""
     store_port: int
@@ -146,6 +146,7 @@ def resolve(
             return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
+    lighthouse = lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ)
     quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
         replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
@@ -156,9 +157,9 @@ def resolve(
         quorum_patience=PATIENCE if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
         quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
-        lighthouse=lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ),
+        lighthouse=lighthouse,
         port=number(port, env.MANAGER_PORT, 0),
-        host=net.advertise_host(hostname, environ),
+        host=net.advertise_host(hostname, environ, towards=lighthouse),
         store_host=store_addr if store_addr is not None else env.read(env.MASTER_ADDR, None, environ),
         store_port=number(store_port, env.MASTER_PORT, 0),
         agent_store=env.read(env.USE_AGENT_STORE, None, environ) == "True",

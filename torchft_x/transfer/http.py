@@ -33,8 +33,8 @@ class HTTPTransport(CheckpointTransport[T]):
     """Serves this process's state and fetches others'. Listens on all interfaces, on a free port, from construction.
 
     `timeout`: longest time a reader may make no progress, and `shutdown(wait=True)` may take. `num_chunks`: parallel
-    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default
-    TORCHFT_X_ADVERTISE_HOST, else the own name). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
+    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default:
+    what `torchft_x.net.advertise_host` finds). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
     or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received.
     """
 
