@@ -1,5 +1,6 @@
 """Process groups that can be rebuilt with other members and released at once; see docs/design.md."""
 
+from torchft_x.comm.baby import ProcessGroupBaby, ProcessGroupBabyGloo, ProcessGroupBabyNCCL, ProcessGroupBabyXCCL
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.store import create_store_client
@@ -17,6 +18,10 @@ __all__ = [
     "FakeProcessGroupWrapper",
     "ManagedProcessGroup",
     "ProcessGroup",
+    "ProcessGroupBaby",
+    "ProcessGroupBabyGloo",
+    "ProcessGroupBabyNCCL",
+    "ProcessGroupBabyXCCL",
     "ProcessGroupDummy",
     "ProcessGroupGloo",
     "ProcessGroupWrapper",
