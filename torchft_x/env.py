@@ -62,6 +62,10 @@ LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
+NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: what its own watchdog does about an NCCL error
+_NCCL_NONBLOCKING = (
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # PyTorch's: seconds a call of a non-blocking communicator may take
+)
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 
@@ -145,3 +149,19 @@ def prepare_grpc() -> bool:
     made_here = _GRPC_FORK not in os.environ
     os.environ.setdefault(_GRPC_FORK, "0")
     return made_here
+
+
+def prepare_nccl(timeout: float) -> str | None:
+    """PyTorch's settings for NCCL, read when its first group is made; what the user has set stays.
+
+    Its watchdog shall release the others (abort the communicators) but not end the process, which it does by default.
+    A sentence if the user has set what can't go well.
+    """
+    os.environ.setdefault(_NCCL_NONBLOCKING, str(max(int(timeout), 1)))
+    handling = os.environ.setdefault(NCCL_ERROR_HANDLING, "2")
+    if handling in ("0", "2"):
+        return None
+    return (
+        f"{NCCL_ERROR_HANDLING}={handling}: PyTorch will end this process at the first NCCL error; unset it, so that the "
+        "next quorum can repair it."
+    )

@@ -20,9 +20,10 @@ from torchft_x import net
 from torchft_x.comm.alone import alone
 from torchft_x.comm.arena import Arena
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.cradle import Cradle, Place
+from torchft_x.comm.cradle import Cradle
 from torchft_x.comm.lacking import lacking
 from torchft_x.comm.nursery import NURSERY
+from torchft_x.comm.place import Place, checked, refusal
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
@@ -78,9 +79,7 @@ class ProcessGroupBaby(ProcessGroup):
         global_ranks: list[int] | None = None,
     ) -> None:
         """See `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"Rank {rank} is not in 0..{world_size - 1}: give a rank below world_size.")
-        place = Place(rank, world_size, quorum_id)
+        place = checked(rank, world_size, quorum_id)
         with self._lock:
             self._end("the group was configured anew")
             made = _Alone(place) if world_size == 1 else Cradle(self._kind, self._device, self._arena, place)
@@ -143,7 +142,7 @@ class ProcessGroupBaby(ProcessGroup):
         if present is None:
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
         if present.error is not None or (isinstance(present, Cradle) and not present.configured.is_set()):
-            return FailedWork(present.refusal(op))
+            return FailedWork(refusal(op, present.place, present.error))
         return present.issue(op, args)
 
 
@@ -190,11 +189,6 @@ class _Alone:
     def end(self, error: TorchftXError) -> TorchftXError:
         self.error = self.error or error
         return self.error
-
-    def refusal(self, op: str) -> CollectiveError:
-        return CollectiveError(
-            f"{op} was not started, because the group failed before and needs configure(): {self.error}"
-        )
 
 
 def _end_all(configurations: list[Cradle | _Alone]) -> None:

@@ -19,6 +19,7 @@ from torch.futures import Future
 from torchft_x import errors
 from torchft_x.comm import arena, ipc, parcel
 from torchft_x.comm.nursery import NURSERY
+from torchft_x.comm.place import Place, refusal
 from torchft_x.comm.work import FailedWork
 from torchft_x.errors import CollectiveError, TorchftXError
 
@@ -68,19 +69,6 @@ class ChildWork(Work):
 
     def get_future(self) -> Future[Any]:
         return self._future
-
-
-class Place(NamedTuple):
-    """Of a member in its group."""
-
-    rank: int
-    size: int
-    config_id: int | None
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} of {self.size}" + (
-            "" if self.config_id is None else f" of configuration {self.config_id}"
-        )
 
 
 class _Load(NamedTuple):
@@ -161,7 +149,7 @@ class Cradle:
                 if self.error is not None:
                     if load.segment is not None:
                         self._arena.give_back(load.segment)
-                    return FailedWork(self.refusal(op))
+                    return FailedWork(refusal(op, self.place, self.error))
                 self._pending[number] = _Pending(op, work, load)
             self._send(number, op, packed, load)
         return work
@@ -219,15 +207,6 @@ class Cradle:
         except OSError:
             if self.error is None:  # it ended (then `_listen` knows how), or it didn't read for the whole timeout
                 self._life.hang_up()
-
-    def refusal(self, op: str) -> CollectiveError:
-        """Why a collective can't be started now."""
-        if self.error is None:
-            return CollectiveError(f"{op} on {self.place} was not started: configure() is still connecting.")
-        return CollectiveError(
-            f"{op} was not started, because the group failed before and needs configure(): {self.error}",
-            getattr(self.error, "suspects", ()),
-        )
 
     def _late_for(self, op: str) -> Callable[[float | None], None]:
         def late(given: float | None) -> None:
