@@ -36,6 +36,8 @@ ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach 
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit with fewer groups
+FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # a folder for what PyTorch's recorder knows of an aborted group; "1": in the run directory
+_FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's: "true" is as if that were "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"  # these four: DiLoCo's settings, from the component to the script
@@ -137,6 +139,17 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:
+    """Where flight recorder files go; None: nowhere."""
+    value = read(FLIGHT_RECORDER, None, environ)
+    if value is None and read(_FLIGHT_ON_ABORT, "false", environ) == "true":
+        value = "1"
+    if value in (None, "0"):
+        return None
+    run_dir = read(RUN_DIR, None, environ)
+    return value if value != "1" else None if run_dir is None else os.path.join(run_dir, "flight")
 
 
 def prepare_grpc() -> bool:

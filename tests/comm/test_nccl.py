@@ -20,8 +20,8 @@ from tests.comm.conformance import SOON, Conformance, Meeting, ramp
 from tests.comm.members import configure, each
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
+from torchft_x.comm.accelerator import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.nccl import AcceleratorGroup
 from torchft_x.comm.place import Place
 from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
 
