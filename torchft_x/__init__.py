@@ -31,6 +31,7 @@ _LAZY = {
     "ManagedProcessGroup": "torchft_x.comm",
     "ft_init_device_mesh": "torchft_x.comm.mesh",
     "HTTPTransport": "torchft_x.transfer",
+    "PGTransport": "torchft_x.transfer",
     "register_leaf": "torchft_x.transfer",
     "LighthouseServer": "torchft_x.rpc.coordination",
     "LighthouseClient": "torchft_x.rpc.coordination",
