@@ -29,6 +29,7 @@ _LAZY = {
     "ErrorSwallowingProcessGroupWrapper": "torchft_x.comm",
     "FakeProcessGroupWrapper": "torchft_x.comm",
     "ManagedProcessGroup": "torchft_x.comm",
+    "ReconfigureOptions": "torchft_x.comm",
     "ft_init_device_mesh": "torchft_x.comm.mesh",
     "HTTPTransport": "torchft_x.transfer",
     "PGTransport": "torchft_x.transfer",

@@ -20,6 +20,7 @@ from torch.distributed import ReduceOp, Work
 from tests.comm.members import Nursery, configure, each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.handles import ReconfigureOptions
 from torchft_x.errors import CollectiveError, TorchftXError
 
 Members = list[ProcessGroup]
@@ -321,6 +322,19 @@ class Conformance:
         self.fails(members[0], members[0].barrier())
         configure(members, meeting(), 8)
         each(members, lambda rank, group: group.barrier().wait())
+
+    def test_reconfigured_by_handles(self, members: Members) -> None:
+        """The rank is the place of the own handle, here in reverse order."""
+        handles = [group.get_reconfigure_handle() for group in reversed(members)]
+        assert all(group.supports_reconfigure for group in members)
+        options = ReconfigureOptions(uuid=99, handles=handles, timeout=timedelta(seconds=scaled(LONG)))
+        each(members, lambda rank, group: group.reconfigure(options).wait())
+        assert [group.rank() for group in members] == list(reversed(range(len(members))))
+        each(members, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+        members[0].abort(98)
+        assert all(group.errored() is None for group in members)
+        members[0].abort(99)
+        assert members[0].errored() is not None
 
     def fails(self, group: ProcessGroup, work: Work, within: float = SOON) -> Exception:
         """The error a collective ends with, which must be soon."""

@@ -192,16 +192,22 @@ def test_children_end_with_the_trainer(meeting: Meeting, pair: list[ProcessGroup
         "from torchft_x.comm import ProcessGroupBabyGloo\n"
         "if __name__ == '__main__':\n"
         f"    g = ProcessGroupBabyGloo({LONG}, host='127.0.0.1')\n"
+        "    from torchft_x.comm.nursery import NURSERY\n"
+        "    first = NURSERY.child(); first[1].recv(); print('warm', flush=True)\n"
+        "    first[1].hang_up()\n"
         f"    g.configure({address!r}, 'a', 1, 2, 1)\n"
         "    from tests.comm.test_baby import children, helper\n"
+        "    from tests.util import wait_for\n"
+        "    wait_for(lambda: len(children(helper())) == 1)\n"
         "    print(helper(), *children(helper()), flush=True)\n"
         f"    time.sleep({LONG})\n"
     )
     trainer = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
     try:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "warm\n"
         pair[0].configure(address, "b", 0, 2, 1)
         work = pair[0].allreduce([ramp(0)])
-        assert trainer.stdout is not None
         pids = [int(pid) for pid in trainer.stdout.readline().split()]
         assert len(pids) == 2
         trainer.kill()

@@ -13,6 +13,7 @@ from tests.comm.members import configure, each
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.comm import recorder
+from torchft_x.comm.baby import ProcessGroupBabyGloo
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.errors import CollectiveError
 
@@ -45,6 +46,19 @@ def test_an_abort_leaves_one_readable_file_per_rank(folder: Path, meeting: Meeti
     assert "aborted" in told["reason"]
     assert any([12345] in entry["input_sizes"] for entry in told["gloo"]["entries"])
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_child_writes_before_it_is_killed(folder: Path, meeting: Meeting) -> None:
+    groups = [ProcessGroupBabyGloo(scaled(30), host="127.0.0.1") for _ in range(2)]
+    configure(groups, meeting(), 42)
+    work = groups[0].allreduce([torch.ones(12345)])
+    groups[1].abort()
+    with pytest.raises(CollectiveError):
+        work.wait()
+    told = json.loads((folder / "quorum_42" / "replica0_0.json").read_text())
+    assert "allreduce on rank 0 of 2 of configuration 42 failed" in told["reason"]
+    assert any([12345] in entry["input_sizes"] for entry in told["gloo"]["entries"])
+    groups[0].shutdown()
 
 
 def test_a_shutdown_in_peace_leaves_none(folder: Path, meeting: Meeting) -> None:

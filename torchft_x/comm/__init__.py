@@ -3,6 +3,7 @@
 from torchft_x.comm.baby import ProcessGroupBaby, ProcessGroupBabyGloo, ProcessGroupBabyNCCL, ProcessGroupBabyXCCL
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.handles import ReconfigureOptions
 from torchft_x.comm.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.store import create_store_client
 from torchft_x.comm.wrappers import (
@@ -28,6 +29,7 @@ __all__ = [
     "ProcessGroupNCCL",
     "ProcessGroupWrapper",
     "ProcessGroupXCCL",
+    "ReconfigureOptions",
     "create_store_client",
     "reconfigure_with_store",
 ]

@@ -4,7 +4,8 @@
 
     parent -> child                                                     child -> parent
                                                                         {"started": pid}
-    {"configure": kind, "timeout": s, "device": i, "at": {...}}         {"configured": null} or {"configured": error}
+    {"configure": kind, "timeout": s, "device": i, "host": h,
+     "at": {...}, "flight": folder or null}                             {"configured": null} or {"configured": error}
     {"timeout": s}
     {"do": op, "id": n, "args": [...], "tensors": [where, ...],
      "segment": [number, size, new], "event": [...]}                    {"id": n, "error": null or error}
@@ -29,7 +30,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from torchft_x.comm import ipc, parcel
+from torchft_x.comm import ipc, parcel, recorder
 from torchft_x.comm.arena import map_segment, view
 from torchft_x.comm.pipe import Pipe
 from torchft_x.errors import TorchftXError
@@ -59,6 +60,7 @@ class _Service:
         self._group: Any = None  # the process group
         self._device = "cpu"  # kind of device it works on
         self._segments: dict[int, Tensor] = {}  # mapped memory
+        self._about: dict[str, Any] = {}  # the message that configured us
         self._waiting: queue.SimpleQueue[tuple[int, Work, Any]] = queue.SimpleQueue()  # for `_finish`, in order
         threading.Thread(target=self._finish, name="finish", daemon=True).start()
 
@@ -78,6 +80,7 @@ class _Service:
 
     def _configure(self, message: dict[str, Any]) -> list[Any] | None:
         module, name, self._device = KINDS[message["configure"]]
+        self._about = message
         try:
             if self._device != "cpu":
                 torch.get_device_module(self._device).set_device(message["device"])
@@ -149,10 +152,19 @@ class _Service:
             self._answer(number, error)
 
     def _answer(self, number: int, error: Exception | None) -> None:
+        if error is not None:
+            self._record(error)
         try:
             self._pipe.send({"id": number, "error": None if error is None else _error(error)})
         except OSError:
             pass  # the main thread sees the end, too
+
+    def _record(self, error: Exception) -> None:
+        """Write the Flight Recorder's file of the first failure, before the parent hears of it and kills us."""
+        folder, self._about["flight"] = self._about["flight"], None
+        if folder is not None:
+            at = self._about["at"]
+            recorder.dump(at["quorum_id"], at["replica_id"], at["rank"], at["world_size"], str(error), folder)
 
 
 def _error(e: Exception) -> list[Any]:

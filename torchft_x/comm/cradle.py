@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from torchft_x import errors
+from torchft_x import env, errors
 from torchft_x.comm import arena, ipc, parcel
 from torchft_x.comm.nursery import NURSERY
 from torchft_x.comm.place import Place, refusal
@@ -121,7 +121,8 @@ class Cradle:
         """Begin; `configured` is set at the end."""
         self.timeout = timeout
         self._commands.limit_sends(timeout)
-        self._tell({"configure": self._kind, "timeout": timeout, "device": device, "host": host, "at": at})
+        about = {"timeout": timeout, "device": device, "host": host, "at": at, "flight": env.flight_folder()}
+        self._tell({"configure": self._kind, **about})
 
     def set_timeout(self, timeout: float) -> None:
         self.timeout = timeout

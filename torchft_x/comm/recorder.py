@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -35,9 +36,13 @@ def wanted() -> bool:
     return env.flight_folder() is not None
 
 
-def dump(quorum_id: int | None, replica_id: str, rank: int, size: int, reason: str) -> Path | None:
-    """Write the file; where it is, or None if nobody wants it or it can't be written (which is logged). Never raises."""
-    folder = env.flight_folder()
+def dump(
+    quorum_id: int | None, replica_id: str, rank: int, size: int, reason: str, folder: str | None = None
+) -> Path | None:
+    """Write the file, into `folder` or where the environment says; where it is, or None if nobody wants it or it can't be
+    written (which is logged). Never raises.
+    """
+    folder = folder or env.flight_folder()
     if folder is None or quorum_id is None:
         return None
     here = Path(folder) / f"quorum_{quorum_id}"
@@ -53,7 +58,7 @@ def dump(quorum_id: int | None, replica_id: str, rank: int, size: int, reason: s
     try:
         here.mkdir(parents=True, exist_ok=True)
         text = json.dumps(about)[:-1] + "".join(f', "{name}": {trace}' for name, trace in _traces().items()) + "}\n"
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+        unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)  # readers see all or nothing
         _forget_oldest(Path(folder))
