@@ -118,7 +118,13 @@ def test_a_late_abort_and_a_late_deadline_spare_the_next_configuration(pair: lis
     configure(pair, meeting(), 4)
     pair[0].abort(3)
     each(pair, lambda rank, group: group.allreduce([ramp(rank)]).wait())
-    assert [group.errored() for group in pair] == [None, None]
+    hang(pair[0])
+    pair[0].set_timeout(0.5)
+    pair[0].allreduce([ramp(0)])
+    assert pair[0].errored() is None
+    error = wait_for(lambda: pair[0].errored(), what="the watch, which the older deadline must not have ended")
+    assert "configuration 4 timed out" in str(error)
+    assert pair[1].errored() is None
 
 
 def test_who_did_not_come(pair: list[GlooFrame], meeting: Meeting) -> None:

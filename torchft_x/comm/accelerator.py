@@ -171,8 +171,6 @@ class AcceleratorGroup(ProcessGroup):
             if first:
                 members.error = error  # before the abort: what it releases asks for the error
         if first:
-            if members is self._present:
-                self._watch.clear()
             if members.client is not None and members.group is None:
                 members.client.shut()
             members.failed = not isinstance(error, _Ended)

@@ -38,11 +38,6 @@ class Watch:
                 self._thread = threading.Thread(target=self._look_on, name="torchft_x watch", daemon=True)
                 self._thread.start()
 
-    def clear(self) -> None:
-        """Forget all: the group has ended."""
-        with self._lock:
-            self._running = []
-
     def _look_on(self) -> None:
         while True:
             with self._lock:
@@ -52,9 +47,9 @@ class Watch:
                     return
                 now = time.monotonic()
                 late = [w for w in self._running if w.deadline < now]
-            if late:
-                late[0].late()  # ends the group, and with it all others
-                self.clear()
+                self._running = [w for w in self._running if w.deadline >= now]
+            for each in late:
+                each.late()  # ends its set of members, if that hasn't ended; others are watched on
             time.sleep(_LOOK)
 
 
