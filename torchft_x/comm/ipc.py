@@ -18,7 +18,7 @@ _NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 def export(tensor: Tensor) -> list[Any]:
     """What `open_tensor` of the child needs. The caller keeps the tensor alive until the child is done with it."""
-    rebuild, args = reductions.reduce_tensor(torch.Tensor(tensor.detach()))
+    rebuild, args = reductions.reduce_tensor(tensor.detach())
     assert rebuild is reductions.rebuild_cuda_tensor, f"{tensor.device} is not CUDA"
     return [_to_json(arg) for arg in args]
 
