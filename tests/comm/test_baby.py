@@ -108,11 +108,14 @@ def test_killed_child(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> Non
 
 def test_stopped_child_is_ended_by_an_abort(pair: list[ProcessGroupBabyGloo], meeting: Meeting) -> None:
     configure(pair, meeting(), 4)
-    for pid in children(helper()):
+    stopped = children(helper())
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     work = pair[0].allreduce([ramp(0)])
     pair[0].abort(4)
     assert "aborted" in str(failure(work))
+    pair[1].abort(4)
+    wait_for(lambda: not any(map(lives, stopped)), what="the end of the stopped children")
     configure(pair, meeting(), 5)
     each(pair, lambda rank, group: group.barrier().wait())
 
