@@ -1,6 +1,7 @@
 """Process groups on accelerators: NCCL for CUDA, oneCCL (XCCL) for Intel's XPU.
 
-Written against PyTorch 2.11 to 2.14. XCCL was never run by us. ROCm's RCCL is NCCL to PyTorch, and wasn't run either.
+Written against the interface of PyTorch 2.13; not run on a GPU yet (tests/comm/test_gpu.py does that). XCCL was never run by
+us; ROCm's RCCL is NCCL to PyTorch, and wasn't run either.
 """
 
 from __future__ import annotations
