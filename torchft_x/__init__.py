@@ -15,6 +15,8 @@ _LAZY = {
     "WorldSizeMode": "torchft_x.core.recovery",
     "DistributedDataParallel": "torchft_x.train.ddp",
     "HybridShardedDataParallel": "torchft_x.train.hsdp",
+    "LocalSGD": "torchft_x.train.local_sgd",
+    "DiLoCo": "torchft_x.train.diloco",
     "ShardedState": "torchft_x.train.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",

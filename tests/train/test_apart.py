@@ -1,0 +1,83 @@
+"""LocalSGD and DiLoCo against one process that computes what all groups do: a real lighthouse, real gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.train.apart import Apart, equal, near, reference
+from tests.train.fakes import run_threads
+from tests.train.jobs import lighthouse
+from torchft_x.errors import ConfigError
+
+GROUPS = pytest.mark.parametrize("groups", [2, 3])
+
+
+def start(n: int, addr: str, **kwargs: Any) -> list[Apart]:
+    return run_threads(n, lambda g: Apart(g, addr, **kwargs))
+
+
+def leave(*groups: Apart) -> None:
+    run_threads(len(groups), lambda i: groups[i].manager.shutdown())
+
+
+def train(n: int, steps: int, **kwargs: Any) -> list[Apart]:
+    with lighthouse(n) as addr:
+        groups = start(n, addr, **kwargs)
+        run_threads(n, lambda g: groups[g].run(steps))
+        leave(*groups)
+    return groups
+
+
+def check(groups: list[Apart], steps: int, **settings: Any) -> None:
+    want, own = reference(len(groups), steps, **settings)
+    assert len(want) >= 2
+    for g in groups:
+        assert sorted(g.history) == list(range(1, len(want) + 1))
+        for k, found in g.history.items():
+            assert equal(found, groups[0].history[k])
+            near(found, want[k - 1])
+        near(g.weights(), own[g.group])
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@GROUPS
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_local_sgd_is_the_average(groups: int, asynchronous: bool) -> None:
+    found = train(groups, 11, algorithm="local_sgd", sync_every=3, manager={"use_async_quorum": asynchronous})
+    check(found, 11, algorithm="local_sgd", sync_every=3)
+
+
+@GROUPS
+def test_diloco_of_one_fragment(groups: int) -> None:
+    found = train(groups, 10, sync_every=3)
+    check(found, 10, sync_every=3)
+    assert found[0].manager.current_step() == 1 + 3  # the first step agrees on the weights
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"sync_every": 0},
+        {"sync_every": 3, "fragments": 2},
+        {"fragment_sync_delay": 4},
+        {"fragment_update_alpha": 1.5},
+        {"bucket_cap_mb": 0},
+        {"manager": {"use_async_quorum": True}},
+    ],
+    ids=str,
+)
+def test_a_mistake_is_a_sentence(mistake: dict[str, Any]) -> None:
+    with lighthouse() as addr, pytest.raises(ConfigError, match=r"\d|synchronous"):
+        Apart(0, addr, **mistake)
+
+
+def test_a_weighted_average() -> None:
+    with lighthouse(2) as addr:
+        groups = run_threads(2, lambda g: Apart(g, addr, sync_every=2, weight=lambda: 3.0 if g else 1.0))
+        run_threads(2, lambda g: groups[g].run(6))
+        leave(*groups)
+    check(groups, 6, sync_every=2, weights=[1.0, 3.0])
