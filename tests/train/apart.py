@@ -113,7 +113,8 @@ class Apart:
 
 def reference(
     groups: int, steps: int, *, sync_every: int, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
-    algorithm: str = "diloco", weights: Sequence[float] | None = None, seed: int = 0,
+    algorithm: str = "diloco", weights: Sequence[float] | None = None,
+    make: Callable[[int], nn.Module] = model,
 ) -> tuple[list[Weights], list[Weights]]:  # fmt: skip
     """What `groups` come to in `steps` inner steps: (common weights after each exchange, each group's own at the end).
 
@@ -121,7 +122,7 @@ def reference(
     outer optimizer by hand.
     """
     share = [w / sum(weights) for w in weights] if weights else [1.0 / groups] * groups
-    nets = [model(seed) for _ in range(groups)]
+    nets = [make(0) for _ in range(groups)]
     inner = [torch.optim.AdamW(n.parameters(), lr=0.02) for n in nets]
     own = [[p.data for p in n.parameters()] for n in nets]
     common = [t.clone() for t in own[0]]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from tests.train.apart import Apart, equal, near, reference
 from tests.train.fakes import run_threads
-from tests.train.jobs import lighthouse
+from tests.train.jobs import lighthouse, rng
 from torchft_x.errors import ConfigError
 
 GROUPS = pytest.mark.parametrize("groups", [2, 3])
@@ -41,6 +43,12 @@ def check(groups: list[Apart], steps: int, **settings: Any) -> None:
         near(g.weights(), own[g.group])
 
 
+def wide(seed: int) -> nn.Module:
+    with rng:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 30), nn.ReLU(), nn.Linear(30, 3))
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -56,6 +64,27 @@ def test_diloco_of_one_fragment(groups: int) -> None:
     found = train(groups, 10, sync_every=3)
     check(found, 10, sync_every=3)
     assert found[0].manager.current_step() == 1 + 3  # the first step agrees on the weights
+
+
+@pytest.mark.parametrize("outers", [1, 2], ids=["one outer optimizer", "two outer optimizers"])
+@pytest.mark.parametrize(("delay", "alpha"), [(0, 0.0), (0, 0.5), (2, 0.0), (1, 0.25), (2, 1.0)], ids=str)
+def test_streaming_diloco(delay: int, alpha: float, outers: int) -> None:
+    groups, steps = 2 + outers % 2, 16
+    how = {"sync_every": 6, "fragments": 2}
+    found = train(groups, steps, outers=outers, fragment_sync_delay=delay, fragment_update_alpha=alpha, **how)
+    check(found, steps, delay=delay, alpha=alpha, **how)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("cap_mb", [None, 0.004, 0.02], ids=["tensor by tensor", "smaller than a tensor", "several"])
+def test_buckets_of_any_size_average_the_same(cap_mb: float | None, delay: int) -> None:
+    """The net's largest tensor has 9000 values; buckets hold 1024 and 5120."""
+    with lighthouse(2) as addr:
+        kwargs = {"use_bucketization": cap_mb is not None, "bucket_cap_mb": cap_mb, "fragment_sync_delay": delay}
+        groups = run_threads(2, lambda g: Apart(g, addr, net=wide(g), sync_every=2, **kwargs))
+        run_threads(2, lambda g: groups[g].run(6))
+        leave(*groups)
+    check(groups, 6, sync_every=2, delay=delay, make=wide)
 
 
 @pytest.mark.parametrize(
