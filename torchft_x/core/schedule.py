@@ -123,6 +123,11 @@ class Schedule:
         """Whether this group has something to send: inner steps that the fragment's global weights don't hold."""
         return self._since[self.fragment] > 0
 
+    @property
+    def progress(self) -> int:
+        """Inner steps that the common weights stand for, and this period's. The same in all groups after an exchange."""
+        return self.exchanges * self.settings.period + self.position
+
     # --- inner steps ------------------------------------------------------------------------------------------------
 
     def enter(self) -> Act:

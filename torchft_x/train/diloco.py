@@ -62,6 +62,7 @@ class DiLoCo:
         fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
         weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
         quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
+        copy_pseudogradients_to_cpu: send from there; for backends of the process group that can't from the accelerator.
 
     Raises `ConfigError` (a ValueError) for settings that can't work. What is raised out of ``inner_optimizer.step()``: as
     `Manager.start_quorum` and `should_commit`.
@@ -84,6 +85,7 @@ class DiLoCo:
         *,
         weight: Callable[[], float] | None = None,
         quorum_timeout: Seconds | None = None,
+        copy_pseudogradients_to_cpu: bool = False,
     ) -> None:
         modules = list(model_fragments)
         settings = Settings(sync_every=sync_every, fragments=len(modules), delay=fragment_sync_delay)
@@ -108,6 +110,7 @@ class DiLoCo:
                 device=backup_device,
                 pin_memory=pin_memory,
                 alpha=fragment_update_alpha,
+                stage=copy_pseudogradients_to_cpu,
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
@@ -143,6 +146,12 @@ class DiLoCo:
     def exchanges(self) -> int:
         """Outer steps that were committed, of all fragments together. The same in all groups."""
         return self._loop.schedule.exchanges
+
+    @property
+    def progress(self) -> int:
+        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
+        it, as it is the same in all groups and survives a restart."""
+        return self._loop.schedule.progress
 
     @property
     def global_parameters(self) -> list[dict[str, torch.Tensor]]:

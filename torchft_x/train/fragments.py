@@ -28,11 +28,12 @@ class Fragment:
         device: where the global values are kept; None: the CPU.
         pin_memory: in pinned memory, if that is the CPU and there is an accelerator.
         alpha: how much of a parameter stays local after an exchange: 0 nothing, 1 all.
+        stage: what is sent lies on the CPU.
     """
 
     def __init__(
         self, module: nn.Module, outer: Optimizer, *, carries_outer: bool, device: torch.device | None,
-        pin_memory: bool, alpha: float,
+        pin_memory: bool, alpha: float, stage: bool = False,
     ) -> None:  # fmt: skip
         reshard(module)
         self.module = module
@@ -48,6 +49,7 @@ class Fragment:
                 )
         self._carries_outer = carries_outer
         self._alpha = alpha
+        self._stage = stage  # see above
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {
             name: torch.empty_like(local(p), device=device or torch.device("cpu"), pin_memory=pinned)
@@ -72,11 +74,13 @@ class Fragment:
     # --- for the inner loop -----------------------------------------------------------------------------------------
 
     def tensors(self) -> Sequence[torch.Tensor]:
+        if self._stage:
+            return [torch.empty_like(local(p), device="cpu") for p in self._params.values()]
         return [local(p) for p in self._params.values()]
 
     def fill(self, views: Sequence[torch.Tensor]) -> None:
         for view, (name, p) in zip(views, self._params.items(), strict=True):
-            torch.sub(self.original_parameters[name].to(p.device), local(p), out=view)
+            torch.sub(self.original_parameters[name].to(view.device), local(p).to(view.device), out=view)
 
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
@@ -88,7 +92,7 @@ class Fragment:
         for p in self._outer_params:
             p.grad = None
         for p, average in zip(self._params.values(), averages, strict=True):
-            p.grad = like(p, average)
+            p.grad = like(p, average.to(local(p).device))
         self._outer.step()
         for p, grad in zip(self._outer_params, grads, strict=True):
             p.grad = grad

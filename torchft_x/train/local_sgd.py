@@ -76,6 +76,12 @@ class LocalSGD:
         """Averages that were committed, by all groups together."""
         return self._loop.schedule.exchanges
 
+    @property
+    def progress(self) -> int:
+        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
+        it, as it is the same in all groups and survives a restart."""
+        return self._loop.schedule.progress
+
     def sync(self) -> None:
         """Average now. Waits until the other groups come to their next exchange."""
         self._loop.now()
