@@ -2,6 +2,7 @@
 
     python scripts/kill_test.py --groups 2 --kills 20
     python scripts/kill_test.py --groups 3 --kills 20 --out kills.json -- --width 128
+    python scripts/kill_test.py --component diloco --groups 3 --kills 20
 
 The job is started as a user would: ``torchx run ./components.py:ddp``. A kill waits until all groups train together
 again. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
@@ -186,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
-    p.add_argument("--component", choices=("ddp", "hsdp"), default="ddp", help="and its script, train_COMPONENT.py")
+    p.add_argument("--component", choices=("ddp", "hsdp", "diloco"), default="ddp", help="and its script, train_COMPONENT.py")
     p.add_argument("--workers", type=int, default=1, help="processes of a group")
     p.add_argument(
         "--what",
