@@ -17,6 +17,7 @@ _LAZY = {
     "HybridShardedDataParallel": "torchft_x.train.hsdp",
     "LocalSGD": "torchft_x.train.local_sgd",
     "DiLoCo": "torchft_x.train.diloco",
+    "Island": "torchft_x.train.islands",
     "ShardedState": "torchft_x.train.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",

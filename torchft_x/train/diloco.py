@@ -19,7 +19,8 @@ from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
 from torchft_x.train.declare import declare_fragments
 from torchft_x.train.fragments import Fragment
-from torchft_x.train.inner_loop import InnerLoop, bucket_bytes
+from torchft_x.train.inner_loop import FragmentPart, InnerLoop, bucket_bytes
+from torchft_x.train.islands import Island, Leading
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -63,6 +64,7 @@ class DiLoCo:
         weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
         quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
         copy_pseudogradients_to_cpu: send from there; for backends of the process group that can't from the accelerator.
+        island: this rank speaks for all ranks of its group, with ``[island.whole]`` as the only fragment. See `Island`.
 
     Raises `ConfigError` (a ValueError) for settings that can't work. What is raised out of ``inner_optimizer.step()``: as
     `Manager.start_quorum` and `should_commit`.
@@ -86,11 +88,16 @@ class DiLoCo:
         weight: Callable[[], float] | None = None,
         quorum_timeout: Seconds | None = None,
         copy_pseudogradients_to_cpu: bool = False,
+        island: Island | None = None,
     ) -> None:
         modules = list(model_fragments)
         settings = Settings(sync_every=sync_every, fragments=len(modules), delay=fragment_sync_delay)
         if manager._use_async_quorum:
             raise ConfigError("DiLoCo needs synchronous quorums; give Manager(use_async_quorum=False).")
+        if island is not None and (len(modules) != 1 or modules[0] is not island.whole):
+            raise ConfigError(
+                "with an island there is one fragment, [island.whole], and only the rank that leads has a DiLoCo."
+            )
         if not 0.0 <= fragment_update_alpha <= 1.0:
             raise ConfigError(f"fragment_update_alpha is {fragment_update_alpha}; it must lie between 0 and 1.")
         shared = isinstance(outer_optimizer, Optimizer)
@@ -120,9 +127,13 @@ class DiLoCo:
             manager.register_state_dict_fn(
                 f"StreamingDiLoCoFragment_{i}", fragment.load_state_dict, fragment.state_dict
             )
+        parts: list[FragmentPart] = list(self._fragments)
+        if island is not None:
+            parts = [Leading(island, self._fragments[0])]
+        self._island = island
         self._loop = InnerLoop(
-            manager, inner_optimizer, settings, self._fragments, key="DiLoCo", cap=cap, quantize=should_quantize,
-            weight=weight, quorum_timeout=quorum_timeout,
+            manager, inner_optimizer, settings, parts, key="DiLoCo", cap=cap, quantize=should_quantize,
+            weight=weight, quorum_timeout=quorum_timeout, followers=island,
         )  # fmt: skip
         self._entered = False
 
@@ -131,6 +142,8 @@ class DiLoCo:
 
     def __enter__(self) -> DiLoCo:
         if not self._entered:  # weights that were loaded since this object was made are the global ones
+            if self._island is not None:
+                self._island.gather()
             for fragment in self._fragments:
                 fragment.save()
         self._entered = True

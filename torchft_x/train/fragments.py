@@ -48,7 +48,7 @@ class Fragment:
                     f"the outer optimizer doesn't hold parameter {name} of its fragment; give it that too."
                 )
         self._carries_outer = carries_outer
-        self._alpha = alpha
+        self.alpha = alpha
         self._stage = stage  # see above
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {
@@ -85,7 +85,7 @@ class Fragment:
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         """Let the outer optimizer step the global weights, and go on from there (with `alpha` of the local ones)."""
-        mine = [local(p).clone() for p in self._params.values()] if self._alpha else []
+        mine = [local(p).clone() for p in self._params.values()] if self.alpha else []
         self.restore()
         # An outer optimizer that holds other fragments too must not take their inner gradients for pseudo-gradients.
         grads = [p.grad for p in self._outer_params]
@@ -98,7 +98,7 @@ class Fragment:
             p.grad = grad
         self.save()
         for p, value in zip(self._params.values(), mine, strict=bool(mine)):
-            local(p).lerp_(value, self._alpha)
+            local(p).lerp_(value, self.alpha)
 
     def after_heal(self) -> None:
         """Whoever heals begins with the global weights: the source's inner steps are the source's, and count once."""

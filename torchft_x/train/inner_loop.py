@@ -39,6 +39,16 @@ class FragmentPart(Part, Protocol):
         """The state of another group was loaded."""
 
 
+class Followers(Protocol):
+    """Other ranks of the group, which have no Manager."""
+
+    def go_on(self, exchanges: int, progress: int) -> None:
+        """They may make their next inner step."""
+
+    def fail(self) -> None:
+        """This rank raises."""
+
+
 class InnerLoop:
     """Made by `LocalSGD` and `DiLoCo`. Used by the training thread.
 
@@ -51,12 +61,14 @@ class InnerLoop:
         weight: called before an exchange: how much this group's work counts in the average (any positive unit, the same
             in all groups). None: all groups count the same.
         quorum_timeout: of each quorum; an hour if None.
+        followers: other ranks of the group that wait for this one's word after each step.
     """
 
     def __init__(
         self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[FragmentPart], *,
         key: str, cap: int | None = BUCKET_BYTES, quantize: bool = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
+        followers: Followers | None = None,
     ) -> None:  # fmt: skip
         if isinstance(optimizer, OptimizerWrapper):
             raise ConfigError(
@@ -76,6 +88,7 @@ class InnerLoop:
         self._share = 0.0  # this group's weight in the exchange in hand
         self._census: Census | None = None  # of the quorum in hand
         self._exchange: Exchange | None = None  # on the way
+        self._followers = followers  # see above
         self._hooks: list[RemovableHandle] = []
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
@@ -114,6 +127,16 @@ class InnerLoop:
     # --- acts -------------------------------------------------------------------------------------------------------
 
     def _go(self, act: Act) -> None:
+        try:
+            self._act(act)
+        except BaseException:
+            if self._followers is not None:
+                self._followers.fail()
+            raise
+        if self._followers is not None:
+            self._followers.go_on(self.schedule.exchanges, self.schedule.progress)
+
+    def _act(self, act: Act) -> None:
         while act is not Act.TRAIN:
             if act is Act.ASK:
                 act = self._ask()
