@@ -8,7 +8,7 @@ or, with no launcher, a lighthouse and one torchrun per group:
     TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=0 --fault_tolerance.group_size=2
     TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=1 --fault_tolerance.group_size=2
 
-A group of several workers shards the model over them (FSDP2). Settings: the section [fault_tolerance] of a TOML file
+A group of several workers shards the model over them (FSDP2); with rank0_synchronization_only groups may differ in size. Settings: the section [fault_tolerance] of a TOML file
 (--config), --fault_tolerance.KEY=VALUE, or the component's parameters; docs/diloco.md has the list. Model, data and
 everything else that has to do with many groups is train_ddp.py's, beside this file. Read it from top to bottom.
 """
@@ -42,10 +42,22 @@ from train_ddp import (  # noqa: E402  # beside this file
     parse_args,
 )
 
-from torchft_x import DiLoCo, LocalSGD, Manager, ProcessGroupGloo, ShardedState, describe_data, env, errors, observe  # noqa: E402  # fmt: skip
+from torchft_x import (  # noqa: E402  # fmt: skip
+    DiLoCo,
+    Island,
+    LocalSGD,
+    Manager,
+    ProcessGroupGloo,
+    ShardedState,
+    describe_data,
+    env,
+    errors,
+    observe,
+)
 from torchft_x.train import fault_tolerance  # noqa: E402
 from torchft_x.train.cut import cut_into_fragments  # noqa: E402
 from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
+from torchft_x.train.inner_loop import QUORUM_TIMEOUT  # noqa: E402
 
 TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
@@ -110,54 +122,53 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     data = made_up(args) if args.mock_data else load_data(args)
     voice = Voice(args, group, rank)
     model = Transformer(args)
-    if ranks > 1:
-        # The group's own process group, for FSDP. That between the groups is the Manager's.
-        dist.init_process_group("gloo", timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
+    island = None
+    if ranks > 1 or ft.rank0_synchronization_only:
+        # The group's own process group, for FSDP. That between the groups is the Manager's. Ranks of an island wait in it
+        # while their rank 0 waits for the other groups.
+        seconds = IN_GROUP_TIMEOUT + (QUORUM_TIMEOUT if ft.rank0_synchronization_only else 0.0)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
+        island = Island(model) if ft.rank0_synchronization_only else None
     inner = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     inner_state = ShardedState(nn.Module(), inner)  # the optimizer's alone: DiLoCo and LocalSGD heal the weights
     healed = False  # was the state loaded since the last exchange?
 
     def load_state_dict(state: dict) -> None:
         nonlocal healed
-        inner_state.load_state_dict(state)
+        if island is None:
+            inner_state.load_state_dict(state)
         healed = True
 
-    seconds = ft.process_group_timeout_ms / 1000
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=seconds),
-        load_state_dict=load_state_dict,
-        state_dict=inner_state.state_dict,
-        min_replica_size=max(args.min_groups, ft.min_replica_size),
-        use_async_quorum=False,
-        timeout=seconds,
-        replica_id=group,
-    )
-    manager.declare(
-        "data set", *describe_data(data, name="made up" if args.mock_data else args.data or "Python's library")
-    )
-    manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
-    loop: DiLoCo | LocalSGD
-    if ft.semi_sync_method == "local_sgd":
-        loop = LocalSGD(manager, model, inner, ft.sync_steps)
+    manager, loop = None, None
+    if island is not None and not island.leads:
+        loop = island.follow(inner)
     else:
-        parts = cut_into_fragments(model, ft.num_fragments, ft.module_fqns_per_model_fragment)
-        outer = [torch.optim.SGD(m.parameters(), lr=0.7, momentum=0.9, nesterov=True) for m in parts]
-        loop = DiLoCo(
-            manager, parts, inner, outer, ft.sync_steps,
-            should_quantize=ft.should_quantize,
-            fragment_sync_delay=ft.fragment_sync_delay,
-            fragment_update_alpha=ft.fragment_update_alpha,
-            copy_pseudogradients_to_cpu=ft.copy_pseudogradients_to_cpu,
-        )  # fmt: skip
+        seconds = ft.process_group_timeout_ms / 1000
+        manager = Manager(
+            pg=ProcessGroupGloo(timeout=seconds),
+            load_state_dict=load_state_dict,
+            # Islands differ in how they cut the optimizer's state: each begins with its own.
+            state_dict=inner_state.state_dict if island is None else dict,
+            min_replica_size=max(args.min_groups, ft.min_replica_size),
+            use_async_quorum=False,
+            timeout=seconds,
+            replica_id=group,
+            **({} if island is None else {"rank": 0, "world_size": 1}),
+        )
+        name = "made up" if args.mock_data else args.data or "Python's library"
+        manager.declare("data set", *describe_data(data, name=name))
+        shaping = [n for n in SHAPING if island is None or n != "batch_size"]  # unequal islands, unequal batches
+        manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in shaping])
+        loop = make_loop(ft, manager, model, inner, island, tokens=ranks * args.batch_size * args.seq_len)
     period = ft.sync_steps // ft.fragments
     last = -(-args.steps // period)  # training ends with an exchange
 
     checkpoint = None
     if args.checkpoint:
-        if ranks > 1 or ft.semi_sync_method == "local_sgd":
+        if ranks > 1 or island is not None or ft.semi_sync_method == "local_sgd":
             raise errors.ConfigError("--checkpoint needs DiLoCo and groups of one worker here; see docs/diloco.md.")
         checkpoint = Checkpoint(args.checkpoint)
 
@@ -170,7 +181,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             manager.load_state_dict(counters)
             print(f"group {group}: resumed from {args.checkpoint} at exchange {loop.exchanges}", flush=True)
     dumper = None
-    if args.dump_params:
+    if args.dump_params and manager is not None:
         held = [p.to_local() if ranks > 1 else p for p in model.parameters()]
         if isinstance(loop, DiLoCo):
             held = [t for part in loop.global_parameters for t in part.values()]
@@ -219,10 +230,45 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
 
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown(wait=not leaving.told)
-    if ranks > 1:
+    if manager is not None:
+        manager.shutdown(wait=not leaving.told)
+    if dist.is_initialized():
         dist.destroy_process_group()
     return not leaving.told
+
+
+def make_loop(
+    ft: FaultTolerance,
+    manager: Manager,
+    model: nn.Module,
+    inner: torch.optim.Optimizer,
+    island: Island | None,
+    *,
+    tokens: int,
+) -> DiLoCo | LocalSGD:
+    """`tokens`: of one inner step of this group. Groups of unequal size count by them."""
+    weight = (lambda: float(tokens)) if island is not None else None
+    if ft.semi_sync_method == "local_sgd":
+        if island is not None:
+            raise errors.ConfigError(
+                "fault_tolerance.rank0_synchronization_only works with semi_sync_method diloco only."
+            )
+        return LocalSGD(manager, model, inner, ft.sync_steps)
+    parts = (
+        [island.whole]
+        if island is not None
+        else cut_into_fragments(model, ft.num_fragments, ft.module_fqns_per_model_fragment)
+    )
+    outer = [torch.optim.SGD(m.parameters(), lr=0.7, momentum=0.9, nesterov=True) for m in parts]
+    return DiLoCo(
+        manager, parts, inner, outer, ft.sync_steps,
+        should_quantize=ft.should_quantize,
+        fragment_sync_delay=ft.fragment_sync_delay,
+        fragment_update_alpha=ft.fragment_update_alpha,
+        copy_pseudogradients_to_cpu=ft.copy_pseudogradients_to_cpu,
+        island=island,
+        weight=weight,
+    )  # fmt: skip
 
 
 def leaves(leaving: Leaving, ranks: int) -> bool:

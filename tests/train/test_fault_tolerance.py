@@ -84,6 +84,7 @@ def test_other_arguments_are_left_alone() -> None:
         ("fragment_update_alpha = 2.0", (), r"between 0 and 1"),
         ('semi_sync_method = "diloco"\nsync_steps = 5\nnum_fragments = 2', (), r"sync_steps is 5; it must be a multiple"),
         ("rank0_synchronization_only = true\nnum_fragments = 2", (), r"needs num_fragments = 1, and it is 2"),
+        ('rank0_synchronization_only = true\nsemi_sync_method = "local_sgd"', (), r'works with semi_sync_method "diloco"'),
         ("replica_id = 2\ngroup_size = 2", (), r"replica_id is 2, but there are 2 groups"),
         ('module_fqns_per_model_fragment = ["a"]', (), r"must be a list of lists"),
     ],

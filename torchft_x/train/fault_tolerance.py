@@ -101,6 +101,8 @@ class FaultTolerance:
                 f"{SECTION}.rank0_synchronization_only needs num_fragments = 1, and it is {self.fragments}: rank 0 gathers the "
                 "whole model at once."
             )
+        if self.rank0_synchronization_only and self.semi_sync_method == "local_sgd":
+            raise ConfigError(f'{SECTION}.rank0_synchronization_only works with semi_sync_method "diloco" only.')
         if self.semi_sync_method == "local_sgd" and (self.fragments != 1 or self.fragment_sync_delay):
             raise ConfigError(f"{SECTION}: local_sgd averages the whole model at once; leave out fragments and delay.")
         if self.semi_sync_method is not None:
