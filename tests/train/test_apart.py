@@ -104,6 +104,13 @@ def test_a_mistake_is_a_sentence(mistake: dict[str, Any]) -> None:
         Apart(0, addr, **mistake)
 
 
+def test_sent_from_the_cpu_and_kept_where_one_says() -> None:
+    found = train(
+        2, 7, sync_every=3, copy_pseudogradients_to_cpu=True, backup_device=torch.device("cpu"), pin_memory=False
+    )
+    check(found, 7, sync_every=3)
+
+
 def test_a_weighted_average() -> None:
     with lighthouse(2) as addr:
         groups = run_threads(2, lambda g: Apart(g, addr, sync_every=2, weight=lambda: 3.0 if g else 1.0))
