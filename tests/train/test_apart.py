@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from tests.train.apart import Apart, equal, near, reference
 from tests.train.fakes import run_threads
 from tests.train.jobs import lighthouse, rng
 from torchft_x.errors import ConfigError
+from torchft_x.train.diloco import DiLoCo
+from torchft_x.train.local_sgd import LocalSGD
+from torchft_x.train.manager import Manager
 
 GROUPS = pytest.mark.parametrize("groups", [2, 3])
 
@@ -117,3 +121,27 @@ def test_a_weighted_average() -> None:
         run_threads(2, lambda g: groups[g].run(6))
         leave(*groups)
     check(groups, 6, sync_every=2, weights=[1.0, 3.0])
+
+
+@pytest.mark.parametrize("algorithm", ["local_sgd", "diloco"])
+def test_a_managers_mock_will_do(algorithm: str) -> None:
+    """As torchft's users test their scripts: whatever is not the mock's business happens."""
+    manager = create_autospec(Manager)
+    manager._use_async_quorum = False
+    manager.current_step.return_value = 0
+    net = nn.Linear(2, 1)
+    inner = torch.optim.SGD(net.parameters(), lr=0.1)
+    outer = torch.optim.SGD(net.parameters(), lr=1.0)
+    loop = LocalSGD(manager, net, inner, 2) if algorithm == "local_sgd" else DiLoCo(manager, [net], inner, outer, 2)
+    with loop:
+        begun = manager.start_quorum.call_count
+        for committed in (True, False):
+            manager.should_commit.return_value = committed
+            before = net.weight.detach().clone()
+            for _ in range(2):
+                net(torch.ones(1, 2)).sum().backward()
+                inner.step()
+            # One group's average is what it has, and one whole outer step leads there; a refusal changes nothing.
+            torch.testing.assert_close(net.weight, before - 0.1 * (1 + 2 if committed else 3 + 4))
+        assert manager.start_quorum.call_count == begun + 2
+    assert loop.exchanges == 1
