@@ -115,6 +115,16 @@ def test_sent_from_the_cpu_and_kept_where_one_says() -> None:
     check(found, 7, sync_every=3)
 
 
+@pytest.mark.parametrize("fmt", ["int8", "int4"])
+def test_quantised_pseudo_gradients_leave_all_groups_with_the_same_bits(fmt: str) -> None:
+    found = train(2, 7, sync_every=3, should_quantize=fmt, fragment_sync_delay=1)
+    want, _ = reference(2, 7, sync_every=3, delay=1)
+    for k in (1, 2):
+        assert equal(found[0].history[k], found[1].history[k])
+        for x, y in zip(found[0].history[k], want[k - 1], strict=True):
+            assert (x - y).abs().max() < 0.05
+
+
 def test_a_weighted_average() -> None:
     with lighthouse(2) as addr:
         groups = run_threads(2, lambda g: Apart(g, addr, sync_every=2, weight=lambda: 3.0 if g else 1.0))

@@ -54,7 +54,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path) 
     environ = {"TORCHFT_X_SYNC_STEPS": "50", "TORCHFT_X_FRAGMENT_SYNC_DELAY": "1", "TORCHFT_X_QUANTIZE": "int8"}
     found = settings(FRAGMENTS, tmp_path, "--fault_tolerance.num-fragments", "5", environ=environ)
     assert (found.sync_steps, found.num_fragments, found.fragment_sync_delay) == (10, 5, 1)
-    assert found.should_quantize
+    assert found.should_quantize == "int8"
     flags = ("--fault_tolerance.enable", "--fault_tolerance.replica_id=1", "--fault_tolerance.group_size=2")
     found = settings("", tmp_path, *flags)
     assert (found.enable, found.replica_id, found.group_size) == (True, 1, 2)

@@ -57,7 +57,7 @@ class DiLoCo:
         pin_memory: there in pinned memory, if there is an accelerator.
         use_bucketization: send buckets, not tensor by tensor. TORCHFT_USE_BUCKETIZATION if None, else yes.
         bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. The same in all groups.
-        should_quantize: quantise what is sent (`Manager.allreduce`).
+        should_quantize: "int8" (True), "int4" or "fp8": pseudo-gradients travel so (docs/quantised.md).
         fragment_sync_delay: inner steps a reduction may take in the background. What they learn in the fragment is kept
             as far as `fragment_update_alpha` says.
         fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
@@ -81,7 +81,7 @@ class DiLoCo:
         pin_memory: bool = True,
         use_bucketization: bool | None = None,
         bucket_cap_mb: float | None = None,
-        should_quantize: bool = False,
+        should_quantize: bool | str = False,
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float = 0.0,
         *,
@@ -109,6 +109,8 @@ class DiLoCo:
         if use_bucketization is None:
             use_bucketization = env.read(env.USE_BUCKETIZATION, "True") == "True"
         cap = bucket_bytes(use_bucketization, bucket_cap_mb)
+        if should_quantize:
+            manager.declare_quantization(should_quantize)
         self._fragments = [
             Fragment(
                 module,
@@ -121,7 +123,7 @@ class DiLoCo:
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
-        what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, {'quantised, ' if should_quantize else ''}"
+        what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, "
         declare_fragments(manager, modules, what + (f"buckets of {cap} bytes" if cap else "a bucket per tensor"))
         for i, fragment in enumerate(self._fragments):
             manager.register_state_dict_fn(

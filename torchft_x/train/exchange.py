@@ -76,7 +76,7 @@ class Exchange:
 
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
-        cap: int | None, quantize: bool, changes: bool,
+        cap: int | None, quantize: bool | str, changes: bool,
     ) -> None:  # fmt: skip
         self._manager = manager
         self._part = part

@@ -29,6 +29,7 @@ from torchft_x.errors import ConfigError
 SECTION = "fault_tolerance"
 PROCESS_GROUPS = ("gloo",)
 _ELSEWHERE = ("nccl", "mccl", "xccl")  # torchtitan's other words
+FORMATS = ("int8", "int4", "fp8")
 METHODS = ("diloco", "local_sgd")
 
 
@@ -51,7 +52,8 @@ class FaultTolerance:
     """One of `METHODS`; None: the groups average each step."""
     sync_steps: int = 5
     """Inner steps between two exchanges of the same fragment."""
-    should_quantize: bool = False
+    should_quantize: bool | str = False
+    """True (int8), or one of `FORMATS`."""
     fragment_sync_delay: int = 0
     """Inner steps an exchange may take in the background."""
     fragment_update_alpha: float = 0.0
@@ -132,7 +134,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
             found[key] = value
     quantize = env.read(env.QUANTIZE, "none", environ)
     if quantize != "none":
-        found["should_quantize"] = True
+        found["should_quantize"] = quantize
     return found
 
 
@@ -206,7 +208,9 @@ def resolve(
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """The value in its type; text comes from a flag."""
     text = isinstance(value, str)
-    if kind == "bool":
+    if kind == "bool | str" and value in FORMATS:
+        return value
+    if kind in ("bool", "bool | str"):
         if text and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if isinstance(value, bool):

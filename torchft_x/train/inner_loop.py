@@ -66,7 +66,7 @@ class InnerLoop:
 
     def __init__(
         self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[FragmentPart], *,
-        key: str, cap: int | None = BUCKET_BYTES, quantize: bool = False,
+        key: str, cap: int | None = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
         followers: Followers | None = None,
     ) -> None:  # fmt: skip
