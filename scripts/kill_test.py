@@ -2,6 +2,7 @@
 
     python scripts/kill_test.py --groups 2 --kills 20
     python scripts/kill_test.py --groups 3 --kills 100 --hangs 20 --lighthouse 20 --out kills.json -- --width 128
+    python scripts/kill_test.py --component diloco --groups 3 --kills 20
 
 The job is started as a user would: ``torchx run ./components.py:ddp``. Workers are killed (kill -9) or stopped for some
 seconds (SIGSTOP), the lighthouse is killed, in an order by chance; each time all groups must train together again before
@@ -267,7 +268,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--kills", type=int, default=20)
     p.add_argument("--hangs", type=int, default=0, help="workers that are stopped for 3 to 6 s")
     p.add_argument("--lighthouse", type=int, default=0, help="kills of the lighthouse")
-    p.add_argument("--component", choices=("ddp", "hsdp"), default="ddp", help="and its script, train_COMPONENT.py")
+    p.add_argument(
+        "--component", choices=("ddp", "hsdp", "diloco"), default="ddp", help="and its script, train_COMPONENT.py"
+    )
     p.add_argument("--workers", type=int, default=1, help="processes of a group")
     p.add_argument(
         "--what",
