@@ -110,8 +110,9 @@ class Circle:
                 self._connect()
             except (OSError, RuntimeError, ValueError) as e:
                 released = f"{self._place} was released: {self._why}." if self._why else ""
-                error = e if isinstance(e, TorchftXError) else None
-                error = error or CollectiveError(released or f"{self._place} failed: {_first_line(e)}")
+                error: TorchftXError = CollectiveError(released or f"{self._place} failed: {_first_line(e)}")
+                if isinstance(e, TorchftXError):
+                    error = e
                 self.end(str(error))
                 raise error from None
             finally:
