@@ -38,6 +38,11 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     assert out["HOME"] == "/h"
 
 
+def test_where_a_life_writes_down_what_it_receives_is_its_own() -> None:
+    assert trainer_environment({}, dataclasses.replace(SETTINGS, record="/tmp/r"))["TORCHFT_X_RECORD"] == "/tmp/r"
+    assert "TORCHFT_X_RECORD" not in trainer_environment({"TORCHFT_X_RECORD": "/of/another"}, SETTINGS)
+
+
 def test_what_the_user_tunes_stays() -> None:
     out = trainer_environment({"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}, SETTINGS)
     assert out["OMP_NUM_THREADS"] == "3"
@@ -66,3 +71,9 @@ def test_a_bare_clone_goes_on_the_path_after_the_users_own() -> None:
 def test_an_installed_package_needs_no_path() -> None:
     assert package_root("/clone/torchft_x/__init__.py", ("/usr/lib/site-packages",)) == "/clone"
     assert package_root("/usr/lib/site-packages/torchft_x/__init__.py", ("/usr/lib/site-packages",)) is None
+
+
+def test_the_workers_server_is_switched_on_by_the_user() -> None:
+    assert trainer_environment({"TORCHFT_X_WORKER_SERVER": "1"}, SETTINGS)["TORCHFT_X_WORKER_SERVER"] == SETTINGS.folder
+    for given in ({}, {"TORCHFT_X_WORKER_SERVER": "0"}, {"TORCHFT_X_WORKER_SERVER": "/of/another"}):
+        assert "TORCHFT_X_WORKER_SERVER" not in trainer_environment(given, SETTINGS)

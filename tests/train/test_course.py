@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, lighthouse, loss_of, reference, same
+from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, reference, same
 from torchft_x.comm.store import host_store
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.observe.events import read_events
@@ -138,6 +138,30 @@ def test_a_result_that_may_have_been_committed_is_adopted(pair: Pair) -> None:
 def test_what_one_group_did_not_get_is_reduced_again_by_both(pair: Pair) -> None:
     lose(pair.b)
     assert pair.attempts(5) == [[True] * 3] * 2
+    assert pair.events("redo") == ["group_0", "group_1"]
+    assert pair.events("drop") == pair.events("adopt") == []
+    pair.check()
+
+
+def in_microbatches(t: Trainer) -> bool:
+    """A step whose backwards are somebody else's calls, as in a pipeline: accumulated, then averaged in one go."""
+    t.optimizer.zero_grad()
+    data = batch(t.group, t.manager.current_step())
+    with t.model.no_sync():
+        for part in data.chunk(2):
+            (t.model(part).square().mean() / 2).backward()
+    t.model.reduce_gradients()
+    torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
+    t.optimizer.step()
+    if t.optimizer.committed:
+        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
+    return bool(t.optimizer.committed)
+
+
+def test_gradients_of_microbatches_are_averaged_in_one_go_and_reduced_again(pair: Pair) -> None:
+    assert pair.attempts(4, in_microbatches) == [[True] * 2] * 2
+    lose(pair.b)
+    assert pair.attempts(7, in_microbatches) == [[True] * 3] * 2
     assert pair.events("redo") == ["group_0", "group_1"]
     assert pair.events("drop") == pair.events("adopt") == []
     pair.check()

@@ -21,7 +21,7 @@ from torchft_x.launch.keeper import Keeper, KeeperConfig, own_package_root
 from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found
 from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
-from torchft_x.launch.reports import Reports, connector
+from torchft_x.launch.reports import NodeReports, Reports, Witness, connector
 from torchft_x.launch.restarts import USAGE, LifeEnd
 from torchft_x.launch.stops import Stop
 from torchft_x.launch.warm import Warm
@@ -63,6 +63,12 @@ class SupervisorConfig(KeeperConfig):
         if self.workers % self.nodes:
             raise ConfigError(
                 f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
+            )
+
+        if self.nodes > 1 and self.lighthouse is not None and "," in self.lighthouse:
+            raise ConfigError(
+                f"nodes is {self.nodes} and {env.LIGHTHOUSE} names several lighthouses, but the nodes of a group begin their "
+                "lives at one: give one address, or groups of one node."
             )
 
     @property
@@ -148,7 +154,7 @@ class Supervisor(Keeper):
     def _watched(self) -> Collector | None:
         """The collector, if there is anything it could look at."""
         config = self.config
-        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
+        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) != "1"
         if self._collector is None and not off:
             assert config.run_dir is not None
             self._collector = Collector(config.run_dir, config.group, config.groups, self._stops.wake)
@@ -166,6 +172,7 @@ class Supervisor(Keeper):
         reports.on_number(self._on_number)
         if config.nodes == 1:
             return Alone(reports)
+        assert isinstance(reports, NodeReports)
         place = Place(
             group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
         )
@@ -182,6 +189,11 @@ class Supervisor(Keeper):
     def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
         config = self.config
         assert self._found is not None
+        record = None
+        if len(self._found.addresses) > 1:
+            assert isinstance(self._reports, Witness)
+            record = str(folder / "received")
+            self._reports.make_record(begun.life, record)
         settings = TrainerSettings(
             group=config.group,
             groups=config.groups,
@@ -189,7 +201,8 @@ class Supervisor(Keeper):
             attempt=begun.attempt,
             life=begun.life,
             folder=str(folder),
-            lighthouse=self._found.address.url,
+            lighthouse=self._found.url,
+            record=record,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,
