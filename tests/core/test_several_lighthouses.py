@@ -272,19 +272,22 @@ def test_they_say_so_later_too() -> None:
     assert issued(s.last_word("b:1", q2)) == [["x:1"]]
 
 
-def test_who_leaves_says_so_too() -> None:
+def test_who_leaves_is_not_counted_any_more() -> None:
+    """q1={a, b, c} and q2 of all. Of q1 a alone had received q2, and c had not; nobody hears of them any more. When b
+    leaves, a is half of those that count, at the lighthouse that issued q1: so that q1 binds nobody."""
     s = first()
     s.start("a:1", "b:1", "c:1")
+    for name in ("d:1", "e:1", "f:1"):
+        s.hello(name)
+    s.join_all("d:1", "e:1", "f:1", "a:1", "b:1", "c:1")
+    q2 = s.quorums["a:1"]
+    s.feed(Progress(s.sessions["a:1"], q2.id, 0, 1))
+    s.close("a:1")
     s.close("c:1")
-    s.hello("x:1")
-    s.join_all("x:1", "a:1", "b:1")
-    s.wait(7.0, alive=("a:1", "b:1", "x:1"))
-    at = s.committed()
-    for name in ("a:1", "b:1"):
-        s.feed(Progress(s.sessions[name], at.committed_in, at.step, 1))
-    s.join("x:1", at)
-    s.leave("a:1", at)
-    assert issued(s.leave("b:1", at)) == [["x:1"]]
+    s.wait(6.0, alive=("b:1", "d:1", "e:1", "f:1"))
+    for name in ("d:1", "e:1", "f:1"):
+        s.join(name, State(), JoinReason.FAILED)
+    assert issued(s.leave("b:1", State())) == [["d:1", "e:1", "f:1"]]
 
 
 def test_a_member_that_never_was_here_is_not_waited_for_when_it_has_ended() -> None:
