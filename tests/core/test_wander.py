@@ -15,6 +15,7 @@ def test_what_can_not_be_reached_is_left_at_once() -> None:
 
 def test_a_lighthouse_that_was_there_is_given_a_moment_to_come_back() -> None:
     w = Wander(2, stays=2.0, comes_back=3.0)
+    w.up()
     w.ended(10.0)
     w.failed(12.9)
     assert w.at == 0
@@ -24,6 +25,7 @@ def test_a_lighthouse_that_was_there_is_given_a_moment_to_come_back() -> None:
 
 def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere() -> None:
     w = Wander(2, stays=2.0)
+    w.up()
     w.told(False, 0.0, 0.5)
     assert not w.leaves(999.0)
     w.told(True, 1000.0, 0.5)
@@ -31,6 +33,7 @@ def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere(
     assert not w.leaves(1005.9)  # 2 s, and chance, twice as long at the first
     assert w.leaves(1006.0)
     assert w.at == 1
+    w.up()
     w.told(True, 1010.0, 0.5)
     assert not w.leaves(1012.9)
     assert w.leaves(1013.0)
@@ -39,6 +42,7 @@ def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere(
 
 def test_an_answer_ends_the_thought_of_leaving() -> None:
     w = Wander(2, stays=2.0)
+    w.up()
     w.told(True, 0.0, 0.0)
     w.answered()
     assert not w.leaves(99.0)
@@ -49,6 +53,7 @@ def test_an_answer_ends_the_thought_of_leaving() -> None:
 
 def test_from_where_it_has_gone_to_it_comes_back_at_once_if_nobody_is_there() -> None:
     w = Wander(2, stays=2.0)
+    w.up()
     w.told(True, 0.0, 0.0)
     assert w.leaves(4.0)
     assert not w.leaves(4.0)  # it is on its way
@@ -64,9 +69,20 @@ def test_one_after_the_other_is_tried() -> None:
     assert tried == [0, 1, 2, 0, 1]
 
 
+def test_where_a_session_stands_again_what_was_before_it_counts_no_more() -> None:
+    """Whoever is there and doesn't answer a hello later on is not one that has just gone."""
+    w = Wander(2, comes_back=3.0)
+    w.up()
+    w.ended(0.0)
+    w.up()
+    w.failed(1.0)
+    assert w.at == 1
+
+
 def test_of_one_lighthouse_there_is_no_other() -> None:
     w = Wander(1)
     w.failed(0.0)
+    w.up()
     w.told(True, 0.0, 0.0)
     assert w.at == 0
     assert not w.leaves(99.0)

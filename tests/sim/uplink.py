@@ -149,6 +149,7 @@ class Uplink:
         elif not self.standing:
             assert isinstance(message, Welcome), message
             self.standing = True
+            self.wander.up()
             self._sent = 0
             self.world.after(message.ping, self.process, self._beat, stream, message)
             self._owner.on_up()

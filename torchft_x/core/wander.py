@@ -29,6 +29,10 @@ class Wander:
     def __repr__(self) -> str:
         return f"<Wander at {self.at} of {self._count}>"
 
+    def up(self) -> None:
+        """A session stands."""
+        self._ended_at = self._leave_at = None
+
     def ended(self, now: float) -> None:
         """A session that stood is gone."""
         self._ended_at, self._leave_at = now, None
