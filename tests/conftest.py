@@ -1,4 +1,6 @@
-"""Shared hooks: deadlines are stretched, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure."""
+"""Shared hooks: deadlines are stretched, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure, unless it needs
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,18 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
+    if needed:
+        import torch
+
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found < needed:
+            pytest.skip(
+                f"needs {needed} NVIDIA GPU(s), {found} found; run it on such a machine with a CUDA build of torch"
+            )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test's own limit is a deadline as any other: the environment's factor stretches it."""
     if not config.pluginmanager.hasplugin("timeout"):
@@ -46,7 +60,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     outcome = yield
     report = outcome.get_result()
-    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TORCHFT_X_NO_SKIP") == "1":
+    may_skip = hasattr(report, "wasxfail") or item.get_closest_marker("gpu") is not None
+    if report.skipped and not may_skip and os.environ.get("TORCHFT_X_NO_SKIP") == "1":
         report.outcome = "failed"
         report.longrepr = (
             f"{item.nodeid} was skipped where nothing may be skipped: {call.excinfo and call.excinfo.value}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address, or those of several with commas
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
@@ -33,9 +33,13 @@ TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
 ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
+ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # or the network interface whose address that is
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
+RECORD = "TORCHFT_X_RECORD"  # with several lighthouses: the file where a life writes down which quorum it has received
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit with fewer groups
+FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # a folder for what PyTorch's recorder knows of an aborted group; "1": in the run directory
+_FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's: "true" is as if that were "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"  # these four: DiLoCo's settings, from the component to the script
@@ -62,6 +66,10 @@ LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
+NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: what its own watchdog does about an NCCL error
+_NCCL_NONBLOCKING = (
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # PyTorch's: seconds a call of a non-blocking communicator may take
+)
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 
@@ -135,6 +143,17 @@ def read_token_file(path: str, what: str) -> str:
     return token
 
 
+def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:
+    """Where flight recorder files go; None: nowhere."""
+    value = read(FLIGHT_RECORDER, None, environ)
+    if value is None and read(_FLIGHT_ON_ABORT, "false", environ) == "true":
+        value = "1"
+    if value in (None, "0"):
+        return None
+    run_dir = read(RUN_DIR, None, environ)
+    return value if value != "1" else None if run_dir is None else os.path.join(run_dir, "flight")
+
+
 def prepare_grpc() -> bool:
     """gRPC's settings, read when it is loaded; what the user has set stays. True if the fork setting was made here.
 
@@ -145,3 +164,19 @@ def prepare_grpc() -> bool:
     made_here = _GRPC_FORK not in os.environ
     os.environ.setdefault(_GRPC_FORK, "0")
     return made_here
+
+
+def prepare_nccl(timeout: float) -> str | None:
+    """PyTorch's settings for NCCL, read when its first group is made; what the user has set stays.
+
+    Its watchdog shall release the others (abort the communicators) but not end the process, which it does by default.
+    A sentence if the user has set what can't go well.
+    """
+    os.environ.setdefault(_NCCL_NONBLOCKING, str(max(int(timeout), 1)))
+    handling = os.environ.setdefault(NCCL_ERROR_HANDLING, "2")
+    if handling in ("0", "2"):
+        return None
+    return (
+        f"{NCCL_ERROR_HANDLING}={handling}: PyTorch will end this process at the first NCCL error; unset it, so that the "
+        "next quorum can repair it."
+    )

@@ -10,6 +10,12 @@ from typing import NamedTuple
 from torchft_x import env
 from torchft_x.errors import AddressError
 
+MOST = 16
+"""Addresses in a list: as `core.coalition.PLACES`."""
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # reserved for documentation: routed like any other, and nobody is there
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+_NOT_LASTING = 0x69  # flags of an IPv6 address: temporary, doubled, deprecated, tentative
+
 
 class Address(NamedTuple):
     """A host (name, IPv4 or IPv6 without brackets) and a port."""
@@ -53,21 +59,13 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one.
-
-    Of lighthouses, of which there may be one only for now: groups at two that know nothing of each other would train
-    apart. The rules for several are in `core.coalition`; what clients and supervisors must do for them isn't built.
-    """
+    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one."""
     addresses = tuple(parse_address(part, what=what) for part in text.split(","))
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
             raise AddressError(f"{what} {text!r}: {address.url} is in it twice.")
-    if len(addresses) > 1:
-        raise AddressError(
-            f"{what} {text!r} names {len(addresses)} lighthouses, and only one can serve a job so far: groups that reach "
-            "different ones would train apart, each with weights of its own. Give one address; a lighthouse that is "
-            "started again there goes on where it stopped."
-        )
+    if len(addresses) > MOST:
+        raise AddressError(f"{what} {text!r} names {len(addresses)} addresses; at most {MOST} are allowed.")
     return addresses
 
 
@@ -80,35 +78,132 @@ def check_resolvable(address: Address, *, what: str = "address") -> None:
         raise AddressError(f"{what} {address.url}: the name {address.host!r} can't be resolved ({reason}).") from None
 
 
-def advertise_host(argument: str | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """The host others reach us by: the argument; TORCHFT_X_ADVERTISE_HOST; in a Slurm step our address on the way to
-    the node that launched it (node names need not resolve); the own name if it resolves; else 127.0.0.1 (one machine).
+def check_any_resolvable(addresses: tuple[Address, ...], *, what: str = "address") -> None:
+    """Raise `AddressError` about the first if no name is known: the host of one of several may be gone."""
+    first: AddressError | None = None
+    for address in addresses:
+        try:
+            check_resolvable(address, what=what)
+            return
+        except AddressError as e:
+            first = first or e
+    if first is not None:
+        raise first
+
+
+def advertise_host(
+    argument: str | None = None, environ: Mapping[str, str] | None = None, *, towards: str | None = None
+) -> str:
+    """The host others reach us by. The first of these that there is (docs/addresses.md):
+
+    the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step our
+    address on the way to the node that launched it; our address on the way to the lighthouse (`towards`, else
+    TORCHFT_LIGHTHOUSE), since whoever trains with us reaches it, too; the own name, if it leads further than to ourselves;
+    our address on the way out of this network; the own name, if it is known at all; 127.0.0.1.
+
+    An address that is found so is never the loopback's, and needs no name server on the other side.
+
+    Raises `AddressError` if the interface isn't there or has no address.
     """
     given = argument or env.read(env.ADVERTISE_HOST, None, environ)
     if given:
         return given
+    interface = env.read(env.ADVERTISE_INTERFACE, None, environ)
+    if interface:
+        return interface_address(interface)
     launcher = env.read(env.SLURM_LAUNCH_ADDRESS, None, environ)
     own = None if launcher is None else _own_address_towards(launcher)
+    lighthouse = towards or env.read(env.LIGHTHOUSE, None, environ)
+    if own is None and lighthouse:
+        ways = (_own_address_towards(_host_of(one), names=True) for one in lighthouse.split(","))
+        own = next((a for a in ways if a is not None), None)  # of several lighthouses one may be gone
     if own is not None:
         return own
     name = socket.gethostname()
+    known = _addresses_of(name)
+    if any(not _is_loopback(address) for address in known):
+        return name
+    own = next((a for a in map(_own_address_towards, _ELSEWHERE) if a is not None), None)
+    return own or (name if known else "127.0.0.1")
+
+
+def interface_address(name: str) -> str:
+    """The first IPv4 address of a network interface of this machine (Linux), else its first lasting global IPv6 address.
+
+    Raises `AddressError`: there is no such interface, or it has no such address.
+    """
+    what = f"{env.ADVERTISE_INTERFACE}={name}"
     try:
-        socket.getaddrinfo(name, None)
+        known = [n for _, n in socket.if_nameindex()]
     except OSError:
-        return "127.0.0.1"
-    return name
+        known = []
+    if name not in known:
+        raise AddressError(f"{what}: this machine has no such network interface, but {', '.join(known) or 'none'}.")
+    address = _ipv4_of(name) or _ipv6_of(name)
+    if address is None:
+        raise AddressError(
+            f"{what}: the interface has no IPv4 and no global IPv6 address; give it one, or set {env.ADVERTISE_HOST}."
+        )
+    return address
 
 
-def _own_address_towards(address: str) -> str | None:
-    """Our address on the way there, unless it is the loopback's. Nothing is sent: connecting UDP only picks a route."""
+def _ipv4_of(interface: str) -> str | None:
     try:
-        family, *_, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+        import fcntl
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            raw = fcntl.ioctl(s.fileno(), _SIOCGIFADDR, interface.encode()[:15].ljust(40, b"\0"))
+    except (ImportError, OSError):
+        return None
+    return socket.inet_ntoa(raw[20:24])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as f:
+            rows = [line.split() for line in f]
+    except OSError:
+        return None
+    for address, _, _, scope, flags, name in rows:
+        if name == interface and int(scope, 16) == 0 and not int(flags, 16) & _NOT_LASTING:
+            return str(ipaddress.IPv6Address(int(address, 16)))
+    return None
+
+
+def _host_of(text: str) -> str:
+    """Of a lighthouse's address; empty if it is none: others complain about that."""
+    try:
+        return parse_address(text).host
+    except AddressError:
+        return ""
+
+
+def _addresses_of(name: str) -> list[str]:
+    try:
+        return [str(where[0]) for *_, where in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return []
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _own_address_towards(address: str, *, names: bool = False) -> str | None:
+    """Our address on the way there, unless it is the loopback's or good on one link only. Nothing is sent: connecting UDP
+    only picks a route. `names`: a name will do as well.
+    """
+    if not address:
+        return None
+    try:
+        flags = 0 if names else socket.AI_NUMERICHOST
+        family, *_, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=flags)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as s:
             s.connect(target)
             own: str = s.getsockname()[0]
-    except OSError:
+    except (OSError, UnicodeError):
         return None
-    return None if ipaddress.ip_address(own.partition("%")[0]).is_loopback else own
+    return None if "%" in own or _is_loopback(own) else own
 
 
 def any_host() -> str:

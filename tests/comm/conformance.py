@@ -1,18 +1,33 @@
-"""What every process group does. A kind of group is tested by a subclass that says how to make one."""
+"""What every process group does. A kind of group is tested by a subclass that says how to make one.
+
+`Conformance` is what a group with a single member can be asked, too; `Together` adds what takes several.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, Work
 
-from tests.comm.members import configure, each
+from tests.comm.members import Nursery, configure, each, together
+from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.handles import ReconfigureOptions
+from torchft_x.errors import CollectiveError, TorchftXError
 
 Members = list[ProcessGroup]
+Meeting = Callable[[], str]
+LONG = 60.0  # a timeout that no test may reach
+SOON = 5.0  # what "at once" may take on a busy machine
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
 
 
 def ramp(rank: int, n: int = 6) -> torch.Tensor:
@@ -29,6 +44,8 @@ class Conformance:
 
     sizes: tuple[int, ...] = (1, 2, 3)
     reports_failures = True  # whether wait() raises
+    dtypes: list[str] = DTYPES
+    shuts_down = True  # whether shutdown() ends the group, or it is somebody else's
     backend = "torchft-gloo"
 
     def make(self) -> ProcessGroup:
@@ -70,6 +87,43 @@ class Conformance:
             assert torch.allclose(bare, want)
             assert torch.equal(bare, within)
 
+    def test_allreduce_of_every_dtype(self, members: Members) -> None:
+        def run(rank: int, group: ProcessGroup) -> list[torch.Tensor]:
+            tensors = [torch.tensor([[rank, 1], [2, 3]]).to(getattr(torch, name)) for name in self.dtypes]
+            for work in [group.allreduce([t]) for t in tensors]:
+                work.wait()
+            return tensors
+
+        size = len(members)
+        for tensors in each(members, run):
+            for t in tensors:
+                assert t.tolist() == [[sum(range(size)), size], [2 * size, 3 * size]], t.dtype
+
+    def test_scalars_and_parts_of_a_tensor(self, members: Members) -> None:
+        """What a collective gets may be a part of a tensor; the rest of it stays."""
+
+        def run(rank: int, group: ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
+            whole, scalar = torch.zeros(10), torch.tensor(float(rank))
+            whole[3:7] = 1 + rank
+            group.allreduce([whole[3:7]]).wait()
+            group.allreduce([scalar]).wait()
+            return whole, scalar
+
+        size = len(members)
+        for whole, scalar in each(members, run):
+            assert whole.tolist() == [0.0] * 3 + [size * (size + 1) / 2] * 4 + [0.0] * 3
+            assert scalar.item() == sum(range(size))
+
+    def test_parameters_that_require_grad(self, members: Members) -> None:
+        def run(rank: int, group: ProcessGroup) -> torch.Tensor:
+            p = torch.nn.Parameter(ramp(rank))
+            with torch.no_grad():
+                group.broadcast_one(p, 0).wait()
+            return p.detach()
+
+        for t in each(members, run):
+            assert torch.equal(t, ramp(0))
+
     def test_allreduce_coalesced(self, members: Members) -> None:
         def run(rank: int, group: ProcessGroup) -> list[torch.Tensor]:
             tensors = [ramp(rank, 4), ramp(rank, 3)]
@@ -87,6 +141,38 @@ class Conformance:
 
         for t in each(members, run):
             assert torch.equal(t, total(len(members)))
+
+    def test_a_work_that_is_done_stays_done(self, members: Members) -> None:
+        def run(rank: int, group: ProcessGroup) -> torch.Tensor:
+            t = ramp(rank)
+            work = group.allreduce([t])
+            assert work.wait(timedelta(seconds=scaled(LONG)))
+            assert work.wait()
+            assert work.is_completed()
+            work.get_future().wait()
+            return t
+
+        for t in each(members, run):
+            assert torch.equal(t, total(len(members)))
+
+    def test_futures_call_back_when_the_tensors_are_full(self, members: Members) -> None:
+        def run(rank: int, group: ProcessGroup) -> torch.Tensor:
+            t = ramp(rank)
+            return group.allreduce([t]).get_future().then(lambda f: (f.value(), t.clone())[1]).wait()
+
+        for t in each(members, run):
+            assert torch.equal(t, total(len(members)))
+
+    def test_many_in_flight_end_in_order(self, members: Members) -> None:
+        def run(rank: int, group: ProcessGroup) -> list[torch.Tensor]:
+            tensors = [torch.full((1000,), float(rank + i)) for i in range(20)]
+            for work in [group.allreduce([t]) for t in tensors]:
+                work.wait()
+            return tensors
+
+        size = len(members)
+        for tensors in each(members, run):
+            assert [t[-1].item() for t in tensors] == [sum(range(size)) + size * i for i in range(20)]
 
     def test_allgather(self, members: Members) -> None:
         size = len(members)
@@ -218,3 +304,217 @@ class Conformance:
         configure(members, meeting(), 8)
         assert members[0].errored() is None
         each(members, lambda rank, group: group.barrier().wait())
+
+    def test_configured_again_and_again(self, members: Members, meeting: Meeting) -> None:
+        for number in range(3):
+            configure(members, meeting(), 10 + number)
+            each(members, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+        assert all(group.errored() is None for group in members)
+
+    def test_shutdown_ends_it_and_configure_begins_again(self, members: Members, meeting: Meeting) -> None:
+        if not self.shuts_down:
+            members[0].shutdown()
+            each(members, lambda rank, group: group.barrier().wait())
+            return
+        for group in members:
+            group.shutdown()
+            group.shutdown()
+        self.fails(members[0], members[0].barrier())
+        configure(members, meeting(), 8)
+        each(members, lambda rank, group: group.barrier().wait())
+
+    def test_reconfigured_by_handles(self, members: Members) -> None:
+        """The rank is the place of the own handle, here in reverse order."""
+        handles = [group.get_reconfigure_handle() for group in reversed(members)]
+        assert all(group.supports_reconfigure for group in members)
+        options = ReconfigureOptions(uuid=99, handles=handles, timeout=timedelta(seconds=scaled(LONG)))
+        each(members, lambda rank, group: group.reconfigure(options).wait())
+        assert [group.rank() for group in members] == list(reversed(range(len(members))))
+        each(members, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+        members[0].abort(98)
+        assert all(group.errored() is None for group in members)
+        members[0].abort(99)
+        assert members[0].errored() is not None
+
+    def fails(self, group: ProcessGroup, work: Work, within: float = SOON) -> Exception:
+        """The error a collective ends with, which must be soon."""
+        start = time.monotonic()
+        error: Exception | None
+        if self.reports_failures:
+            with pytest.raises(CollectiveError) as raised:
+                work.wait()
+            error = raised.value
+        else:
+            assert not work.wait() or work.is_completed()
+            error = group.errored()
+        assert time.monotonic() - start < scaled(within)
+        assert error is not None
+        return error
+
+
+class Together(Conformance):
+    """Several members, which come and go."""
+
+    elsewhere = "ProcessGroupGloo"  # the class of `torchft_x.comm` that members in other processes have
+
+    @pytest.fixture
+    def trio(self) -> Iterator[Members]:
+        groups = [self.make() for _ in range(3)]
+        for group in groups:
+            group.set_timeout(scaled(LONG))
+        yield groups
+        for group in groups:
+            self.end(group)
+
+    def end(self, group: ProcessGroup) -> None:
+        group.shutdown()
+
+    # -- other members --
+
+    def test_other_members_each_time(self, trio: Members, meeting: Meeting) -> None:
+        a, b, c = trio
+        for number, members in enumerate([[a, b, c], [c, a], [b], [b, c, a], [a, b]]):
+            configure(members, meeting(), number)
+            for t in each(members, self.sum):
+                assert torch.equal(t, total(len(members)))
+
+    def test_worlds_beside_each_other(self, trio: Members, meeting: Meeting) -> None:
+        """A pair and a single one, at the same time."""
+        configure(trio, meeting(), 1)
+        pair, alone = trio[:2], trio[2]
+        together(
+            [
+                lambda: configure(pair, meeting(), 2),
+                lambda: alone.configure("", "replica2", 0, 1, 2),
+            ]
+        )
+        assert torch.equal(self.sum(0, alone), total(1))
+        for t in each(pair, self.sum):
+            assert torch.equal(t, total(2))
+
+    def sum(self, rank: int, group: ProcessGroup) -> torch.Tensor:
+        t = ramp(rank)
+        group.allreduce([t]).wait()
+        return t
+
+    # -- abort --
+
+    def test_abort_releases_every_waiting_collective(self, trio: Members, meeting: Meeting) -> None:
+        configure(trio, meeting(), 3)
+        works = [trio[0].allreduce([ramp(0)]), trio[0].allreduce([torch.ones(1_000_000)]), trio[0].barrier()]
+        future = trio[0].allreduce([ramp(0)]).get_future()
+        threading.Timer(0.05, trio[0].abort, [3]).start()
+        for work in works:
+            self.fails(trio[0], work)
+        if self.reports_failures:
+            with pytest.raises(RuntimeError):
+                future.wait()
+        assert "aborted" in str(trio[0].errored())
+
+    def test_abort_of_one_frees_all(self, trio: Members, meeting: Meeting) -> None:
+        configure(trio, meeting(), 3)
+        waits = [lambda group=group: self.fails(group, group.allreduce([ramp(0)])) for group in trio[:2]]
+        threading.Timer(0.05, trio[2].abort).start()
+        for error in together(waits):
+            assert "allreduce on rank" in str(error)
+
+    def test_late_abort_spares_the_next_configuration(self, trio: Members, meeting: Meeting) -> None:
+        configure(trio, meeting(), 5)
+        configure(trio, meeting(), 6)
+        works = [group.allreduce([ramp(rank)]) for rank, group in enumerate(trio[:2])]
+        for group in trio:
+            group.abort(5)
+        works.append(trio[2].allreduce([ramp(2)]))
+        each(trio, lambda rank, group: works[rank].wait())
+        assert all(group.errored() is None for group in trio)
+
+    def test_configure_mends_an_aborted_group(self, trio: Members, meeting: Meeting) -> None:
+        for number in range(2):
+            configure(trio, meeting(), number)
+            each(trio, self.sum)
+            threading.Timer(0.02, trio[number].abort, [number]).start()
+            others = [group for group in trio if group is not trio[number]]
+            each(others, lambda rank, group: self.fails(group, group.allreduce([ramp(rank)])))
+
+    def test_configure_releases_what_still_runs(self, trio: Members, meeting: Meeting) -> None:
+        configure(trio[:2], meeting(), 1)
+        work = trio[0].allreduce([ramp(0)])
+        trio[0].configure("", "a", 0, 1, 2)
+        if self.reports_failures:
+            assert "configured anew" in str(self.fails(trio[0], work))
+        else:
+            assert not work.wait()
+            trio[0].configure("", "a", 0, 1, 3)
+        assert trio[0].errored() is None
+        assert trio[0].allreduce([ramp(0)]).wait()
+
+    def test_abort_ends_a_running_configure(self, trio: Members, meeting: Meeting) -> None:
+        threading.Timer(0.1, trio[0].abort, [1]).start()
+        start = time.monotonic()
+        with pytest.raises(CollectiveError, match="aborted"):
+            trio[0].configure(meeting(), "a", 0, 2, 1)
+        assert time.monotonic() - start < scaled(SOON)
+        configure(trio, meeting(), 2)
+        each(trio, lambda rank, group: group.barrier().wait())
+
+    # -- deadlines --
+
+    def test_collective_ends_at_the_groups_timeout(self, trio: Members, meeting: Meeting) -> None:
+        configure(trio[:2], meeting(), 1)
+        trio[0].set_timeout(0.2)
+        assert "imed out" in str(self.fails(trio[0], trio[0].allreduce([ramp(0)])))
+
+    def test_limit_given_to_wait(self, trio: Members, meeting: Meeting) -> None:
+        """The group is aborted, and nothing writes to the tensor afterwards."""
+        configure(trio[:2], meeting(), 1)
+        t = ramp(0)
+        work = trio[0].allreduce([t])
+        if self.reports_failures:
+            with pytest.raises(CollectiveError, match=r"within the limit given to wait\(\)"):
+                work.wait(timedelta(seconds=0.05))
+        else:
+            assert not work.wait(timedelta(seconds=0.05))
+        assert work.is_completed()
+        before = t.clone()
+        self.fails(trio[1], trio[1].allreduce([ramp(1)]))
+        assert torch.equal(t, before)
+        assert trio[0].errored() is not None
+
+    def test_configure_without_the_others_ends_at_its_timeout(self, trio: Members, meeting: Meeting) -> None:
+        trio[0].set_timeout(1.0)
+        start = time.monotonic()
+        with pytest.raises(TorchftXError, match="ranks 0, 2 did not come"):
+            trio[0].configure(meeting(), "a", 1, 3, 9)
+        assert time.monotonic() - start < scaled(SOON)
+        assert trio[0].errored() is not None
+
+    # -- a member in another process dies, or stands still --
+
+    def test_killed_member_releases_the_others(self, trio: Members, meeting: Meeting, nursery: Nursery) -> None:
+        pid = self.join(trio[0], meeting(), nursery)
+        work = trio[0].allreduce([ramp(0)])
+        os.kill(pid, signal.SIGKILL)
+        assert "allreduce on rank 0 of 2 of configuration 7 failed" in str(self.fails(trio[0], work))
+        trio[0].configure("", "replica0", 0, 1, 8)
+        assert trio[0].allreduce([ramp(0)]).wait()
+
+    def test_stopped_member_does_not_hold_up_an_abort(self, trio: Members, meeting: Meeting, nursery: Nursery) -> None:
+        pid = self.join(trio[0], meeting(), nursery)
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: _is_stopped(pid), what="the member to be stopped")
+        work = trio[0].allreduce([torch.ones(5_000_000)])
+        threading.Timer(0.2, trio[0].abort, [7]).start()
+        assert "aborted" in str(self.fails(trio[0], work))
+        trio[0].configure("", "replica0", 0, 1, 8)
+        assert trio[0].allreduce([ramp(0)]).wait()
+
+    def join(self, group: ProcessGroup, address: str, nursery: Nursery) -> int:
+        pid = nursery.member(self.elsewhere, address, 1, 2, 7)
+        group.configure(address, "replica0", 0, 2, 7)
+        assert nursery.line() == "ready"
+        return pid
+
+
+def _is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "T"

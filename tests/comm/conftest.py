@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
 
+from tests.comm.members import Nursery
 from tests.util import scaled
 from torchft_x.comm.store import host_store
 
@@ -23,6 +24,13 @@ def store() -> dist.TCPStore:
 def meeting(store: dist.TCPStore) -> Callable[[], str]:
     """Store addresses with a new prefix at each call."""
     return lambda: f"127.0.0.1:{store.port}/test/{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

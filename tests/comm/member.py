@@ -1,22 +1,46 @@
-"""A member in a process of its own: ``python -m tests.comm.member STORE_ADDRESS RANK SIZE CONFIG_ID``.
+"""Members in processes of their own. Reads lines ``KIND STORE_ADDRESS RANK SIZE CONFIG_ID``, forks a process for each and
+prints its pid; the process prints "ready" once it is configured and then does nothing, until somebody kills it.
 
-Prints "ready" once it is configured and then does nothing, until its input ends or somebody kills or stops it.
+KIND is the name of a class of `torchft_x.comm`. SIGTERM ends all.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from typing import Any
 
 from tests.util import scaled
-from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x import comm
+
+
+def live(kind: str, address: str, rank: int, size: int, config_id: int) -> None:
+    place: dict[str, Any] = {"host": "127.0.0.1"} if "Gloo" in kind else {}
+    group = getattr(comm, kind)(scaled(30.0), **place)
+    group.configure(address, f"replica{rank}", rank, size, config_id)
+    print("ready", flush=True)
+    while True:
+        signal.pause()
 
 
 def main() -> None:
-    address, rank, size, config_id = sys.argv[1], *map(int, sys.argv[2:5])
-    group = ProcessGroupGloo(scaled(30.0), host="127.0.0.1")
-    group.configure(address, f"replica{rank}", rank, size, config_id)
-    print("ready", flush=True)
-    sys.stdin.read()
+    children: list[int] = []
+
+    def end(*_: object) -> None:
+        for child in children:
+            os.kill(child, signal.SIGKILL)  # none is reaped before us, so each is still ours
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    for line in sys.stdin:
+        kind, address, *numbers = line.split()
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            live(kind, address, *map(int, numbers))
+        children.append(pid)
+        print(pid, flush=True)
 
 
 if __name__ == "__main__":

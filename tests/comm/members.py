@@ -1,7 +1,10 @@
-"""Several members of one group in one process, a thread each."""
+"""Several members of one group: in one process, a thread each, or forked from one that has torch imported."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -44,3 +47,29 @@ def configure(groups: Sequence[ProcessGroup], address: str, quorum_id: int | Non
 def each(groups: Sequence[ProcessGroup], action: Callable[[int, ProcessGroup], T]) -> list[T]:
     """action(rank, group) of all members at the same time."""
     return together([lambda rank=rank: action(rank, groups[rank]) for rank in range(len(groups))])
+
+
+class Nursery:
+    """Members in processes of their own, each in milliseconds: see `tests.comm.member`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.comm.member"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def member(self, kind: str, address: str, rank: int, size: int, config_id: int) -> int:
+        """The pid of a new process that is configuring itself."""
+        assert self._process.stdin is not None
+        print(kind, address, rank, size, config_id, file=self._process.stdin, flush=True)
+        return int(self.line())
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=scaled(10))

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-import torch
 import torch.distributed as dist
 
-from tests.comm.conformance import Conformance, ramp
+from tests.comm.conformance import LONG, SOON, Meeting, Together, ramp
 from tests.comm.members import configure, each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
 
-Meeting = Callable[[], str]
-LONG = 60.0  # a timeout that no test may reach
-SOON = 5.0  # what "at once" may take on a busy machine
 
-
-class TestGloo(Conformance):
+class TestGloo(Together):
     def make(self) -> ProcessGroup:
         return ProcessGroupGloo(timedelta(seconds=scaled(10)), host="127.0.0.1")
 
@@ -54,26 +48,6 @@ def wait_error(work: dist.Work, within: float = SOON) -> CollectiveError:
 # -- abort --
 
 
-def test_abort_releases_every_running_collective(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio, meeting(), 3)
-    works = [trio[0].allreduce([ramp(0)]), trio[0].allreduce([torch.ones(1_000_000)]), trio[0].barrier()]
-    future = trio[0].allreduce([ramp(0)]).get_future()
-    threading.Timer(0.05, trio[0].abort, [3]).start()
-    for work in works:
-        assert "aborted" in str(wait_error(work))
-    with pytest.raises(RuntimeError):
-        future.wait()
-    assert "aborted" in str(trio[0].errored())
-
-
-def test_abort_of_one_member_frees_the_whole_ring(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio, meeting(), 3)
-    waits = [lambda group=group: wait_error(group.allreduce([ramp(0)])) for group in trio[:2]]
-    threading.Timer(0.05, trio[2].abort).start()
-    for error in together(waits):
-        assert "allreduce on rank" in str(error)
-
-
 def test_failure_names_the_member(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
     configure(trio[:2], meeting(), 4)
     wait_for(lambda: trio[0]._generations.present._members, what="the members' names")  # type: ignore[union-attr]
@@ -85,17 +59,6 @@ def test_failure_names_the_member(trio: list[ProcessGroupGloo], meeting: Meeting
     assert error.suspects == ("replica1",)
     again = wait_error(trio[0].broadcast([ramp(0)]))
     assert str(again).startswith("broadcast was not started")
-
-
-def test_late_abort_does_not_touch_the_next_configuration(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio, meeting(), 5)
-    configure(trio, meeting(), 6)
-    works = [group.allreduce([ramp(rank)]) for rank, group in enumerate(trio[:2])]
-    for group in trio:
-        group.abort(5)
-    works.append(trio[2].allreduce([ramp(2)]))
-    each(trio, lambda rank, group: works[rank].wait())
-    assert all(group.errored() is None for group in trio)
 
 
 def test_abort_leaves_other_groups_of_the_process_alone(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
@@ -110,46 +73,6 @@ def test_abort_leaves_other_groups_of_the_process_alone(trio: list[ProcessGroupG
         assert work.wait()
     for group in others:
         group.shutdown()
-
-
-def test_configure_mends_an_aborted_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    for number in range(3):
-        configure(trio, meeting(), number)
-        tensors = each(trio, lambda rank, group: group.allreduce([torch.ones(4)]).wait())
-        assert all(tensors)
-        threading.Timer(0.02, trio[number].abort, [number]).start()
-        others = [group for group in trio if group is not trio[number]]
-        each(others, lambda rank, group: wait_error(group.allreduce([ramp(rank)])))
-
-
-def test_configure_releases_what_still_runs(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio[:2], meeting(), 1)
-    work = trio[0].allreduce([ramp(0)])
-    trio[0].configure("", "a", 0, 1, 2)
-    assert "configured anew" in str(wait_error(work))
-    assert trio[0].errored() is None
-    assert trio[0].allreduce([ramp(0)]).wait()
-
-
-def test_wait_limit_aborts_and_nothing_writes_afterwards(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio[:2], meeting(), 1)
-    t = ramp(0)
-    work = trio[0].allreduce([t])
-    with pytest.raises(CollectiveError, match=r"within the limit given to wait\(\)"):
-        work.wait(timedelta(seconds=0.05))
-    assert work.is_completed()
-    before = t.clone()
-    wait_error(trio[1].allreduce([ramp(1)]))
-    assert torch.equal(t, before)
-    with pytest.raises(CollectiveError):
-        work.wait()
-
-
-def test_collective_ends_at_the_groups_timeout(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio[:2], meeting(), 1)
-    trio[0].set_timeout(0.2)
-    error = wait_error(trio[0].allreduce([ramp(0)]))
-    assert "Timed out" in str(error) or "imeout" in str(error)
 
 
 def test_a_collective_torch_refuses_ends_the_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
@@ -243,16 +166,6 @@ def test_bad_arguments() -> None:
     group.shutdown()
 
 
-def test_shutdown_can_be_followed_by_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    configure(trio, meeting(), 1)
-    work = trio[0].barrier()
-    trio[0].shutdown()
-    trio[0].shutdown()
-    assert "shut down" in str(wait_error(work))
-    configure(trio, meeting(), 2)
-    each(trio, lambda rank, group: group.barrier().wait())
-
-
 # -- what is left behind --
 
 
@@ -308,71 +221,6 @@ def test_forgotten_group_releases_its_members(trio: list[ProcessGroupGloo], meet
 
 
 # -- real processes --
-
-
-@pytest.fixture
-def other(meeting: Meeting) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    address = meeting()
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.comm.member", address, "1", "2", "7"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield address, process
-    process.kill()
-    process.wait()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    process.stdout.close()
-
-
-def joined(group: ProcessGroupGloo, other: tuple[str, subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    address, process = other
-    group.configure(address, "replica0", 0, 2, 7)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-@pytest.mark.slow
-def test_killed_member_releases_the_others(
-    trio: list[ProcessGroupGloo],
-    other: tuple[str, subprocess.Popen[str]],
-    record_property: Callable[[str, object], None],
-) -> None:
-    process = joined(trio[0], other)
-    work = trio[0].allreduce([ramp(0)])
-    start = time.monotonic()
-    process.send_signal(signal.SIGKILL)
-    error = wait_error(work)
-    record_property("kill_to_error_ms", 1000 * (time.monotonic() - start))
-    assert "allreduce on rank 0 of 2 of configuration 7 failed" in str(error)
-    trio[0].configure("", "replica0", 0, 1, 8)
-    assert trio[0].allreduce([ramp(0)]).wait()
-
-
-@pytest.mark.slow
-def test_stopped_member_does_not_hold_up_an_abort(
-    trio: list[ProcessGroupGloo],
-    other: tuple[str, subprocess.Popen[str]],
-    record_property: Callable[[str, object], None],
-) -> None:
-    process = joined(trio[0], other)
-    process.send_signal(signal.SIGSTOP)
-    work = trio[0].allreduce([torch.ones(5_000_000)])
-    aborted: list[float] = []
-
-    def abort() -> None:
-        aborted.append(time.monotonic())
-        trio[0].abort(7)
-
-    threading.Timer(0.2, abort).start()
-    assert "aborted" in str(wait_error(work))
-    record_property("abort_to_error_ms", 1000 * (time.monotonic() - aborted[0]))
-    trio[0].configure("", "replica0", 0, 1, 8)
-    assert trio[0].allreduce([ramp(0)]).wait()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp, Work
 
-from tests.comm.conformance import Conformance, ramp
+from tests.comm.conformance import Conformance, Together, ramp
 from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
@@ -40,6 +40,8 @@ class Manager:
 
 
 class TestDummy(Conformance):
+    """One member only: nothing of `Together`."""
+
     sizes = (1,)
     backend = "torchft-dummy"
 
@@ -47,14 +49,14 @@ class TestDummy(Conformance):
         return ProcessGroupDummy()
 
 
-class TestWrapper(Conformance):
+class TestWrapper(Together):
     sizes = (2,)
 
     def make(self) -> ProcessGroup:
         return ProcessGroupWrapper(gloo())
 
 
-class TestErrorSwallowing(Conformance):
+class TestErrorSwallowing(Together):
     sizes = (1, 2)
     reports_failures = False
 
@@ -62,18 +64,23 @@ class TestErrorSwallowing(Conformance):
         return ErrorSwallowingProcessGroupWrapper(gloo())
 
 
-class TestFake(Conformance):
+class TestFake(Together):
     sizes = (1, 2)
 
     def make(self) -> ProcessGroup:
         return FakeProcessGroupWrapper(gloo())
 
 
-class TestManaged(Conformance):
+class TestManaged(Together):
     sizes = (1, 2)
+    shuts_down = False
 
     def make(self) -> ProcessGroup:
         return ManagedProcessGroup(Manager())
+
+    def end(self, group: ProcessGroup) -> None:
+        assert isinstance(group, ManagedProcessGroup)
+        group.parent.shutdown()
 
 
 def configured(group: ProcessGroup) -> ProcessGroup:

@@ -62,21 +62,26 @@ def streams_of(dumps: list[Dump]) -> list[int]:
     return list(range(n))
 
 
-def compare(folder: Path, argv: list[str], ranks: int = 2) -> Result:
+def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, int] | None = None) -> Result:
+    """`later`: the folder of a job that went on from the first one's checkpoint, and its number of ranks in a group."""
     args = train_ddp.parse_args(argv)
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     data = train_ddp.load_bytes(args.data, int(args.data_mb * 1e6))
     model = train_ddp.Transformer(args)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    by_step = read(folder)
+    by_step, ranks_at = read(folder), defaultdict(lambda: ranks)
+    if later is not None:
+        more = read(later[0])
+        by_step.update(more)
+        ranks_at.update(dict.fromkeys(more, later[1]))
     losses, wholes, loss_error, value_error = 0, 0, 0.0, 0.0
     for step in range(max(by_step)):
         for g in adamw.param_groups:
             g["lr"] = train_ddp.learning_rate(args, step)
         adamw.zero_grad()
         dumps = by_step[step + 1]
-        streams = streams_of(dumps)
+        streams, ranks = streams_of(dumps), ranks_at[step + 1]
         computed: dict[int, float] = {}
         for stream in (p * ranks + r for p in streams for r in range(ranks)):
             loss = model(*train_ddp.get_batch(data, args, step, stream))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,57 @@ def test_one_altered_shard_fails_the_check(tmp_path: Path) -> None:
     altered = script("check_params.py", tmp_path / "dumps", "--flip-one-bit")
     assert altered.returncode == 1
     assert "the parameters differ" in altered.stdout
+
+
+def hsdp(run_dir: Path, workers: int, groups: int, *script_args: str) -> list[str]:
+    command = torchx_ddp(run_dir, *script_args, groups=groups, script="scripts/train_hsdp.py")
+    command[command.index("./components.py:ddp")] = "./components.py:hsdp"
+    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", str(workers)]
+    return command
+
+
+def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: Path) -> None:
+    """2 groups of 2 ranks save; 1 group of 4 ranks goes on: the same 4 batches a step, so the same losses as one process."""
+    pytest.importorskip("numpy", reason="torch.distributed.checkpoint needs NumPy: pip install numpy")
+    url = f"file://{tmp_path}/saved"
+    more = ("--checkpoint", url, "--checkpoint-every", "6", *SMALL)
+    for name, groups, workers, steps in (("first", 2, 2, 12), ("second", 1, 4, 20)):
+        run_dir = tmp_path / name
+        args = (
+            "--steps",
+            str(steps),
+            "--min-groups",
+            str(groups),
+            "--dump-params",
+            str(tmp_path / f"{name}-dumps"),
+            *more,
+        )
+        with running(hsdp(run_dir, workers, groups, *args), tmp_path / f"{name}.log", run_dir) as job:
+            assert job.wait(120) == 0, job.output()[-3000:]
+            if name == "second":
+                assert f"resumed from {url} at step 12" in job.output()
+    result = compare(tmp_path / "first-dumps", ["--steps", "20", *SMALL], later=(tmp_path / "second-dumps", 4))
+    assert result.steps == 20
+    assert (result.losses, result.wholes) == (12 * 4 + 8 * 4, 12 * 2 + 8)
+    assert result.loss_error < 1e-4
+    assert result.value_error < 1e-4
+
+
+def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:
+    """docs/examples/train_pipeline.py: a killed stage takes its group with it, and both come back."""
+    run_dir = tmp_path / "run"
+    command = hsdp(run_dir, 2, 2, "--steps", "160", "--pace", "0.05")
+    command[command.index("scripts/train_hsdp.py")] = "docs/examples/train_pipeline.py"
+    with running(command, tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2)
+        os.kill(job.worker("1"), signal.SIGKILL)
+        assert job.wait(120) == 0, job.output()[-3000:]
+        events = job.events()
+    assert {e["group"] for e in events if e["event"] == "heal_end"} >= {"1"}
+    assert [e for e in events if e["event"] == "drop" and e["group"] == "0"] == []
+    losses = [float(x) for x in re.findall(r"step \d+: loss ([0-9.]+)", job.output())]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] / 2
 
 
 def test_a_wrong_degree_is_one_sentence(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rpc.houses import two_houses
 from tests.rpc.support import lighthouse
 from torchft_x.launch import doctor_network
 from torchft_x.launch.doctor import Case, Finding
@@ -120,10 +121,15 @@ def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
     assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
 
 
-def test_a_list_is_refused() -> None:
-    (found,) = check_lighthouse(case("127.0.0.1:8,127.0.0.1:9"))
-    assert found.level == "problem"
-    assert "names 2 lighthouses" in found.text
+def test_each_of_a_list_is_looked_at_and_must_have_its_place() -> None:
+    with two_houses() as (first, standby), lighthouse() as alone:
+        levels = [f.level for f in check_lighthouse(case(f"{first.address},{standby.address}"))]
+        assert levels == ["ok", "ok"]
+        one, two = check_lighthouse(case(f"{alone.address()},{standby.address}"))
+        assert (one.level, two.level) == ("problem", "ok")
+        assert "was started without --place" in one.text
+        (one,) = check_lighthouse(case(first.address))
+        assert "is number 0 of several" in one.text
 
 
 def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,10 @@ def refused(sentence: str):
         ({"lighthouse": ("nowhere",)}, "--lighthouse 'nowhere'"),
         ({"lighthouse": ("http://h:0",)}, "port 0"),
         ({"lighthouse": ("h:1", "h"), "lighthouse_from": "TORCHFT_LIGHTHOUSE"}, "TORCHFT_LIGHTHOUSE 'h'"),
+        (
+            {"lighthouse": ("h:1", "i:1"), "nodes_per_replica": 2, "workers_per_replica": 2},
+            "--lighthouse names 2 lighthouses and --nodes_per_replica is 2.*give one address",
+        ),
         ({"env": {"1A": "x"}}, "--env: '1A'"),
         ({"env": {"A": 3}}, "--env: A is 3"),
         ({"env": {"TORCHFT_X_TOKEN": "abc"}}, "TORCHFT_X_TOKEN can't be given here; .* --token_file"),

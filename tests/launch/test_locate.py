@@ -71,6 +71,17 @@ def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port:
     assert (found.token, found.token_file) == ("t", None)
 
 
+def test_of_a_list_one_that_answers_is_enough(port: int, dead: int) -> None:
+    """The host of one of them may be gone; the group goes on with all."""
+    given = f"http://no.such.host.invalid:1,127.0.0.1:{dead},127.0.0.1:{port}"
+    found = Locator(None, given, {}).look()
+    assert found is not None
+    assert found.url == f"http://no.such.host.invalid:1,http://127.0.0.1:{dead},http://127.0.0.1:{port}"
+    locator = Locator(None, f"127.0.0.1:{dead},127.0.0.1:1", {})
+    assert locator.look() is None
+    assert locator.missing.count("Connection refused") == 2
+
+
 def test_nothing_else_is_looked_at_when_one_is_given(tmp_path: Path, port: int, dead: int) -> None:
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
     locator = Locator(tmp_path, f"http://127.0.0.1:{dead}", by_host(port, TORCHFT_X_TOKEN="t"))
@@ -180,7 +191,6 @@ def test_the_first_host_of_a_list(text: str, host: str) -> None:
 
 def test_a_list_of_addresses() -> None:
     assert parse_addresses("http://[::1]:2") == (Address("::1", 2),)
-    with pytest.raises(AddressError, match="names 3 lighthouses, and only one can serve a job"):
-        parse_addresses("http://a:1, [::1]:2,c:3")
+    assert parse_addresses("http://a:1, [::1]:2,c:3") == (Address("a", 1), Address("::1", 2), Address("c", 3))
     with pytest.raises(AddressError, match="--lighthouse ''"):
         parse_addresses("a:1,", what="--lighthouse")

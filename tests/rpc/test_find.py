@@ -9,7 +9,7 @@ import pytest
 
 from torchft_x.errors import AddressError
 from torchft_x.rpc import find
-from torchft_x.rpc.find import find_lighthouse
+from torchft_x.rpc.find import find_lighthouses
 
 
 @pytest.fixture
@@ -21,20 +21,30 @@ def nobody() -> Iterator[str]:
 
 
 def test_one_address_is_taken_as_it_is(nobody: str) -> None:
-    assert find_lighthouse(f"http://{nobody}").target == nobody  # whether it answers is the session's matter
+    assert [a.target for a in find_lighthouses(f"http://{nobody}")] == [
+        nobody
+    ]  # whether it answers is the session's matter
 
 
-def test_several_are_refused_with_a_sentence(nobody: str) -> None:
-    """Groups that reach different ones would train apart."""
-    with pytest.raises(AddressError, match=r"TORCHFT_LIGHTHOUSE.* names 2 lighthouses, and only one can serve a job"):
-        find_lighthouse(f"{nobody},127.0.0.1:1")
+def test_several_in_their_order(nobody: str) -> None:
+    assert [a.port for a in find_lighthouses(f"127.0.0.1:2, {nobody},127.0.0.1:1")] == [2, int(nobody.split(":")[1]), 1]
     with pytest.raises(AddressError, match=r"http://127.0.0.1:1 is in it twice"):
-        find_lighthouse("127.0.0.1:1, http://127.0.0.1:1")
+        find_lighthouses("127.0.0.1:1, http://127.0.0.1:1")
+    with pytest.raises(AddressError, match=r"names 17 addresses; at most 16"):
+        find_lighthouses(",".join(f"127.0.0.1:{i}" for i in range(1, 18)))
+
+
+def test_one_known_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host of one of them may be gone."""
+    assert len(find_lighthouses("no.such.host.invalid:1,127.0.0.1:1")) == 2
+    monkeypatch.setattr(find, "RESOLVE_TIMEOUT", 0.0)
+    with pytest.raises(AddressError, match=r"no.such.host.invalid"):
+        find_lighthouses("no.such.host.invalid:1,other.invalid:1")
 
 
 def test_a_wrong_one_among_them_and_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AddressError, match="TORCHFT_LIGHTHOUSE"):
-        find_lighthouse("127.0.0.1:1,nowhere")
+        find_lighthouses("127.0.0.1:1,nowhere")
     monkeypatch.setattr(find, "RESOLVE_TIMEOUT", 0.0)
     with pytest.raises(AddressError, match="can't be resolved"):
-        find_lighthouse("no.such.host.invalid:1")
+        find_lighthouses("no.such.host.invalid:1")

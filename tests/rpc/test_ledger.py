@@ -73,6 +73,28 @@ def test_a_grant_that_grows_is_kept_alone(tmp_path: Path) -> None:
     assert read(tmp_path).legacy == Legacy(value, 4000, KIN)
 
 
+def test_what_several_lighthouses_must_know_is_kept(tmp_path: Path) -> None:
+    """A quorum that another one has issued may become known without a new one of our own."""
+    ledger = opened(tmp_path)
+    value = made(8, follows=(made(6), made(7)), since=5)
+    keep(ledger, value)
+    legacy = Legacy(value, 9, KIN, (made(6, since=2), made(7)))
+    ledger.keep(legacy, codec.quorum_bytes(value))
+    ledger.close()
+    assert read(tmp_path).legacy == legacy
+
+
+def test_that_an_older_quorum_is_closed_is_not_worth_a_write(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    value = made(8)
+    ledger.keep(Legacy(value, 4, KIN, (made(7),)), codec.quorum_bytes(value))
+    before = (tmp_path / "state").read_bytes()
+    ledger.keep(Legacy(value, 5, KIN, ()), codec.quorum_bytes(value))
+    after = (tmp_path / "state").read_bytes()
+    assert sum(x != y for x, y in zip(before, after, strict=True)) <= 8
+    ledger.close()
+
+
 def test_the_file_does_not_grow_with_the_number_of_quorums(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     for i in range(1, 60):

@@ -15,7 +15,7 @@ from torchft_x.net import Address
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import TokenCheck, metadata
-from torchft_x.rpc.uplink import MISSED_PINGS, Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.uplink import MISSED_PINGS, MOVES, Rhythm, Uplink, UplinkCallbacks, rhythm
 
 METHOD = "/test.Echo/Talk"
 
@@ -49,12 +49,17 @@ class Server:
                 await context.write(b"re:" + data)
             elif self.mode == "end":
                 return
+            while self.mode == "chatty":
+                await context.write(b"word")
+                await asyncio.sleep(0)
 
 
 class Owner:
     """An uplink's owner that writes down what happens."""
 
-    def __init__(self, port: int, token: str | None = None, *, silence: float = 60.0) -> None:
+    def __init__(
+        self, port: int, token: str | None = None, *, silence: float = 60.0, others: tuple[int, ...] = ()
+    ) -> None:
         self.log: list[str] = []
         self.errors: list[TorchftXError] = []
         self._silence = silence  # after which it is given up; a busy machine may be silent for a while
@@ -66,7 +71,8 @@ class Owner:
             down=lambda reason: self.log.append(f"down: {reason}"),
             refused=self.errors.append,
         )
-        self.uplink = Uplink(Address("127.0.0.1", port), METHOD, metadata(token), b"ping", callbacks)
+        first, *more = (Address("127.0.0.1", p) for p in (port, *others))
+        self.uplink = Uplink(first, METHOD, metadata(token), b"ping", callbacks, others=more)
         loop.post(self.uplink.start)
 
     def _welcome(self, data: bytes) -> Rhythm:
@@ -133,6 +139,46 @@ def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> 
     wait_for(lambda: any("silent for" in x for x in owner.log), what="the silence to be noticed")
     server.mode = "echo"
     wait_for(lambda: owner.log.count("up") >= 2, what="the next session")
+    owner.close()
+
+
+def test_of_several_it_speaks_to_one_after_the_other(server: Server) -> None:
+    """Nothing is sent to the next one, and nothing of the former one is heard, before the former stream is closed."""
+    other = Server()
+    loop.call(other.start(), scaled(5.0))
+    owner = Owner(server.port, others=(other.port,))
+    try:
+        wait_for(lambda: owner.log == ["up"], what="the session")
+        server.mode = "chatty"
+        owner.send(b"talk")
+        wait_for(lambda: "word" in owner.log, what="its words")
+        assert other.sessions == 0
+
+        async def leave() -> int:
+            wander = owner.uplink.wander
+            wander.told(True, -100.0, 0.0)  # long ago
+            owner.uplink.look_elsewhere()
+            return len(owner.log)
+
+        said = loop.call(leave(), scaled(5.0))
+        wait_for(lambda: owner.log.count("up") == 2, what="the session with the other")
+        assert owner.log[said:] == [f"down: {MOVES}", "up"]
+        assert owner.uplink.address.port == other.port
+        assert (server.sessions, other.sessions) == (1, 1)
+        assert f"none of the lighthouses http://127.0.0.1:{server.port}, http" in owner.uplink.away()
+    finally:
+        owner.close()
+        loop.call(other.stop(), scaled(5.0))
+
+
+def test_one_that_can_not_be_reached_is_left_at_once(server: Server) -> None:
+    owner = Owner(1, others=(server.port,))
+    wait_for(lambda: owner.log == ["up"], what="the session with the next one")
+    loop.call(server.stop(), scaled(5.0))
+    wait_for(lambda: len(owner.log) == 2, what="its end")
+    loop.call(server.start(), scaled(5.0))
+    wait_for(lambda: owner.log[-1] == "up", what="the session when it is back")
+    assert owner.uplink.address.port == server.port
     owner.close()
 
 

@@ -31,7 +31,7 @@ def missing() -> str:
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if made.returncode != 0:
         return f"Links can't be cut: root may not make network namespaces here ({made.stderr.strip()})."
-    _ip("netns", "del", probe)
+    ip("netns", "del", probe)
     return ""
 
 
@@ -40,7 +40,7 @@ def sweep() -> None:
     for name in _namespaces():
         owner = _OURS.fullmatch(name)
         if owner and not os.path.exists(f"/proc/{owner[1]}"):
-            _remove(name)
+            remove(name)
 
 
 class Networks:
@@ -54,15 +54,15 @@ class Networks:
 
     def __enter__(self) -> Networks:
         sweep()
-        _ip("netns", "add", self._switch)
-        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", self._switch, "link", "set", "br0", "up")
+        ip("netns", "add", self._switch)
+        ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", self._switch, "link", "set", "br0", "up")
         return self
 
     def __exit__(self, *exc: object) -> None:
         for host in self._numbers:
-            _remove(self._name(host))
-        _remove(self._switch)
+            remove(self._name(host))
+        remove(self._switch)
 
     @property
     def names(self) -> set[str]:
@@ -80,18 +80,18 @@ class Networks:
         """A new machine at the switch; the same address again if it had one."""
         number = self._numbers.setdefault(host, len(self._numbers) + 1)
         name, mac = self._name(host), f"02:00:00:00:01:{number:02x}"
-        _ip("netns", "add", name)
+        ip("netns", "add", name)
         port = ("link", "add", self._port(host), "type", "veth", "peer", "name", "eth0", "address", mac, "netns", name)
-        _ip("-n", self._switch, *port)
-        _ip("-n", self._switch, "link", "set", self._port(host), "master", "br0", "up")
-        _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
-        _ip("-n", name, "link", "set", "eth0", "up")
-        _ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", self._switch, *port)
+        ip("-n", self._switch, "link", "set", self._port(host), "master", "br0", "up")
+        ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
 
     def remove(self, host: str) -> None:
         """The machine loses its power: first nothing leaves it any more, then it is gone with all its processes."""
-        _ip("-n", self._switch, "link", "del", self._port(host))
-        _remove(self._name(host))
+        ip("-n", self._switch, "link", "del", self._port(host))
+        remove(self._name(host))
 
     def cut(self, a: str, b: str) -> None:
         self._cut[a, b] += 1
@@ -106,14 +106,14 @@ class Networks:
                 self._neighbour(here, "del", self.address(there))
 
     def unplug(self, host: str) -> None:
-        _ip("-n", self._switch, "link", "set", self._port(host), "down")
+        ip("-n", self._switch, "link", "set", self._port(host), "down")
 
     def plug(self, host: str) -> None:
-        _ip("-n", self._switch, "link", "set", self._port(host), "up")
+        ip("-n", self._switch, "link", "set", self._port(host), "up")
 
     def _neighbour(self, host: str, verb: str, address: str, *more: str) -> None:
         if self._name(host) in _namespaces():  # it may have lost its power meanwhile
-            _ip("-n", self._name(host), "neigh", verb, address, "dev", "eth0", *more)
+            ip("-n", self._name(host), "neigh", verb, address, "dev", "eth0", *more)
 
     def _name(self, host: str) -> str:
         return f"{self._prefix}{host}"
@@ -130,7 +130,7 @@ def _namespaces() -> list[str]:
         return []
 
 
-def _remove(name: str) -> None:
+def remove(name: str) -> None:
     """The namespace with everything that runs in it."""
     if name not in _namespaces():
         return
@@ -140,10 +140,10 @@ def _remove(name: str) -> None:
             os.kill(int(pid), signal.SIGKILL)
         except ProcessLookupError:
             pass
-    _ip("netns", "del", name)
+    ip("netns", "del", name)
 
 
-def _ip(*args: str) -> None:
+def ip(*args: str) -> None:
     done = subprocess.run(["ip", *args], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise OSError(f"ip {' '.join(args)}: {done.stderr.strip()}")

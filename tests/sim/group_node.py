@@ -188,7 +188,7 @@ class GroupNode:
             checkpoint_metadata=f"{self.address}/{rank.rank}",
             reason=terms.reason,
             suspects=terms.suspects,
-            step_seconds=rank.step_seconds,
+            step_seconds=rank.pace.seconds,
             usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,
         )
         self._call(rank, call, event)

@@ -46,6 +46,8 @@ class QuorumChecks:
         self._effective: Quorum | None = None  # the newest of them
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
+        self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
+        self._base = State()  # what it began at
         self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
         self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
         self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
@@ -71,7 +73,7 @@ class QuorumChecks:
             self._check_nobody_is_passed_over(node, quorum)
             self._check_meeting(quorum)
         self.newest = quorum
-        self._lineages[quorum.id] = self.lineage
+        self._follow(quorum)
 
     def on_receiving(self, node: GroupNode, quorum: Quorum) -> None:
         """With several lighthouses a quorum may be issued that nobody receives: what it says counts for whoever does."""
@@ -90,6 +92,18 @@ class QuorumChecks:
         self.in_effect += 1
         self._check_succession(self._effective, quorum)
         self._effective = quorum
+        self._follow(quorum)
+
+    def _follow(self, quorum: Quorum) -> None:
+        """The lineage of a quorum. One that stands at a state of an ended lineage begins another: a member that was cut
+        off leads when it comes back with more steps (protocol, section 6), and the steps since then are undone.
+        """
+        top = quorum.top
+        home = self._followed if top == self._base else self._lineages.get(top.committed_in, self._followed)
+        if self.lineage == self._followed != home:
+            self.lineage += 1
+        if self.lineage != self._followed:
+            self._followed, self._base = self.lineage, top
         self._lineages[quorum.id] = self.lineage
 
     def _check_unique(self, quorum: Quorum) -> None:

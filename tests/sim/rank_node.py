@@ -25,6 +25,7 @@ from tests.sim.voting import Voting
 from torchft_x.core import recovery
 from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.messages import PushOver
+from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import Plan, WorldSizeMode
 from torchft_x.core.step import Phase, Step
 from torchft_x.core.types import Prepared, Quorum, State
@@ -55,8 +56,7 @@ class RankNode:
         self.guard = Guard(self)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
-        self._began = 0.0  # when the step in hand began
-        self.step_seconds = 0.0  # how long the last step took; 0: unknown
+        self.pace = Pace()  # how long a step takes
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
         # Of the step in hand:
         self.plan: Plan | None = None
@@ -137,7 +137,7 @@ class RankNode:
             self.reduction.keep()
         else:
             self.reduction.forget()
-            self._began, self.step_seconds = self.world.now, self.world.now - self._began if not first else 0.0
+            self.pace.begin(self.world.now)
         self.wait = "quorum"
         self.deadlines.arm("quorum", config.quorum_timeout + config.endures)
         self.call = node.ask(self, terms)

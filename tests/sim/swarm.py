@@ -22,7 +22,7 @@ FAULT_TIME = (6.0, 20.0)
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.0
-"""How likely a run has a second lighthouse; no shell offers one yet (decision 16). `--standby 1` of scripts/soak and of
+"""How likely a run has a second lighthouse (decision 16). `--standby 1` of scripts/soak and of
 tests.sim.run sets it."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONGEST = 10.0  # seconds one fault lasts

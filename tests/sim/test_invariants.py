@@ -271,3 +271,23 @@ def test_a_clock_that_is_too_slow_for_the_margin_is_found_out() -> None:
     with pytest.raises(Violation) as caught:
         world.run_for(20.0)
     assert caught.value.invariant == "I4"
+
+
+def test_who_leads_from_an_ended_lineage_begins_another() -> None:
+    """What was committed since then is undone, and may be committed another way (A1 holds within a lineage)."""
+    hand = Hand()
+    first, old = hand.quorum, hand.as_they_are()
+    nobody = tuple(replace(m, state=State(), replica_id=f"{m.group_id}:new") for m in old)
+    hand.checker.on_issue = lambda node, quorum: hand.checker._follow(quorum)  # type: ignore[method-assign]
+    lineage = hand.checker.lineage
+    hand.issue(members=old)
+    assert hand.checker.lineage == lineage
+    hand.checker.lineage += 1  # as `_check_succession` has found
+    began = first.id + 2
+    hand.issue(id=began, members=nobody)
+    hand.issue(id=began + 1, members=tuple(replace(m, state=State(1, began)) for m in nobody))
+    hand.issue(id=began + 2, members=nobody)  # back at what it began with: nothing was committed
+    assert hand.checker.lineage == lineage + 1
+    hand.issue(id=began + 3, members=(nobody[0], old[1]))
+    hand.issue(id=began + 4, members=(nobody[0], old[1]))
+    assert hand.checker.lineage == lineage + 2

@@ -38,6 +38,12 @@ def test_a_minute_of_swarm() -> None:
     assert set(total.faults) == set(KINDS)
 
 
+@pytest.mark.parametrize("seed", [7353563700708, 7353569982592])
+def test_what_the_soak_has_found(seed: int) -> None:
+    """Stories: docs/simulator_found.md."""
+    swarm.run(seed)
+
+
 def test_seeds_differ_in_their_clusters_and_faults() -> None:
     scenarios = [swarm.scenario(seed) for seed in range(200)]
     assert len({config for config, _ in scenarios}) > 150

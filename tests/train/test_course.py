@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, lighthouse, loss_of, reference, same
+from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, reference, same
 from torchft_x.comm.store import host_store
-from torchft_x.core.crossvote import WIDTH
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.observe.events import read_events
 
@@ -31,7 +30,7 @@ class Lost:
         raise CollectiveError("the connection broke at the last moment")
 
 
-def lose(trainer: Trainer, what: Callable[[torch.Tensor], bool]) -> None:
+def lose(trainer: Trainer, what: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
     """The next reduction of `trainer` that is `what` is lost for it."""
     real = trainer.pg.allreduce
 
@@ -45,12 +44,17 @@ def lose(trainer: Trainer, what: Callable[[torch.Tensor], bool]) -> None:
     trainer.pg.allreduce = allreduce  # type: ignore[method-assign]
 
 
-def is_vote(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is torch.int64 and tensor.numel() == WIDTH
+def lose_vote(trainer: Trainer) -> None:
+    """The next vote is held, and `trainer` does not hear how it ended."""
+    tally = trainer.manager._parts.lines.tally
+    real = tally.least
 
+    def least(row: Sequence[int], timeout: float) -> list[int]:
+        tally.least = real  # type: ignore[method-assign]
+        tally.least(row, timeout)
+        raise CollectiveError("the connection broke at the last moment")
 
-def is_bucket(tensor: torch.Tensor) -> bool:
-    return not is_vote(tensor)
+    tally.least = least  # type: ignore[method-assign]
 
 
 def clipped_step(t: Trainer) -> bool:
@@ -116,7 +120,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 
 def test_who_did_not_hear_the_vote_commits_late(pair: Pair) -> None:
-    lose(pair.b, is_vote)
+    lose_vote(pair.b)
     assert pair.attempts(5) == [[True] * 3] * 2
     assert pair.events("adopt") == ["group_1"]
     assert pair.events("drop") == pair.events("heal_begin") == []
@@ -124,31 +128,55 @@ def test_who_did_not_hear_the_vote_commits_late(pair: Pair) -> None:
 
 
 def test_a_result_that_may_have_been_committed_is_adopted(pair: Pair) -> None:
-    lose(pair.a, is_vote)
-    lose(pair.b, is_vote)
+    lose_vote(pair.a)
+    lose_vote(pair.b)
     assert pair.attempts(5) == [[True] * 3] * 2
     assert pair.events("adopt") == ["group_0", "group_1"]
     pair.check()
 
 
 def test_what_one_group_did_not_get_is_reduced_again_by_both(pair: Pair) -> None:
-    lose(pair.b, is_bucket)
+    lose(pair.b)
     assert pair.attempts(5) == [[True] * 3] * 2
     assert pair.events("redo") == ["group_0", "group_1"]
     assert pair.events("drop") == pair.events("adopt") == []
     pair.check()
 
 
+def in_microbatches(t: Trainer) -> bool:
+    """A step whose backwards are somebody else's calls, as in a pipeline: accumulated, then averaged in one go."""
+    t.optimizer.zero_grad()
+    data = batch(t.group, t.manager.current_step())
+    with t.model.no_sync():
+        for part in data.chunk(2):
+            (t.model(part).square().mean() / 2).backward()
+    t.model.reduce_gradients()
+    torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
+    t.optimizer.step()
+    if t.optimizer.committed:
+        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
+    return bool(t.optimizer.committed)
+
+
+def test_gradients_of_microbatches_are_averaged_in_one_go_and_reduced_again(pair: Pair) -> None:
+    assert pair.attempts(4, in_microbatches) == [[True] * 2] * 2
+    lose(pair.b)
+    assert pair.attempts(7, in_microbatches) == [[True] * 3] * 2
+    assert pair.events("redo") == ["group_0", "group_1"]
+    assert pair.events("drop") == pair.events("adopt") == []
+    pair.check()
+
+
 def test_twice_in_a_row(pair: Pair) -> None:
-    lose(pair.b, is_bucket)
-    lose(pair.a, is_vote)
+    lose(pair.b)
+    lose_vote(pair.a)
     assert pair.attempts(5) == [[True] * 3] * 2
     pair.check()
 
 
 def test_who_clips_clips_the_final_gradients(pair: Pair) -> None:
     """What fails is reduced again before backward returns."""
-    lose(pair.b, is_bucket)
+    lose(pair.b)
     assert pair.attempts(4, clipped_step) == [[True, True]] * 2
     assert pair.events("redo") == ["group_0", "group_1"]
     assert same(pair.a.history[3], pair.b.history[3])
@@ -156,7 +184,7 @@ def test_who_clips_clips_the_final_gradients(pair: Pair) -> None:
 
 
 def test_a_late_commit_keeps_the_clipped_gradients(pair: Pair) -> None:
-    lose(pair.b, is_vote)
+    lose_vote(pair.b)
     assert pair.attempts(5, clipped_step) == [[True] * 3] * 2
     for step in (3, 4, 5):
         assert same(pair.a.history[step], pair.b.history[step])
@@ -187,7 +215,7 @@ def test_a_step_with_other_reductions_is_computed_again(pair: Pair) -> None:
         loss_of(t.model, t.group, t.manager.current_step()).backward()
         return t.manager.should_commit() and not t.optim.step()
 
-    lose(pair.b, lambda tensor: is_bucket(tensor) and tensor.numel() > 1)
+    lose(pair.b, lambda tensor: tensor.numel() > 1)
     assert pair.attempts(4, step) == [[False, True, True]] * 2
     assert pair.events("redo") == []
     assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
@@ -306,7 +334,7 @@ def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.M
             t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port)
             t.run_to(2)
             if i == 2:
-                lose(t, is_bucket)
+                lose(t)
             said = []
             while t.manager.current_step() < 5:
                 said.append(clipped_step(t))
@@ -336,7 +364,7 @@ def test_a_rank_without_gradients_makes_its_group_drop(tmp_path: Path, monkeypat
             t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port, keep_gradients=keep)
             t.run_to(2)
             if i == 1:
-                lose(t, is_bucket)
+                lose(t)
             said = []
             while t.manager.current_step() < 4:
                 said.append(t.step())
@@ -356,8 +384,7 @@ def test_max_retries_ends_a_group_that_never_hears_the_end(tmp_path: Path, monke
         real = t.pg.allreduce
 
         def allreduce(tensors: list[torch.Tensor], opts: Any = None) -> Any:
-            work = real(tensors, opts)
-            return Lost(work) if is_bucket(tensors[0]) else work
+            return Lost(real(tensors, opts))
 
         t.pg.allreduce = allreduce  # type: ignore[method-assign]
 

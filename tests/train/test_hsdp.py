@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tests.train.jobs import lighthouse
 from tests.train.ranks import Groups, Place
 from tests.train.sharded import Net, Tensors, Trainer, assert_near, batch, full, loss_of, model, reference, shard
+from torchft_x.errors import StepError
 
 RANKS = 2
 
@@ -51,9 +52,29 @@ def accumulating(place: Place) -> Any:
         who = (place.group, place.rank, step)
         with t.model.no_sync(scatter=place.kwargs["scatter"]):
             loss_of(t.model, batch(*who, 0)).div(2).backward()
+        if not place.kwargs["scatter"]:
+            with pytest.raises(StepError, match=r"use no_sync\(scatter=True\)"):
+                t.model.reduce_gradients()
         loss_of(t.model, batch(*who, 1)).div(2).backward()
 
     return t.run_to(3, backward).end()
+
+
+def in_one_go(place: Place) -> Any:
+    """As in a pipeline, whose last backward is not the script's call."""
+    t = Trainer(place)
+
+    def backward(step: int) -> None:
+        with t.model.no_sync(scatter=True):
+            for micro in range(2):
+                loss_of(t.model, batch(place.group, place.rank, step, micro)).div(2).backward()
+        t.model.reduce_gradients()
+
+    return t.run_to(3, backward).end()
+
+
+def test_what_was_accumulated_is_averaged_in_one_go(groups: Groups) -> None:
+    check(groups.run(2, in_one_go), reference(2, RANKS, 3, micro=2))
 
 
 @pytest.mark.parametrize("scatter", [False, True])

@@ -535,7 +535,7 @@ def test_reductions_by_operation_and_by_who_takes_part() -> None:
             with pytest.raises(ValueError, match="AVG needs floating point"):
                 m.allreduce(whole)
             with pytest.raises(ConfigError, match="should_quantize"):
-                m.allreduce(torch.ones(1), should_quantize=True)
+                m.allreduce(torch.ones(1), should_quantize="int7")
             assert m.should_commit()
             return out
 

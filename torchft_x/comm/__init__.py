@@ -1,7 +1,10 @@
 """Process groups that can be rebuilt with other members and released at once; see docs/design.md."""
 
+from torchft_x.comm.baby import ProcessGroupBaby, ProcessGroupBabyGloo, ProcessGroupBabyNCCL, ProcessGroupBabyXCCL
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.handles import ReconfigureOptions
+from torchft_x.comm.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.store import create_store_client
 from torchft_x.comm.wrappers import (
     ErrorSwallowingProcessGroupWrapper,
@@ -17,9 +20,16 @@ __all__ = [
     "FakeProcessGroupWrapper",
     "ManagedProcessGroup",
     "ProcessGroup",
+    "ProcessGroupBaby",
+    "ProcessGroupBabyGloo",
+    "ProcessGroupBabyNCCL",
+    "ProcessGroupBabyXCCL",
     "ProcessGroupDummy",
     "ProcessGroupGloo",
+    "ProcessGroupNCCL",
     "ProcessGroupWrapper",
+    "ProcessGroupXCCL",
+    "ReconfigureOptions",
     "create_store_client",
     "reconfigure_with_store",
 ]

@@ -21,6 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Work
 
+from torchft_x.comm.handles import Handle, timeout_of
+from torchft_x.comm.work import DoneWork
+
 Tensors = list[Tensor]
 
 
@@ -37,6 +40,12 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         super().__init__(rank, size)
         self._group_name: str | None = None  # set by torch when the group is registered
         self._group_desc = "undefined"  # the same; torch's word for "none given"
+        self._handle = Handle()  # for `reconfigure`
+        self._identity: tuple[str, int | None, int | None] = (
+            "",
+            None,
+            None,
+        )  # replica id, group rank, group world size
 
     # -- what a subclass writes --
 
@@ -100,6 +109,46 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     @abstractmethod
     def getBackendName(self) -> str:
         """The name torch knows this kind of group by."""
+
+    # -- the newer way to configure: by handles --
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return True
+
+    def get_reconfigure_handle(self) -> str:
+        """This group's handle for `reconfigure` of all members. The first call begins to host a store."""
+        return self._handle.text()
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Replace the present members by those whose handles are given; `configure` by other means.
+
+        `opts` is a `ReconfigureOptions` of ours or torch's, alike in all members: the rank is the place of the own
+        handle. Blocks as `configure` does and raises what that raises, and `ConfigError` for bad handles.
+        """
+        meeting = self._handle.meet(opts)
+        limit = timeout_of(opts)
+        if limit is not None:
+            self.set_timeout(limit)
+        identity = self._identity
+        self.configure(
+            meeting.store_addr,
+            identity[0],
+            meeting.rank,
+            meeting.size,
+            int(opts.uuid),
+            identity[1],
+            identity[2],
+            meeting.global_ranks,
+        )
+        return DoneWork()
+
+    def set_rank_info(
+        self, replica_id: str, group_rank: int, group_world_size: int, global_rank: int | None = None
+    ) -> None:
+        """Who this member is, for error messages and reports of `reconfigure`."""
+        self._identity = (replica_id, group_rank, group_world_size)
+        self._handle.global_rank = global_rank
 
     # -- collectives; tensors, options and results as in torch.distributed.ProcessGroup --
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.device import Device
-from torchft_x.comm.store import StoreClient, split_store_address, under
+from torchft_x.comm.store import StoreClient, read_now, split_store_address, under
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
 
@@ -28,7 +28,6 @@ _MEET_PAUSE = 0.005  # seconds between two looks whether all members have told t
 _MEET_TIMEOUT = 2.0  # seconds until we do without names
 _MAX_NAME = 256  # characters of another member's name in our messages
 _MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
-_NEVER = "?"  # a value that no key has
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with the place in its source
 _PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # and names peers like this
 
@@ -100,7 +99,7 @@ class Generation:
         members: dict[str, tuple[int, str]] = {}
         give_up = time.monotonic() + _MEET_TIMEOUT
         for rank in range(self.size):
-            while (raw := _read_now(place, _notice_key(rank))) is None:
+            while (raw := read_now(place, _notice_key(rank))) is None:
                 if self.error is not None or time.monotonic() > give_up:
                     return
                 time.sleep(_MEET_PAUSE)
@@ -176,12 +175,6 @@ def full_group(torch_group: Any, rank: int, size: int) -> Any:
             full._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, torch_group)
     full._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     return full
-
-
-def _read_now(store: dist.Store, key: str) -> bytes | None:
-    """A key's value or None, without waiting for it (`Store.get` waits): compare it with what it never is."""
-    value: bytes = store.compare_set(key, _NEVER, _NEVER)
-    return None if value == _NEVER.encode() else value
 
 
 def _gloo_key(rank: int) -> str:

@@ -22,6 +22,7 @@ from torch.distributed import Work
 
 from torchft_x import net
 from torchft_x.comm import device as devices
+from torchft_x.comm import recorder
 from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.generation import Generation, full_group
@@ -48,7 +49,7 @@ class ProcessGroupGloo(ProcessGroup):
 
     Args:
         timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
-        host: the address or name of this machine to listen on; else TORCHFT_X_ADVERTISE_HOST, else the own host name.
+        host: the address or name of this machine to listen on; else what `torchft_x.net.advertise_host` finds.
 
     Raises `AddressError` if `host` is not an address of this machine.
     """
@@ -181,6 +182,7 @@ class _Generations:
             if generation.error is None:
                 generation.error = copy.copy(error)  # what is raised collects a traceback, and with it whole frames
                 self._shut(generation)
+                _record(generation)
             return error
 
     def not_connected(self, generation: Generation, timeout: float, late: bool) -> TorchftXError:
@@ -200,7 +202,10 @@ class _Generations:
             present = self.present
             if present is None or (config_id is not None and config_id != present.config_id):
                 return
+            recorded = present.error is not None
             self._end(present, "the group was aborted")
+            if not recorded:
+                _record(present)
 
     def close(self) -> None:
         """End the present generation and give the device back. `start` begins again."""
@@ -288,6 +293,17 @@ def _let_go(generation: Generation | None, device: devices.Device | None = None)
         generation.torch_group = generation.client = None
     if device is not None:
         devices.give_back(device)
+
+
+def _record(generation: Generation) -> None:
+    """Once per generation, when it has just failed or been aborted."""
+    if generation.torch_group is not None and recorder.wanted():
+        place = (generation.config_id, generation.replica_id, generation.rank, generation.size)
+        _in_background(functools.partial(_dump, *place, str(generation.error)))
+
+
+def _dump(config_id: int | None, replica_id: str, rank: int, size: int, reason: str) -> None:
+    recorder.dump(config_id, replica_id, rank, size, reason)
 
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that run gloo's code

@@ -28,6 +28,8 @@ from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address, parse_address
 
+_NEVER = "?"  # a value that no key has
+
 
 class _Turn:
     """One connect per store at a time: only then can a new connection to it be told from another's."""
@@ -73,7 +75,7 @@ def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> t
     each connect, which no hosts file answers. Raises `AddressError` if `host` is unknown or is no address of ours, and
     `UnreachableError` if the port is taken.
     """
-    listener = _listener(host, port)
+    listener, _ = listen(host, port)
     port = int(listener.getsockname()[1])
     try:
         store = dist.TCPStore(
@@ -92,24 +94,32 @@ def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> t
     return store, Address(host, port)
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, backlog: int = 2048) -> tuple[socket.socket, str]:
+    """A listener for callers of `host`, and the IP address that `host` stands for. Raises as `host_store`."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as e:
         raise AddressError(f"The advertised host {host!r} can't be resolved ({e.strerror or e}).") from None
     family, kind, protocol, _, where = found[0]
-    loopback = ipaddress.ip_address(str(where[0]).split("%")[0]).is_loopback
+    shown = str(where[0])
+    loopback = ipaddress.ip_address(shown.split("%")[0]).is_loopback
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((where[0] if loopback else "", port))
-        listener.listen(2048)
+        listener.bind((shown if loopback else "", port))
+        listener.listen(backlog)
     except OSError as e:
         listener.close()
         if e.errno == errno.EADDRINUSE:
             raise UnreachableError(f"Port {port} of {host} is in use.") from None
         raise AddressError(f"Nothing can listen for {host!r}: {e.strerror or e}.") from None
-    return listener
+    return listener, shown
+
+
+def read_now(store: dist.Store, key: str) -> bytes | None:
+    """A key's value or None, without waiting for it (`Store.get` waits): compare it with what it never is."""
+    value: bytes = store.compare_set(key, _NEVER, _NEVER)
+    return None if value == _NEVER.encode() else value
 
 
 class StoreClient:

@@ -1,4 +1,4 @@
-"""The vote between groups, as the numbers of one all-reduce (MIN): no message, no leader (protocol, section 3).
+"""The vote between groups, as numbers of which the least over all members decides: no message, no leader (protocol, section 3).
 
 Every value that must be equal travels with its negative: min(x) + min(-x) is 0 exactly if all rows hold the same x.
 """

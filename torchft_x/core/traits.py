@@ -21,6 +21,7 @@ WORLD_SIZE = "group world size"
 MODEL = "model"
 BUCKETS = "bucket layout"
 DATA = "data set"
+QUANTIZATION = "quantisation"
 
 MAX_TRAITS = 256
 """Of a group: some twenty names, a few of them different in several ranks."""

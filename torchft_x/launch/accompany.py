@@ -89,7 +89,7 @@ class Companion(Keeper):
         assert self._found is not None
         settings = JobSettings(
             attempt=begun.attempt,
-            lighthouse=self._found.address.url,
+            lighthouse=self._found.url,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

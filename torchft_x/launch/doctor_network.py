@@ -11,7 +11,7 @@ from typing import Any
 
 from torchft_x import env, net
 from torchft_x._version import __version__
-from torchft_x.errors import RefusedError, TokenError, TorchftXError
+from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor import Case, Finding, ok, problem, warning
 from torchft_x.launch.locate import first_host
 
@@ -49,13 +49,18 @@ def _connect_to_self(bind: str, host: str) -> str | None:
 
 def check_name(case: Case) -> Iterator[Finding]:
     given = env.read(env.ADVERTISE_HOST, None, case.environ)
-    host = net.advertise_host(None, case.environ)
-    yield name_finding(host, given, socket.gethostname())
+    try:
+        host = net.advertise_host(None, case.environ)
+    except AddressError as e:
+        yield problem("name", str(e))
+    else:
+        yield name_finding(host, given, socket.gethostname())
 
 
 def name_finding(host: str, given: str | None, own: str) -> Finding:
     """`host`: what this machine would be advertised as. `given`: by the variable. `own`: its host name."""
-    source = env.ADVERTISE_HOST if given else "the host name"
+    found_out = host not in (own, "127.0.0.1")  # by an interface or a route
+    source = env.ADVERTISE_HOST if given else "the way to the others" if found_out else "the host name"
     remedy = f"set {env.ADVERTISE_HOST} to a name or address others can reach"
     began = time.monotonic()
     try:
@@ -94,7 +99,10 @@ def _is_ours(address: str) -> bool:
 
 def check_reverse(case: Case) -> Iterator[Finding]:
     """The other way round: names by address."""
-    host = net.advertise_host(None, case.environ)
+    try:
+        host = net.advertise_host(None, case.environ)
+    except AddressError:
+        return  # said already
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -145,8 +153,8 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
     except TorchftXError as e:
         yield problem("lighthouse", str(e))
         return
-    for address in addresses:
-        yield lighthouse_finding(address, token)
+    for i, address in enumerate(addresses):
+        yield lighthouse_finding(address, token, place=i + 1 if len(addresses) > 1 else 0)
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
@@ -185,7 +193,8 @@ def _token(case: Case) -> str | None:
     return token
 
 
-def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
+def lighthouse_finding(address: net.Address, token: str | None, *, place: int = 0) -> Finding:
+    """`place`: in the list, from 1; 0: it is the only one."""
     where = f"The lighthouse at {address.url}"
     began = time.monotonic()
     try:
@@ -210,7 +219,15 @@ def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
         )
     except TorchftXError as e:
         return problem("lighthouse", f"{where} takes connections, but does not answer as a lighthouse: {e}")
-    return _described(where, status, latency)
+    described = _described(where, status, latency)
+    wrong = _misplaced(address, status, place) if described.level != "problem" else ""
+    return problem("lighthouse", wrong) if wrong else described
+
+
+def _misplaced(address: net.Address, status: dict[str, Any], place: int) -> str:
+    from torchft_x.rpc import places
+
+    return places.mismatch(address.url, expected=place, found=places.of_lighthouse(status.get("place")))
 
 
 def _described(where: str, status: dict[str, Any], latency: float) -> Finding:

@@ -35,6 +35,7 @@ class TrainerSettings(JobSettings):
     life: str
     cores: int  # of this host that we may use
     groups_here: int  # groups, or nodes of groups, that share this host
+    record: str | None = None  # file for what it receives, with several lighthouses
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
@@ -43,6 +44,9 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
     out[env.LIFE] = settings.life
+    out.pop(env.RECORD, None)
+    if settings.record is not None:
+        out[env.RECORD] = settings.record
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))

@@ -115,7 +115,7 @@ class FtJob:
     min_replicas: int = 1
     """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
     lighthouse: tuple[str, ...] = ()
-    """Address of one that runs already, a tuple of one; empty: the job brings its own."""
+    """Address of one that runs already, or of several (docs/lighthouses.md); empty: the job brings its own."""
     lighthouse_from: str = "--lighthouse"
     """What the addresses came from, for error messages."""
     token_file: str = ""
@@ -152,6 +152,12 @@ class FtJob:
         check_env(self.env, what="--env", refused=_REFUSED)
         if self.lighthouse:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
+        if len(self.lighthouse) > 1 and self.nodes_per_replica > 1:
+            raise ConfigError(
+                f"{self.lighthouse_from} names {len(self.lighthouse)} lighthouses and --nodes_per_replica is "
+                f"{self.nodes_per_replica}, but the nodes of a group begin their lives at one lighthouse: give one address, "
+                "or groups of one node."
+            )
         _ = self.trainer_resource
         seen: set[str] = set()
         for role in self.extra_roles:

@@ -147,6 +147,7 @@ class Keeper:
         while self._stops.first is None:
             self._found = locator.look()
             if self._found is not None:
+                self._host = self._advertise()  # perhaps better known now
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self._stops.request)
                 self._lives = self._make_lives(self._reports)
@@ -250,10 +251,12 @@ class Keeper:
 
     def _advertise(self) -> str:
         """The host that other groups reach this one by; on one machine the loopback, whose name never fails."""
-        return net.advertise_host("127.0.0.1" if self._loopback() else None, self._environ)
+        towards = None if self._found is None else self._found.address.url
+        return net.advertise_host("127.0.0.1" if self._loopback() else None, self._environ, towards=towards)
 
     def _loopback(self) -> bool:
-        return self.config.local and env.read(env.ADVERTISE_HOST, None, self._environ) is None
+        given = (env.ADVERTISE_HOST, env.ADVERTISE_INTERFACE)
+        return self.config.local and all(env.read(name, None, self._environ) is None for name in given)
 
     def _next_attempt(self) -> int:
         """The lowest number the next life may have."""

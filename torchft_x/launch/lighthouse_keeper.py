@@ -179,8 +179,12 @@ def _flag(argv: list[str], name: str) -> str | None:
 
 
 def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> list[str]:
-    """Without a place of its own what is written down lives as long as we do."""
-    if _flag(argv, "--state_file") is not None or env.read(env.STATE_FILE, None, environ):
+    """Without a place of its own what is written down lives as long as we do. One of several must have one, so it says."""
+    if (
+        _flag(argv, "--place") is not None
+        or _flag(argv, "--state_file") is not None
+        or env.read(env.STATE_FILE, None, environ)
+    ):
         return argv
     return [*argv, "--state_file", str(scratch / "state")]
 

@@ -48,7 +48,8 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
         added += ["--address_file", str(run_dir / "lighthouse")]
     if "--state_file" not in argv and env.read(env.STATE_FILE) is None:
         added += ["--state_file", str(run_dir / "lighthouse.state")]
-    if local and "--advertise_host" not in argv and env.read(env.ADVERTISE_HOST) is None:
+    given = env.read(env.ADVERTISE_HOST) or env.read(env.ADVERTISE_INTERFACE)
+    if local and "--advertise_host" not in argv and given is None:
         added += ["--advertise_host", "127.0.0.1"]
     return [*argv, *added]
 

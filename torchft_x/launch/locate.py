@@ -9,17 +9,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x import env
-from torchft_x.errors import AddressError, ConfigError
-from torchft_x.net import Address, check_resolvable, parse_address, parse_addresses
+from torchft_x.errors import ConfigError
+from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
 
 _CONNECT_TIMEOUT = 1.0  # seconds for one address
 
 
 @dataclass(frozen=True)
 class Found:
-    address: Address
+    addresses: tuple[Address, ...]  # all of a list, if one of them answers
     token: str | None = field(repr=False)
     token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
+
+    @property
+    def address(self) -> Address:
+        """Of the only one, or the first."""
+        return self.addresses[0]
+
+    @property
+    def url(self) -> str:
+        """As TORCHFT_LIGHTHOUSE holds it."""
+        return ",".join(a.url for a in self.addresses)
 
 
 class Locator:
@@ -42,7 +52,7 @@ class Locator:
         self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
         if given is not None:
             self._given = parse_addresses(given, what=env.LIGHTHOUSE)
-            _check_any_resolvable(self._given)
+            check_any_resolvable(self._given, what=env.LIGHTHOUSE)
         elif run_dir is None and (self._host_in is None or self._port is None):
             raise ConfigError(
                 f"No lighthouse: set {env.LIGHTHOUSE} to its address, or --run_dir to a shared directory."
@@ -57,7 +67,7 @@ class Locator:
         """The lighthouse, if it can be reached now."""
         self._tried = []
         if self._given:
-            return next((self._with_token(a) for a in self._given if self._answers(a)), None)
+            return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
         return self._by_file() or self._by_host()
 
     def _answers(self, address: Address, by: str = "") -> bool:
@@ -81,7 +91,8 @@ class Locator:
             return None
         address = parse_address(text, what=str(self._file))
         # the token is written before the address
-        return self._with_token(address, self._token_file) if self._answers(address, f" by {self._file}") else None
+        found = self._answers(address, f" by {self._file}")
+        return self._with_token(address, beside=self._token_file) if found else None
 
     def _by_host(self) -> Found | None:
         if self._host_in is None or self._port is None:
@@ -97,7 +108,7 @@ class Locator:
             self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
             return None
         found = self._answers(address, f" by {self._host_in}")
-        return self._with_token(address, self._token_file) if found else None
+        return self._with_token(address, beside=self._token_file) if found else None
 
     def _has_token(self) -> bool:
         return self._given_token() or (self._token_file is not None and self._token_file.exists())
@@ -105,28 +116,15 @@ class Locator:
     def _given_token(self) -> bool:
         return any(env.read(name, None, self._environ) for name in (env.TOKEN, env.TOKEN_FILE))
 
-    def _with_token(self, address: Address, beside: Path | None = None) -> Found:
+    def _with_token(self, *addresses: Address, beside: Path | None = None) -> Found:
         """With the token of the environment, else that in the run directory if the address is the job's own."""
         environ = dict(self._environ)
         if beside is not None and not self._given_token() and beside.exists():
             environ[env.TOKEN_FILE] = str(beside)
-        return Found(address, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
+        return Found(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
 
 
 def first_host(text: str) -> str:
     """The first of ``a,b`` (Kubernetes) or of ``n[01-04,7],m2`` (Slurm)."""
     first = re.split(r",(?![^\[]*\])", text.strip(), maxsplit=1)[0].strip()
     return re.sub(r"\[([^\]]*)\]", lambda m: re.split("[,-]", m[1], maxsplit=1)[0], first)
-
-
-def _check_any_resolvable(addresses: tuple[Address, ...]) -> None:
-    """One known name is enough."""
-    first: AddressError | None = None
-    for address in addresses:
-        try:
-            check_resolvable(address, what=env.LIGHTHOUSE)
-            return
-        except AddressError as e:
-            first = first or e
-    if first is not None:
-        raise first

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torchft_x import net
-from torchft_x.launch.reports import Reports
+from torchft_x.launch.reports import NodeReports, Reports
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 
 _SAY_AFTER = 5.0  # seconds of waiting for the other nodes until a person is told
@@ -107,7 +107,7 @@ class OneOfSeveral:
     def __init__(
         self,
         place: Place,
-        reports: Reports,
+        reports: NodeReports,
         *,
         wait: Wait,
         stopped: Callable[[], bool],

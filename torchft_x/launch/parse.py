@@ -25,10 +25,10 @@ def parse_bool(value: bool | str, *, what: str) -> bool:
 
 
 def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
-    """The address as it was written, a tuple of one; checked, not looked up. A list is refused (`net.parse_addresses`)."""
+    """The addresses as they were written; checked, not looked up."""
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
-        raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT.")
+        raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
     for word, address in zip(words, net.parse_addresses(text, what=what), strict=True):
         if address.port == 0:
             raise ConfigError(f"{what} {word!r}: port 0 is no port to connect to.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torchft_x.launch.locate import Found
 
 
 class Reports(Protocol):
-    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these.
+    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor_client.SupervisorClient` has these, and so have
+    the lines to several lighthouses, `torchft_x.rpc.supervisor_clients.SupervisorClients`.
 
     No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
     """
@@ -24,11 +25,23 @@ class Reports(Protocol):
     def away(self) -> float: ...
     def close(self, flush: float) -> None: ...
 
-    # of one node of a group over several, instead of started and exited
+
+@runtime_checkable
+class NodeReports(Reports, Protocol):
+    """Of one node of a group over several; the first two instead of started and exited."""
+
     def is_up(self) -> bool: ...
     def ready(self, attempt: int, meeting: str) -> None: ...
     def ended(self, attempt: int, life: str, code: int, reason: str) -> None: ...
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
+
+
+@runtime_checkable
+class Witness(Reports, Protocol):
+    """To several lighthouses: tells of each life that has ended what it had received."""
+
+    def make_record(self, life: str, path: str) -> None:
+        """The file where that life, which is about to begin, writes it down. Raises `ConfigError`."""
 
 
 def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "") -> Callable[[Found], Reports]:
@@ -36,6 +49,13 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "")
 
     def connect(found: Found) -> Reports:
         from torchft_x.rpc import wire
+
+        if len(found.addresses) > 1:
+            from torchft_x.rpc.supervisor_clients import SupervisorClients
+
+            return SupervisorClients(
+                found.addresses, group, socket.gethostname(), wire.boot_id(), found.token, companion=companion
+            )
         from torchft_x.rpc.supervisor_client import SupervisorClient
 
         return SupervisorClient(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.checks import check_script
 from torchft_x.launch.environment import TrainerSettings, trainer_environment
@@ -19,7 +20,7 @@ from torchft_x.launch.keeper import Keeper, KeeperConfig, own_package_root
 from torchft_x.launch.life import LifeSpec
 from torchft_x.launch.locate import Found
 from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
-from torchft_x.launch.reports import Reports, connector
+from torchft_x.launch.reports import NodeReports, Reports, Witness, connector
 from torchft_x.launch.stops import Stop
 from torchft_x.launch.warm import Warm
 from torchft_x.launch.warm_rules import why_never
@@ -60,6 +61,12 @@ class SupervisorConfig(KeeperConfig):
         if self.workers % self.nodes:
             raise ConfigError(
                 f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
+            )
+
+        if self.nodes > 1 and self.lighthouse is not None and "," in self.lighthouse:
+            raise ConfigError(
+                f"nodes is {self.nodes} and {env.LIGHTHOUSE} names several lighthouses, but the nodes of a group begin their "
+                "lives at one: give one address, or groups of one node."
             )
 
     @property
@@ -108,6 +115,7 @@ class Supervisor(Keeper):
         reports.on_number(self._on_number)
         if config.nodes == 1:
             return Alone(reports)
+        assert isinstance(reports, NodeReports)
         place = Place(
             group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
         )
@@ -124,13 +132,19 @@ class Supervisor(Keeper):
     def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
         config = self.config
         assert self._found is not None
+        record = None
+        if len(self._found.addresses) > 1:
+            assert isinstance(self._reports, Witness)
+            record = str(folder / "received")
+            self._reports.make_record(begun.life, record)
         settings = TrainerSettings(
             group=config.group,
             groups=config.groups,
             workers=config.workers // config.nodes,
             attempt=begun.attempt,
             life=begun.life,
-            lighthouse=self._found.address.url,
+            lighthouse=self._found.url,
+            record=record,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

@@ -20,6 +20,8 @@ MAX_RANKS = 16384
 """Group world size, and with it handles of a member."""
 MAX_CARRIED = 256
 """Quorums a member says it was a carrier of; `core.pledge` keeps no more."""
+MAX_FOLLOWED = 1024
+"""Quorums before one that must be followed, too. Nearly always there is one; a row that nobody has received is far shorter."""
 MAX_NODES = 4096
 """Of one group."""
 MAX_ATTEMPT = 2**31

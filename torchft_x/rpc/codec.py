@@ -18,6 +18,7 @@ from torchft_x.rpc.checks import (
     MAX_ATTEMPT,
     MAX_CARRIED,
     MAX_DATA,
+    MAX_FOLLOWED,
     MAX_MEMBERS,
     MAX_RANKS,
     MAX_TEXT,
@@ -133,10 +134,18 @@ def quorum_to_proto(v: Quorum) -> pb.Quorum:
         created=v.created,
         granted_through=v.granted_through,
         lease_s=v.lease,
+        follows=[quorum_to_proto(x) for x in v.follows],
+        since=v.since,
     )
 
 
-def quorum_from_proto(p: pb.Quorum) -> Quorum:
+def quorum_from_proto(p: pb.Quorum, *, followed: bool = False) -> Quorum:
+    """`followed`: another one names it as what it follows, so that it says no more about what it follows itself."""
+    if len(p.follows) > (0 if followed else MAX_FOLLOWED):
+        raise RefusedError(
+            f"A message was refused: a quorum follows {len(p.follows)} others, at most {MAX_FOLLOWED} are allowed, which "
+            "name none."
+        )
     if not 0 < len(p.members) <= MAX_MEMBERS:
         raise RefusedError(
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {MAX_MEMBERS} are allowed."
@@ -149,10 +158,13 @@ def quorum_from_proto(p: pb.Quorum) -> Quorum:
         created=check_seconds(p.created, "created"),
         granted_through=check_whole(p.granted_through, "granted_through"),
         lease=check_seconds(p.lease_s, "lease"),
+        follows=tuple(quorum_from_proto(x, followed=True) for x in p.follows),
+        since=check_whole(p.since, "since"),
     )
 
 
-def hello_to_proto(v: m.Hello, group_id: str) -> pb.Hello:
+def hello_to_proto(v: m.Hello, group_id: str, place: int = 0) -> pb.Hello:
+    """`place`: of the lighthouse it goes to, see torchft_x.proto."""
     return pb.Hello(
         replica_id=v.replica_id,
         group_id=group_id,
@@ -166,6 +178,9 @@ def hello_to_proto(v: m.Hello, group_id: str) -> pb.Hello:
         library=v.library,
         wire=wire.WIRE,
         runs_on=v.runs_on,
+        chain=v.chain,
+        before=quorum_to_proto(v.before) if v.before is not None else None,
+        place=place,
     )
 
 
@@ -182,7 +197,19 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         boot_id=check_text(p.boot_id, "boot id", 128),
         library=check_text(p.library, "library", 128),
         runs_on=p.runs_on,
+        chain=check_text(p.chain, "chain", 128),
+        before=quorum_from_proto(p.before) if p.HasField("before") else None,
     )
+
+
+def word_to_proto(v: m.LastWord) -> pb.LastWord:
+    quorum = quorum_to_proto(v.quorum) if v.quorum is not None else None
+    return pb.LastWord(replica_id=v.replica_id, quorum=quorum, chain=v.chain)
+
+
+def word_from_proto(p: pb.LastWord) -> m.LastWord:
+    quorum = quorum_from_proto(p.quorum) if p.HasField("quorum") else None
+    return m.LastWord(check_replica_id(p.replica_id), quorum, check_text(p.chain, "chain", 128))
 
 
 def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
@@ -256,7 +283,8 @@ def quorum_bytes(quorum: Quorum) -> bytes:
 
 
 def waits_bytes(effect: m.SendWaits) -> bytes:
-    return pb.Down(waits=pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease)).SerializeToString()
+    waits = pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease, elsewhere=effect.elsewhere)
+    return pb.Down(waits=waits).SerializeToString()
 
 
 def patience_bytes(effect: m.SendPatience) -> bytes:

@@ -23,11 +23,12 @@ from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.asked import Asked
-from torchft_x.rpc.find import find_lighthouse
+from torchft_x.rpc.find import find_lighthouses
 from torchft_x.rpc.group_service import GroupService
 from torchft_x.rpc.group_shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.notifier import Notifier
 from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
+from torchft_x.rpc.record import Record, open_record
 from torchft_x.rpc.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)
@@ -46,14 +47,17 @@ OnEnd = Callable[[str, bool], None]
 class GroupServer:
     """Serves one group and keeps its session with the lighthouse.
 
-    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address, or several (`rpc.find`). `host`: what others reach this process by.
+    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address, or those of several with commas (`rpc.find`).
+    `host`: what others reach this process by.
     `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
     `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
     needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
     by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
-    `commit_vote`: the group votes with the others before it commits; equal in all groups.
+    `commit_vote`: the group votes with the others before it commits; equal in all groups. `record`: path of the file that
+    the supervisor has made for this life (`rpc.record`); used with several lighthouses.
 
-    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
+    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`, `ConfigError`
+    (the record).
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class GroupServer:
         on_kill: Callable[[str], None] | None = None,
         runs_on: bool = False,
         commit_vote: bool = False,
+        record: str | None = None,
     ) -> None:
         del quorum_retries
+        lighthouses = find_lighthouses(lighthouse)
         settings = GroupSettings(
             replica_id=replica_id,
-            lighthouse=find_lighthouse(lighthouse),
+            lighthouses=lighthouses,
             store_address=store_address,
             world_size=world_size,
             life=life or Life(started=time.time()),
@@ -85,6 +91,7 @@ class GroupServer:
             boot_id=wire.boot_id() if boot_id is None else boot_id,
             runs_on=runs_on,
             commit_vote=commit_vote,
+            record=_record(record, replica_id) if len(lighthouses) > 1 else None,
         )
         self.replica_id = replica_id  # as given
         self.world_size = world_size  # ranks of the group
@@ -120,6 +127,8 @@ class GroupServer:
             await self._shell.open(timeout)
         except BaseException:
             await server.stop(None)
+            if settings.record is not None:
+                settings.record.close()
             raise
 
     def shutdown(self) -> None:
@@ -257,6 +266,17 @@ def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> N
         notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))
+
+
+def _record(path: str | None, replica_id: str) -> Record | None:
+    if path is not None:
+        return open_record(path, replica_id)
+    log.warning(
+        "%s has no supervisor that learns what it had received (torchft_x supervise): should it be killed, the others may "
+        "not be able to go on, because several lighthouses count it until somebody knows.",
+        replica_id,
+    )
+    return None
 
 
 def _exit(message: str) -> None:

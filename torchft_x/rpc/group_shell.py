@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchft_x._version import __version__
@@ -25,10 +26,11 @@ from torchft_x.core.group import Group, GroupConfig
 from torchft_x.core.types import Life, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc import codec, wire
+from torchft_x.rpc import codec, places, wire
 from torchft_x.rpc.delay import Delay
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.rank_codec import QuorumReply, VoteReply
+from torchft_x.rpc.record import Record, unwritten
 from torchft_x.rpc.token import metadata
 from torchft_x.rpc.uplink import Rhythm, Uplink, UplinkCallbacks, rhythm
 
@@ -49,7 +51,7 @@ class GroupSettings:
     """What a group server needs to know about its group."""
 
     replica_id: str
-    lighthouse: Address
+    lighthouses: tuple[Address, ...]
     store_address: str
     world_size: int
     life: Life
@@ -57,6 +59,8 @@ class GroupSettings:
     boot_id: str
     runs_on: bool
     commit_vote: bool
+    record: Record | None = None
+    """Of several lighthouses: where what is received is written down; None: nowhere."""
 
 
 class GroupShell:
@@ -105,7 +109,8 @@ class GroupShell:
         )
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{wire.SESSION}/Session"
-        self._uplink = Uplink(settings.lighthouse, method, metadata(settings.token), ping, callbacks)
+        first, *others = settings.lighthouses
+        self._uplink = Uplink(first, method, metadata(settings.token), ping, callbacks, others=others)
         self._ticker: asyncio.Task[None] | None = None  # while open
 
     # --- life ----------------------------------------------------------------------------------------------------------
@@ -120,10 +125,12 @@ class GroupShell:
         await self.close(0.0)
         if self._stood.done():
             self._stood.result()
+        why, others = self._uplink.last_failure.rstrip("."), ""
+        if len(self._uplink.addresses) > 1:
+            others = f", or with another one of {self._uplink.names()}"
         raise UnreachableError(
-            f"No session with the lighthouse at {self.settings.lighthouse.url} within {timeout:g} s "
-            f"({self._uplink.last_failure.rstrip('.')}); is it running, is it torchft_x's (not torchft's own), "
-            "and is TORCHFT_LIGHTHOUSE right?"
+            f"No session with the lighthouse at {self._url}{others} within {timeout:g} s ({why}); is it running, is it "
+            "torchft_x's (not torchft's own), and is TORCHFT_LIGHTHOUSE right?"
         )
 
     async def close(self, flush: float) -> None:
@@ -135,6 +142,13 @@ class GroupShell:
         with self._lock:
             calls = tuple(self._calls)
         self._fail(calls, "The group server is shut down.", retry=False)
+        if self.settings.record is not None:
+            self.settings.record.close()
+
+    @property
+    def _url(self) -> str:
+        """Of the lighthouse that is spoken to, or was last."""
+        return self._uplink.address.url
 
     async def _tick(self) -> None:
         while True:
@@ -143,6 +157,7 @@ class GroupShell:
                 self._feed(m.Tick())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
+                self._uplink.look_elsewhere()
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the group server failed")
 
@@ -230,11 +245,11 @@ class GroupShell:
         if self._endurance.reason:
             what = " for a lease to end" if self._endurance.for_lease else ""
             return (
-                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} "
+                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} "
                 f"waits{what}: {self._endurance.reason}"
             )
         return (
-            f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self.settings.lighthouse.url} waits "
+            f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} waits "
             "for other groups; its log says for whom."
         )
 
@@ -313,25 +328,38 @@ class GroupShell:
 
     def _hello(self) -> list[bytes]:
         hello = self._machine.hello(time.monotonic())
-        return [pb.Up(hello=codec.hello_to_proto(hello, group_of(hello.replica_id))).SerializeToString()]
+        record = self.settings.record
+        if record is not None:
+            hello = replace(hello, chain=record.chain, before=record.before)
+        said = codec.hello_to_proto(hello, group_of(hello.replica_id), self._place)
+        return [pb.Up(hello=said).SerializeToString()]
+
+    @property
+    def _place(self) -> int:
+        """Of the lighthouse that is spoken to, as on the wire."""
+        return self._uplink.wander.at + 1 if len(self._uplink.addresses) > 1 else 0
 
     def _welcome(self, data: bytes) -> Rhythm:
         """What the answer to hello says about signs of life; or the end of this group."""
         down = codec.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
+            wrong = places.mismatch(self._url, expected=self._place, found=down.welcome.place)
+            if wrong:  # at the start the user's mistake; later this group need not end for one lighthouse
+                raise UnreachableError(wrong) if self._stood.done() else RefusedError(wrong)
             self.heartbeat_timeout = rhythm(down.welcome).limit
             return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
     def _session_down(self, reason: str) -> None:
-        log.warning("The lighthouse at %s is away (%s); trying again.", self.settings.lighthouse.url, reason)
+        log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
         self._endurance.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
         if self._stood.done():
-            log.warning("The lighthouse at %s is back.", self.settings.lighthouse.url)
+            several = len(self._uplink.addresses) > 1
+            log.warning("The lighthouse at %s is %s.", self._url, "there" if several else "back")
         else:
             self._stood.set_result(None)
         self._endurance.session(True, time.monotonic())
@@ -356,8 +384,20 @@ class GroupShell:
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
             self._endurance.told(event.reason, event.lease, time.monotonic())
+            self._uplink.wander.told(down.waits.elsewhere, time.monotonic(), random.random())
         elif event is not None:
+            self._uplink.wander.answered()
+            if kind == "quorum" and self.settings.record is not None:
+                self._write_down(self.settings.record, down.quorum)
             self._feed(event)
+
+    @staticmethod
+    def _write_down(record: Record, quorum: pb.Quorum) -> None:
+        """Before the quorum is followed. Raises `RefusedError`, which ends this group: nobody would know of it."""
+        try:
+            record.keep(quorum)
+        except OSError as e:
+            raise RefusedError(unwritten(record.path, e)) from None
 
     def _session_refused(self, error: TorchftXError) -> None:
         """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""

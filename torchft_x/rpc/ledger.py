@@ -12,6 +12,7 @@ if there were no file.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -31,12 +32,12 @@ log = logging.getLogger(__name__)
 
 MAX_LEDGER = 2 * wire.MAX_MESSAGE
 """Bytes that are read. A quorum fits a message, and what is told about its members is smaller than that."""
-MAX_OPEN = 1024
-"""Quorums before the newest one. Nearly always there is one; a row of them that nobody has received is far shorter."""
 MAX_DONE = checks.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
 _MAGIC = b"TFXLEDG1"
+BLANK = b"TFXBLANK"
+"""Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_ledger.py)."""
 _GRANTED = struct.Struct("<q")  # at offset 8: written alone when only the grant has grown
 _REST = struct.Struct("<QQI")  # at offset 16: where what counts begins, its length, its checksum
 _OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
@@ -56,6 +57,7 @@ class Ledger:
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
         self.path = path
+        self.blank = os.pread(fd, len(BLANK), 0) == BLANK  # when it was opened nothing had ever been written
         self._fd = fd  # locked; closed by close()
         self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run).SerializeToString()
         self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
@@ -71,7 +73,8 @@ class Ledger:
 
     def keep(self, legacy: Legacy, quorum_bytes: bytes) -> None:
         """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
-        if legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and not self._void:
+        same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0]
+        if same and not self._void and all(q.id in self._open for q in legacy.open):
             self._write_grant(legacy.granted_through)
             return
         if legacy.kin is not self._kin[0]:
@@ -100,6 +103,9 @@ class Ledger:
         try:
             os.pwrite(self._fd, bytes(_HEADER), 0)
         except OSError as e:
+            if self.blank:  # then at least nobody may take it for that
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path)
             log.error(
                 "%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror
             )
@@ -197,7 +203,7 @@ class Ledger:
 
 def from_proto(p: pb.Ledger, granted: int) -> Found:
     """Raises `RefusedError` for what exceeds the limits of the wire."""
-    if len(p.kin) > checks.MAX_MEMBERS or len(p.done) > MAX_DONE or len(p.open) > MAX_OPEN:
+    if len(p.kin) > checks.MAX_MEMBERS or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
         raise RefusedError(
             f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
@@ -225,14 +231,9 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
 def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
     """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        return take_ledger(path, boot_id=boot_id, run=run)
     except OSError as e:
         why = e.strerror or str(e)
-    else:
-        why = _why_not(fd)
-        if not why:
-            return Ledger(fd, path, boot_id, run)
-        os.close(fd)
     log.warning(
         "%s can't be used (%s). Without it a lighthouse that is started again has to wait for all groups, or for the end "
         "of their leases. Name another file with --state_file.",
@@ -240,6 +241,16 @@ def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
         why,
     )
     return None
+
+
+def take_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger:
+    """The same. Raises `OSError`."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    why = _why_not(fd)
+    if why:
+        os.close(fd)
+        raise OSError(0, why)
+    return Ledger(fd, path, boot_id, run)
 
 
 def _why_not(fd: int) -> str:

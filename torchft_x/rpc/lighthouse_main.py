@@ -23,6 +23,7 @@ from torchft_x.observe.events import EventLog
 from torchft_x.rpc import loop, wire
 from torchft_x.rpc.ledger import Ledger, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.shared_ledger import open_shared
 from torchft_x.rpc.token import check_token
 
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
@@ -55,6 +56,10 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
     p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
     p.add_argument("--state_file", metavar="PATH", help="what the next lighthouse on this host must know is kept here")
+    p.add_argument(
+        "--place", type=int, metavar="N", help="number among several lighthouses; 0: the first, others stand by"
+    )
+    p.add_argument("--new_job", action="store_true", help="with --place 0: its job has not begun yet; say so once")
     p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
     p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
     p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
@@ -73,6 +78,10 @@ class Settings:
     advertise_host: str | None
     address_file: str | None
     state_file: str | None
+    new_job: bool
+    """One of several: the command says that the job has not begun yet."""
+    again: bool
+    """The same command was started again by its keeper."""
     run_dir: str | None
 
 
@@ -93,6 +102,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
+    state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
+    _check_place(args, state_file)
     return Settings(
         lighthouse=LighthouseConfig(
             min_replicas=args.min_replicas,
@@ -103,6 +114,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and attempt == 0 and replaced_within is None,
             restarted=roster is not None and attempt > 0,
+            place=args.place,
             boot_id=wire.boot_id(),
         ),
         bind=parse_address(args.bind, what="--bind"),
@@ -110,9 +122,28 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster=roster,
         advertise_host=args.advertise_host,
         address_file=args.address_file,
-        state_file=args.state_file if args.state_file is not None else env.read(env.STATE_FILE),
+        state_file=state_file,
+        new_job=args.new_job,
+        again=attempt > 0,
         run_dir=args.run_dir,
     )
+
+
+def _check_place(args: argparse.Namespace, state_file: str | None) -> None:
+    """Raises `ConfigError` for what can't go together with --place, or not without it."""
+    if args.place is None:
+        if args.new_job:
+            raise ConfigError("--new_job is for the first of several lighthouses: give --place 0, or leave it out.")
+        return
+    if args.job_groups is not None:
+        raise ConfigError("--place and --job_groups: a job's own lighthouse is its only one; several stand alone.")
+    if args.new_job and args.place != 0:
+        raise ConfigError(f"--new_job and --place {args.place}: only the first lighthouse, --place 0, begins a job.")
+    if state_file is None:
+        raise ConfigError(
+            f"--place {args.place} needs --state_file PATH, on a local disk: what it has issued must not be forgotten when "
+            "it is started again."
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,8 +180,13 @@ def _serve(settings: Settings) -> int:
         raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
     roster = Roster(settings.roster) if settings.roster is not None else None
     ledger = _open_ledger(settings)
+    config = settings.lighthouse
+    place = config.place
+    if place is not None and ledger is not None:
+        config = replace(config, new_job=ledger.blank, restarted=not ledger.blank)
+        log.info("%s", _how_it_begins(place, ledger.blank))
     shell = LighthouseShell(
-        settings.lighthouse, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
+        config, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = wire.advertised(settings.bind, port, settings.advertise_host).url
@@ -175,7 +211,22 @@ def _open_ledger(settings: Settings) -> Ledger | None:
     if settings.state_file is None:
         return None
     run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+    if settings.lighthouse.place is not None:
+        boot_id, again = settings.lighthouse.boot_id, settings.again
+        return open_shared(settings.state_file, boot_id=boot_id, run=run, new_job=settings.new_job, again=again)
     return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=run)
+
+
+def _how_it_begins(place: int, blank: bool) -> str:
+    """For people."""
+    if place > 0:
+        return f"Number {place} of several lighthouses: it stands by until groups of a job come over."
+    if blank:
+        return "The first of several lighthouses; the job is new, and begins here."
+    return (
+        "The first of several lighthouses; its job has begun (if not: --new_job), so it waits until groups come that say "
+        "where they are."
+    )
 
 
 def _on_signals(ended: threading.Event) -> None:

@@ -25,7 +25,7 @@ from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
-from torchft_x.rpc import checks, codec, probe, wire
+from torchft_x.rpc import checks, codec, places, probe, wire
 from torchft_x.rpc.job_book import JobBook
 from torchft_x.rpc.ledger import Found, Ledger
 from torchft_x.rpc.lighthouse_log import NoteLog
@@ -64,10 +64,10 @@ class LighthouseShell:
         config.check_together()
         found = Found()
         if ledger is not None:
-            if config.new_job:
-                ledger.void()  # whatever it holds is of another job
-            else:
+            if not config.new_job:
                 found = ledger.read()
+            elif config.place is None:
+                ledger.void()  # whatever it holds is of another job
             config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
         self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
@@ -140,7 +140,8 @@ class LighthouseShell:
     def status(self) -> dict[str, Any]:
         """Json-able: what the machine (and the roster) know. On the loop's thread."""
         machine = self._machine.status(time.monotonic())
-        return {"version": __version__, "wire": wire.WIRE, **machine, **self._supervisors.status()}
+        place = {} if self.config.place is None else {"place": self.config.place}
+        return {"version": __version__, "wire": wire.WIRE, **place, **machine, **self._supervisors.status()}
 
     async def _tick(self) -> None:
         while True:
@@ -303,6 +304,12 @@ class LighthouseShell:
         if up.WhichOneof("kind") != "hello":
             raise RefusedError("The first message of a session must be hello.")
         wire.check_version(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
+        if up.hello.place != self._place:  # it means another lighthouse: nothing that it says is of use here
+            if not up.hello.place:
+                raise RefusedError(places.lone_client("this lighthouse", self._place))
+            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
+            stream.finish()
+            return
         hello = codec.hello_from_proto(session, up.hello)
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.life)
@@ -344,4 +351,9 @@ class LighthouseShell:
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config
-        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping, place=self._place)
+
+    @property
+    def _place(self) -> int:
+        """As on the wire."""
+        return places.of_lighthouse(self.config.place)

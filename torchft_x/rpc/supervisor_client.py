@@ -7,11 +7,11 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from torchft_x.errors import RefusedError
+from torchft_x.errors import RefusedError, UnreachableError
 from torchft_x.net import parse_address
-from torchft_x.rpc import checks, codec, loop, supervisor_codec, wire
+from torchft_x.rpc import checks, codec, loop, places, supervisor_codec, wire
 from torchft_x.rpc.notifier import Notifier
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.token import check_token, metadata
@@ -27,10 +27,11 @@ the others may wait for the proof of each death."""
 
 
 class SupervisorClient:
-    """Reports one group's lives. No call waits for the network, except `close`.
+    """Reports one group's lives to one lighthouse. No call waits for the network, except `close`.
 
     What is true now is said again after every reconnect (the last start, the last exits, the end), so a report made while
-    the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed.
+    the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed. `place`:
+    among several (supervisor_clients.py), as on the wire.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
     `on_life` tells when a life begins and when it is over. With `companion` (a name; `group` is empty then) it speaks for
@@ -48,8 +49,13 @@ class SupervisorClient:
         node: int = 0,
         nodes: int = 1,
         companion: str = "",
+        place: int = 0,
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
+        self._place = place  # that the lighthouse should have
+        self._told_of = ""  # newest sentence about its being another one
+        self._needed: Callable[[], Collection[str]] | None = None  # see keep_words
+        self._words: dict[str, str] = {}  # of reports of ends with a word: kind -> replica id
         self._name = companion or group  # for people
         self._hello = pb.SupervisorHello(group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=wire.WIRE)
         self._hello.companion = companion
@@ -66,7 +72,7 @@ class SupervisorClient:
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = UplinkCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
-            welcome=_welcome,
+            welcome=self._welcome,
             up=self._resend,
             message=self._hear,
             down=self._down,
@@ -85,9 +91,11 @@ class SupervisorClient:
         """A new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
         self._report("started", pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)))
 
-    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
-        """That life has ended: proof of death for the other groups."""
-        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT])
+    def exited(self, attempt: int, life: str, code: int, reason: str, word: pb.LastWord | None = None) -> None:
+        """That life has ended: proof of death for the other groups. `word`: what it had received last."""
+        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: checks.MAX_TEXT], word=word)
+        if word is not None:
+            self._words[f"exited {life}"] = word.replica_id
         self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
 
     def halted(self, life: str, who: str, seconds: float) -> None:
@@ -99,6 +107,10 @@ class SupervisorClient:
         """The group won't be started again."""
         done = pb.SupervisorDone(code=code, sentence=sentence[: checks.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
+
+    def keep_words(self, needed: Callable[[], Collection[str]]) -> None:
+        """Besides the last ends, go on telling those of these replica ids. Before the first report."""
+        self._needed = needed
 
     def is_up(self) -> bool:
         """Whether a session with the lighthouse stands."""
@@ -155,12 +167,13 @@ class SupervisorClient:
     def close(self, flush: float = 2.0) -> None:
         """End the stream; wait up to `flush` seconds until the lighthouse has taken every report."""
 
-        async def stop() -> None:
-            await self._confirm(flush)
-            await self._uplink.close(0.2)
-            self._notifier.close()
+        loop.call(self.finish(flush), flush + 5.0, "closing the line to the lighthouse")
 
-        loop.call(stop(), flush + 5.0, "closing the line to the lighthouse")
+    async def finish(self, flush: float) -> None:
+        """The same, on the loop."""
+        await self._confirm(flush)
+        await self._uplink.close(0.2)
+        self._notifier.close()
 
     # --- on the loop ---------------------------------------------------------------------------------------------------
 
@@ -173,8 +186,11 @@ class SupervisorClient:
                 self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
+            needed = self._needed() if self._needed is not None else ()
             for old in exits[:-KEPT_EXITS]:
-                del self._reports[old]
+                if self._words.get(old) not in needed:
+                    del self._reports[old]
+                    self._words.pop(old, None)
             self._send(data)
 
         loop.post(remember_and_send)
@@ -235,7 +251,10 @@ class SupervisorClient:
 
     def _down(self, reason: str) -> None:
         if self._stop is None:  # else it has said its last word, and goes as it should
-            log.warning("The lighthouse is away (%s); trying again.", reason)
+            if self._place:
+                log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
+            else:
+                log.warning("The lighthouse is away (%s); trying again.", reason)
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
@@ -248,12 +267,24 @@ class SupervisorClient:
             self._on_stop = None
             self._notifier.post(lambda: callback(*stop))
 
+    def _welcome(self, data: bytes) -> Rhythm:
+        welcome = _read_welcome(data)
+        wrong = places.mismatch(self._uplink.address.url, expected=self._place, found=welcome.place)
+        if wrong and not self._place:
+            raise RefusedError(wrong)
+        if wrong:  # the group need not end for one of several
+            if wrong != self._told_of:
+                self._told_of = wrong
+                log.error("%s", wrong)
+            raise UnreachableError(wrong)
+        return rhythm(welcome)
 
-def _welcome(data: bytes) -> Rhythm:
+
+def _read_welcome(data: bytes) -> pb.Welcome:
     """What the answer to hello says about signs of life."""
     down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
         raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
-    return rhythm(down.welcome)
+    return down.welcome

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torchft_x.core import node_messages as n
 from torchft_x.core import roster as r
 from torchft_x.core.companions import CompanionFinished
-from torchft_x.core.messages import LifeHalted
+from torchft_x.core.messages import LastWord, LifeHalted
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
+from torchft_x.rpc import codec
 from torchft_x.rpc.checks import (
     MAX_ATTEMPT,
     MAX_NODES,
@@ -30,6 +31,12 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
         return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
     return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
+
+
+def last_word(up: pb.SupervisorUp) -> LastWord | None:
+    """What the life whose end is reported had received last, if the report says so."""
+    told = up.WhichOneof("kind") == "exited" and up.exited.HasField("word")
+    return codec.word_from_proto(up.exited.word) if told else None
 
 
 def halted_event(stream: int, p: pb.LifeHalted) -> LifeHalted:

@@ -101,7 +101,7 @@ class SupervisorDesk:
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(supervisor_codec.supervisor_event(group, up))
+            self._feed_group(supervisor_codec.supervisor_event(group, up), supervisor_codec.last_word(up))
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
@@ -149,12 +149,12 @@ class SupervisorDesk:
 
     # --- events --------------------------------------------------------------------------------------------------------
 
-    def _feed_group(self, event: r.RosterEvent) -> None:
-        """What is true of a group as a whole."""
+    def _feed_group(self, event: r.RosterEvent, word: m.LastWord | None = None) -> None:
+        """What is true of a group as a whole. `word`: of a life that has ended."""
         if isinstance(event, r.LifeStarted):
             self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life))
         elif isinstance(event, r.LifeExited):
-            self._ways.feed(m.LifeEnded(event.life, event.code))
+            self._ways.feed(m.LifeEnded(event.life, event.code, word))
         self._feed_roster(event)
 
     def _feed_roster(self, event: r.RosterEvent) -> None:

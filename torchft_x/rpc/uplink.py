@@ -1,5 +1,8 @@
 """A stream to the lighthouse that is there again whenever it can be: hello, welcome, messages, pings, reconnects.
 
+Of several lighthouses it is with one at a time, `core.wander` says with which. The stream to the former one is closed
+before the next is opened, and nothing that it still brings is passed on.
+
 Used by group servers and supervisors. Everything runs on the loop's thread, the callbacks too: they must not block.
 """
 
@@ -16,6 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from torchft_x.core.wander import Wander
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc import checks, wire
@@ -31,6 +35,7 @@ WELCOME_TIMEOUT = 5.0
 """Seconds from the first byte of a connect to the welcome."""
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
+MOVES = "others may be at the next lighthouse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,19 @@ class Uplink:
     """See the module. `start` and `close` on the loop's thread; `send` there too, dropped while no session stands."""
 
     def __init__(
-        self, address: Address, method: str, metadata: Metadata, ping: bytes, callbacks: UplinkCallbacks
+        self,
+        address: Address,
+        method: str,
+        metadata: Metadata,
+        ping: bytes,
+        callbacks: UplinkCallbacks,
+        *,
+        others: Sequence[Address] = (),
     ) -> None:
-        self.address = address  # of the lighthouse
+        """`others`: the lighthouses after the first of a list."""
+        self.address = address  # of the lighthouse that is spoken to, or was last
+        self.addresses = (address, *others)  # all of the list
+        self.wander = Wander(len(self.addresses))  # which of them it is
         self._method = method  # full name of the stream
         self._metadata = metadata  # the token
         self._ping = ping  # message without content; the other side answers it
@@ -88,6 +103,8 @@ class Uplink:
         self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
         self._silent = 0  # pings sent since the other side was last heard
         self._hung: str | None = None  # why we gave the present session up, if we did
+        self._call: Any = None  # gRPC's side of the present session, or the last
+        self._moves = False  # the present session was given up for the next lighthouse
         self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
         self.last_failure = "not tried yet"  # why the last connect or session ended
 
@@ -103,6 +120,12 @@ class Uplink:
             self._sent += 1
             self._outbox.put_nowait(data)
 
+    def look_elsewhere(self) -> None:
+        """Called now and then: are the others at the next lighthouse?"""
+        if self._outbox is not None and not self._closing and self.wander.leaves(time.monotonic()):
+            self._hung, self._moves = MOVES, True
+            self._call.cancel()
+
     async def close(self, flush: float) -> None:
         """End the session: our side at once, and wait up to `flush` seconds for the other to have read everything."""
         self._closing = True
@@ -117,9 +140,16 @@ class Uplink:
     def away(self) -> str:
         """How long no session has stood and why, for people."""
         seconds = 0.0 if self.away_since is None else time.monotonic() - self.away_since
+        if len(self.addresses) > 1:
+            why = f"{self.address.url}: {self.last_failure.rstrip('.')}"
+            return f"none of the lighthouses {self.names()} has been there for {seconds:.1f} s ({why})"
         return (
             f"the lighthouse at {self.address.url} has been away for {seconds:.1f} s ({self.last_failure.rstrip('.')})"
         )
+
+    def names(self) -> str:
+        """All addresses, for people."""
+        return ", ".join(a.url for a in self.addresses)
 
     # --- the keeper ----------------------------------------------------------------------------------------------------
 
@@ -140,6 +170,10 @@ class Uplink:
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
             stood = self._set_down()
+            if not stood:
+                self.wander.failed(time.monotonic())
+            elif not self._moves:
+                self.wander.ended(time.monotonic())
             pause = FIRST_PAUSE if stood else min(2 * pause, LAST_PAUSE)
             if not self._closing:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -156,12 +190,13 @@ class Uplink:
 
     async def _session(self) -> None:
         """One session, from connect to end. Raises an error of ours if it did not end cleanly."""
+        self.address = self.addresses[self.wander.at]
         what = f"lighthouse at {self.address.url}"
-        self._hung = None
+        self._hung, self._moves = None, False
         channel = wire.aio_channel(self.address)
         helpers: list[asyncio.Task[None]] = []
         try:
-            call = channel.stream_stream(self._method)(metadata=self._metadata)
+            call = self._call = channel.stream_stream(self._method)(metadata=self._metadata)
             for data in self._callbacks.hello():
                 await call.write(data)
             try:
@@ -175,9 +210,12 @@ class Uplink:
             outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
             self._outbox = outbox
             self.away_since, self._sent, self._silent = None, 0, 0
+            self.wander.up()
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
             while (data := await call.read()) is not grpc.aio.EOF:
+                if self._moves:
+                    raise UnreachableError(MOVES)
                 self._silent = 0
                 self._callbacks.message(data)
             await _check_end(call, what)

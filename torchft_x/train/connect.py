@@ -100,6 +100,7 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             quorum_retries=options.quorum_retries,
             runs_on=True,
             commit_vote=options.commit_vote,
+            record=options.record,
         )
         try:
             options.check_against(server.heartbeat_timeout)

@@ -77,7 +77,7 @@ class Course:
         self.works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
         self._parts = parts
         self._pg = pg
-        self._poll = Poll(parts, pg)
+        self._poll = Poll(parts)
         self._next_round = next_round  # see above
         self._waits = waits  # fixed
         self._redo = redo  # fixed

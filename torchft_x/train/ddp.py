@@ -86,6 +86,11 @@ class DistributedDataParallel(nn.Module):
         finally:
             self.require_backward_grad_sync = before
 
+    def reduce_gradients(self) -> None:
+        """Average now what backwards in `no_sync` have accumulated, for scripts whose last backward is somebody else's
+        call (``torch.distributed.pipelining``). Once a step, in all groups; otherwise as the end of ``backward()``."""
+        self._reducer.reduce_now()
+
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError(
             "register_comm_hook is not supported: the averaging is fault tolerant by itself. "

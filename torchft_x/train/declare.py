@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 from torchft_x._version import __version__
+from torchft_x.comm.quantize import Format
 from torchft_x.core.traits import (
     BUCKETS,
     LIBRARY,
     MODEL,
+    QUANTIZATION,
     TORCH,
     WORLD_SIZE,
     Trait,
@@ -37,6 +39,7 @@ class Declarations:
             raise ConfigError(f"may_differ is {may_differ!r}; give a tuple of names: ({may_differ!r},).")
         self._may_differ = frozenset(may_differ)
         self._count: dict[str, int] = {}  # how often a name was declared
+        self._quantization: str | None = None  # a format's name, or that there is none; None: not said yet
         self.traits = Traits()  # replaced by each `add`
         self._append(release(LIBRARY, __version__))
         self._append(release(TORCH, str(torch.__version__)))
@@ -47,6 +50,18 @@ class Declarations:
         nth = self._count[name] = self._count.get(name, 0) + 1
         if name not in self._may_differ:
             self._append(describe(name if nth == 1 else f"{name} {nth}", words, parts, digest))
+
+    def quantizes(self, fmt: Format | None) -> None:
+        """This group's reductions are quantised so (None: not at all). Raises `ConfigError` if it said otherwise before."""
+        name = "none" if fmt is None else fmt.name
+        if self._quantization is None:
+            self._quantization = name
+            self.add(QUANTIZATION, name)
+        elif name != self._quantization:
+            raise ConfigError(
+                f"this group has declared quantisation {self._quantization}, and {name} is asked for; use one format in "
+                "the whole job (declare_quantization, should_quantize): a group that sends another one is not understood."
+            )
 
     def _append(self, trait: Trait) -> None:
         if trait.name not in self._may_differ:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import Outcome, Step, over_error
@@ -22,13 +22,18 @@ _FEW = 8  # of so many others one may ask after all when the error names none; o
 _ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
 
 
+class Abortable(Protocol):
+    def abort(self, config_id: int) -> None:
+        """Release whoever waits for the members of `config_id`."""
+
+
 class Guard:
     """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
 
     def __init__(
         self,
         step: Step,
-        pg: Any,
+        lines: Abortable,
         log: logging.LoggerAdapter[Any],
         events: EventLog,
         suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
@@ -36,7 +41,7 @@ class Guard:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
-        self._pg = pg
+        self._lines = lines
         self._log = log
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
@@ -135,12 +140,12 @@ class Guard:
             # again alone, under keys that exist already, would leave every member waiting for the others.
             if self._config_id == config_id:
                 self._broken = True
-        self._pg.abort(config_id)
+        self._lines.abort(config_id)
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
         # A configure decided on before the error may begin after this abort; then it waits for a dead member.
         while self._configuring and self._config_id == config_id:
             time.sleep(_ABORT_AGAIN)
-            self._pg.abort(config_id)
+            self._lines.abort(config_id)
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:
         """Members the lighthouse should look at: those the error names, else all others."""

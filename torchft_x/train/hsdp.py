@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from torchft_x.errors import ConfigError
+from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.declare import declare_model
 from torchft_x.train.reducer import Reducer
@@ -52,6 +52,7 @@ class HybridShardedDataParallel(nn.Module):
         shards = [local(p) for p in params]
         buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
         self._reducer = Reducer(manager, params, buckets)
+        self._whole = False  # a no_sync() block has left gradients of whole parameters
         declare_model(manager, module, buckets)
         cut = [f"{name} {describe(p)}" for name, p in module.named_parameters() if is_dtensor(p)]
         manager.declare("sharding", f"{len(cut)} sharded tensors", cut)
@@ -59,6 +60,7 @@ class HybridShardedDataParallel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             self._reducer.release()
+            self._whole = self._whole and not self._reducer.synchronise
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -79,6 +81,20 @@ class HybridShardedDataParallel(nn.Module):
             self._reducer.synchronise = before
             if before and not scatter:
                 self._sync_within(True)
+                self._whole = any(isinstance(m, FSDPModule) for m in self.module.modules())
+
+    def reduce_gradients(self) -> None:
+        """Average now what backwards in ``no_sync(scatter=True)`` have accumulated, for scripts whose last backward is
+        somebody else's call (``torch.distributed.pipelining``). Once a step, in all groups.
+
+        Raises `StepError` after a ``no_sync()`` that has left whole gradients: they are not a rank's own.
+        """
+        if self._whole:
+            raise StepError(
+                "reduce_gradients() after no_sync(): FSDP has not scattered these gradients within the group yet; use "
+                "no_sync(scatter=True)."
+            )
+        self._reducer.reduce_now()
 
     def _sync_within(self, value: bool) -> None:
         for m in self.module.modules():

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.quantize import format_of
+from torchft_x.comm.quantized import check_quantized
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Phase, Step, Terms
 from torchft_x.core.types import Quorum
@@ -70,7 +72,7 @@ class Manager:
         lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: of the group server (TORCHFT_MANAGER_PORT; any free one).
-        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; the own name).
+        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
         heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
             than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
@@ -198,18 +200,25 @@ class Manager:
         self._course.wait_quorum()
 
     def allreduce(
-        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
+        self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG
     ) -> dist.Work:
         """Reduce `tensor` in place over the participating groups. Never fails: a bad reduction drops the step.
 
         A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result. AVG divides
         by `num_participants` before the sum.
 
-        Raises `ConfigError` (a ValueError) for AVG of integers and for should_quantize, and what `wait_quorum` raises.
+        Args:
+            should_quantize: "int8" (True), "int4" or "fp8": values travel so, and are summed in float32; SUM and AVG of
+                floating point. The same in all groups: see `declare_quantization`. Its ``wait()`` does half of the work.
+
+        Raises `ConfigError` (a ValueError) for AVG of integers and for what can't be quantised, and what `wait_quorum`
+        raises.
         """
         p = self._parts
-        if should_quantize:
-            raise ConfigError("allreduce(should_quantize=True) is not supported; leave it out to reduce in full.")
+        fmt = format_of(should_quantize)
+        if fmt is not None:
+            check_quantized(tensor, fmt, reduce_op)
+            self._declared.quantizes(fmt)
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
         self._guard.raise_if_ended()
@@ -220,7 +229,10 @@ class Manager:
         inner = None
         if possible and not failed:
             try:
-                inner = work.issue(self._pg, tensor, reduce_op, contributes=rank is not None, participants=size)
+                inner = work.issue(
+                    self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
+                    still=lambda: p.step.quorum_id == quorum_id,
+                )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
         managed = ManagedWork(
@@ -343,6 +355,15 @@ class Manager:
         """
         self._declared.add(name, words, parts, digest)
 
+    def declare_quantization(self, should_quantize: bool | str) -> None:
+        """Say how this group's reductions are quantised ("int8", "int4", "fp8", True, or False for not at all), so that
+        a group that does it otherwise is refused at its join. Before the first `start_quorum`: `allreduce` says it too,
+        but first comes too late for the others then.
+
+        Raises `ConfigError` if something else was said before.
+        """
+        self._declared.quantizes(format_of(should_quantize))
+
     # --- state --------------------------------------------------------------------------------------------------------
 
     def register_state_dict_fn(
@@ -402,7 +423,7 @@ class Manager:
         self._course.close()
         p.transport.shutdown(wait=wait)
         p.link.close(wait)
-        self._pg.shutdown()
+        p.lines.shutdown()
         p.events.emit("leave", step=self.current_step())
         p.events.close()
 

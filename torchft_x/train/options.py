@@ -15,6 +15,10 @@ DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
 # in it, which can't be set.
 PATIENCE = LighthouseConfig().lease + LighthouseConfig().lease_margin
 
+# Seconds: how long a group tries a lighthouse that is gone, waits at one that can't go on, and asks at the next
+# (core.wander).
+SEVERAL_TIMEOUT = 10.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -41,7 +45,7 @@ class Options:
     port: int
     """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
     host: str
-    """TORCHFT_X_ADVERTISE_HOST: by which name or address other hosts reach this one."""
+    """TORCHFT_X_ADVERTISE_HOST, TORCHFT_X_ADVERTISE_INTERFACE: by which name or address other hosts reach this one."""
     store_host: str | None
     """MASTER_ADDR: host of the group's store; None: this process hosts it."""
     store_port: int
@@ -62,6 +66,8 @@ class Options:
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
     heartbeat_interval: float | None = None
     """As given; nothing but `check_against` looks at it."""
+    record: str | None = None
+    """TORCHFT_X_RECORD: where this start writes down what it receives, with several lighthouses."""
     commit_vote: bool = True
     """Groups vote with each other before each commit."""
 
@@ -76,6 +82,12 @@ class Options:
         if self.group_rank == 0 and not self.lighthouse:
             raise ConfigError(
                 f"no lighthouse address: set {env.LIGHTHOUSE} (http://HOST:PORT) or give lighthouse_addr to Manager."
+            )
+        if self.lighthouse and "," in self.lighthouse and self.quorum_timeout < SEVERAL_TIMEOUT:
+            raise ConfigError(
+                f"quorum_timeout is {self.quorum_timeout:g} s, but with several lighthouses ({env.LIGHTHOUSE}) it may take "
+                f"{SEVERAL_TIMEOUT:g} s until all groups have found the one that goes on. Give Manager a longer "
+                f"quorum_timeout ({env.QUORUM_TIMEOUT}), or none."
             )
         if self.group_world_size > 1 and (self.store_host is None or self.store_port == 0):
             raise ConfigError(
@@ -134,6 +146,7 @@ def resolve(
             return seconds(argument, f"timeout argument ({name})")
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
+    lighthouse = lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ)
     quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
         replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
@@ -144,9 +157,9 @@ def resolve(
         quorum_patience=PATIENCE if quorum_limit is None else 0.0,
         connect_timeout=span(connect_timeout, env.CONNECT_TIMEOUT),
         quorum_retries=number(quorum_retries, env.QUORUM_RETRIES, 0),
-        lighthouse=lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ),
+        lighthouse=lighthouse,
         port=number(port, env.MANAGER_PORT, 0),
-        host=net.advertise_host(hostname, environ),
+        host=net.advertise_host(hostname, environ, towards=lighthouse),
         store_host=store_addr if store_addr is not None else env.read(env.MASTER_ADDR, None, environ),
         store_port=number(store_port, env.MASTER_PORT, 0),
         agent_store=env.read(env.USE_AGENT_STORE, None, environ) == "True",
@@ -154,6 +167,7 @@ def resolve(
         token=token if token is not None else env.read_token(environ),
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
         life=env.read(env.LIFE, "", environ) or "",
+        record=env.read(env.RECORD, None, environ),
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),

@@ -7,14 +7,15 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
 from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
+from torchft_x.train.lines import Lines
 from torchft_x.train.options import Options
-from torchft_x.train.pace import Pace
 from torchft_x.train.states import StateDicts
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
@@ -28,7 +29,7 @@ class Parts:
 
     options: Options
     link: Link
-    pg: Any
+    lines: Lines  # to the other groups
     transport: CheckpointTransport[Any]
     states: StateDicts
     step: Step  # read and changed under guard.lock
@@ -75,12 +76,13 @@ def assemble(
         attempt=options.attempt,
     )
     log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
-    guard = Guard(step, pg, log, events, link.client.suspect)
+    lines = Lines(pg, options)
+    guard = Guard(step, lines, log, events, link.client.suspect)
     link.client.watch(guard.on_over, guard.on_end)
     return Parts(
         options=options,
         link=link,
-        pg=pg,
+        lines=lines,
         transport=transport or HTTPTransport(options.timeout, host=options.host, token=options.token),
         states=states,
         step=step,

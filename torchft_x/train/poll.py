@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
-
-import torch
-import torch.distributed as dist
-
 from torchft_x.core import crossvote
 from torchft_x.core.messages import Crossed, Vote
 from torchft_x.core.step import LocalVote
@@ -19,9 +13,8 @@ from torchft_x.train.parts import Parts
 class Poll:
     """One rank's part in them."""
 
-    def __init__(self, parts: Parts, pg: Any) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._pg = pg  # between the groups
 
     def ask(self, vote: LocalVote, digests: list[int], limit: float) -> VoteReply:
         """What came of it, after at most `limit` seconds a round. `prepared` in the answer: the step is undecided.
@@ -46,16 +39,14 @@ class Poll:
 
     def _cross(self, reply: VoteReply, vote: LocalVote, limit: float) -> str:
         """The vote between the groups; why it has not passed, as far as this rank knows. Empty: it has."""
-        row = torch.tensor(crossvote.row(reply.row), dtype=torch.int64)
-        opts = dist.AllreduceOptions()
-        opts.reduceOp = dist.ReduceOp.MIN
+        p = self._parts
         try:
-            self._pg.allreduce([row], opts).wait(timedelta(seconds=limit))
+            least = p.lines.tally.least(crossvote.row(reply.row), limit)
         except Exception as e:
-            self._parts.guard.fail(e, vote.quorum_id)
+            p.guard.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}"
-        objection = crossvote.objection(row.tolist())
+        objection = crossvote.objection(least)
         if not objection:
             return ""
-        self._parts.log.error("step %s does not pass: %s", vote.step, objection)
+        p.log.error("step %s does not pass: %s", vote.step, objection)
         return f"the groups do not agree: {objection}"

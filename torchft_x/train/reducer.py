@@ -85,6 +85,14 @@ class Reducer:
         same = [f._version for f in flats.flat] == self._versions
         return same and all(p.grad is None or p.grad is v for p, v in zip(self._params, flats.grads, strict=True))
 
+    def reduce_now(self) -> None:
+        """A pass of its own, outside backward: average what passes without synchronisation have accumulated."""
+        with self._lock, torch.no_grad():
+            if self._armed:
+                raise StepError("reduce_gradients() is called inside backward(); call it after it.")
+            self._arm()
+        self._end()
+
     def reduce_again(self) -> bool:
         """Average the local gradients once more, in the quorum in hand. False: that failed, and was reported."""
         with torch.no_grad():
@@ -111,6 +119,7 @@ class Reducer:
         with self._lock, torch.no_grad():
             if not self._armed:
                 self._arm()
+                Variable._execution_engine.queue_callback(self._at_end)
             if self._local[index] is None:
                 self._take(index, local_grad(param))
                 self._launch_full()
@@ -118,7 +127,7 @@ class Reducer:
                 self._take_again(index, local_grad(param))
 
     def _arm(self) -> None:
-        """Open a pass. Raises (out of backward) only what is the user's mistake: no quorum was ever started."""
+        """Open a pass. Raises only what is the user's mistake: no quorum was ever started."""
         share = self._manager.contribution()  # anything else than a Contribution (None, a mock): not known yet
         self._scale = share.scale if isinstance(share, Contribution) else None
         grads = self._flats[self._current].grads
@@ -130,7 +139,6 @@ class Reducer:
         self._versions = None
         self._missing = [len(b.slots) for b in self.buckets]
         self._next, self._works = 0, []
-        Variable._execution_engine.queue_callback(self._at_end)
         self._armed = True
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
@@ -219,7 +227,7 @@ class Reducer:
         Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
-        """Runs once, last, on the thread that called backward."""
+        """Runs once a pass, last, on the thread that called backward."""
         with torch.no_grad():
             with self._lock:
                 if not self._armed:

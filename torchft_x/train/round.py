@@ -15,7 +15,7 @@ from torchft_x.core.messages import Ask
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import Quorum, State, group_number
+from torchft_x.core.types import Quorum, State
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.rank_codec import QuorumReply
@@ -236,23 +236,14 @@ class Round:
             )  # fmt: skip
 
     def _configure(self, plan: Plan) -> None:
-        p, o = self._parts, self._parts.options
-        group = group_number(p.link.replica_id)
+        p = self._parts
 
         def make() -> None:
             p.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
-            p.pg.configure(
-                f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}",
-                p.link.replica_id,
-                plan.replica_rank,
-                plan.replica_world_size,
-                quorum_id=plan.config_id,
-                group_rank=o.group_rank,
-                group_world_size=o.group_world_size,
-                global_ranks=None if group is None else [group * o.group_world_size + o.group_rank],
-            )
+            ours = self.quorum is not None and all(m.library for m in self.quorum.members)  # the peer's don't vote
+            p.lines.configure(plan, p.link.replica_id, votes=p.options.commit_vote and ours)
 
         duration = p.guard.configure(plan, make)
         if duration is not None:

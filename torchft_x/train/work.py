@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.quantize import Format
+from torchft_x.comm.quantized import reduce_quantized
 from torchft_x.train.digest import digest
 
 Report = Callable[[Exception], None]
@@ -89,13 +91,29 @@ class ManagedWork(dist.Work):
         return inner.get_future().then(done)
 
 
-def issue(pg: Any, tensor: torch.Tensor, op: Any, *, contributes: bool, participants: int) -> Any:
-    """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute."""
+def issue(
+    pg: Any,
+    tensor: torch.Tensor,
+    op: Any,
+    *,
+    contributes: bool,
+    participants: int,
+    fmt: Format | None = None,
+    still: Callable[[], bool] = lambda: True,
+) -> Any:
+    """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
+
+    `fmt`: how values are written on the wire; None: as they are. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
+    encoded is `tensor` itself.
+    """
     with torch.no_grad():
         if not contributes:
             fill_neutral(tensor, op)
-        elif op == ReduceOp.AVG:
+        elif op == ReduceOp.AVG and fmt is None:
             tensor.mul_(1.0 / participants)
+    if fmt is not None:
+        scale = 1.0 / participants if op == ReduceOp.AVG else 1.0
+        return reduce_quantized([tensor], fmt, pg, scale, still=still)
     opts = dist.AllreduceOptions()
     opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
     return pg.allreduce([tensor], opts)

@@ -18,9 +18,9 @@ from torchft_x.transfer.http_client import Source, fetch_manifest
 from torchft_x.transfer.http_fetch import Fetch
 from torchft_x.transfer.http_server import CheckpointServer
 from torchft_x.transfer.landing import Landing
-from torchft_x.transfer.layout import Layout, parse
+from torchft_x.transfer.layout import parse
 from torchft_x.transfer.limits import MAX_STREAMS
-from torchft_x.transfer.rebuild import Target, find_targets, rebuild
+from torchft_x.transfer.rebuild import find_targets, first_paths, rebuild
 from torchft_x.transfer.snapshot import SnapshotStore
 from torchft_x.transfer.transport import CheckpointTransport
 
@@ -33,8 +33,8 @@ class HTTPTransport(CheckpointTransport[T]):
     """Serves this process's state and fetches others'. Listens on all interfaces, on a free port, from construction.
 
     `timeout`: longest time a reader may make no progress, and `shutdown(wait=True)` may take. `num_chunks`: parallel
-    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default
-    TORCHFT_X_ADVERTISE_HOST, else the own name). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
+    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default:
+    what `torchft_x.net.advertise_host` finds). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
     or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received.
     """
 
@@ -127,7 +127,7 @@ class HTTPTransport(CheckpointTransport[T]):
         except TransferError as e:
             manifest.connection.close()
             raise source.error(str(e)) from None
-        fetch = Fetch(source, manifest, layout, landing, _first_path(layout, targets), digests=self._digest)
+        fetch = Fetch(source, manifest, layout, landing, first_paths(layout, targets), digests=self._digest)
         try:
             fetch.run(self._streams)
             fetch.torn = fetch.torn or landing.copies_into_targets
@@ -143,12 +143,3 @@ class HTTPTransport(CheckpointTransport[T]):
             raise error from e
         finally:
             fetch.close()
-
-
-def _first_path(layout: Layout, targets: list[Target]) -> dict[int, str]:
-    """For each blob the path of its first tensor, to name it in an error."""
-    paths: dict[int, str] = {}
-    for spec, target in zip(layout.tensors, targets, strict=True):
-        if spec.blob is not None:
-            paths.setdefault(spec.blob, target.path)
-    return paths

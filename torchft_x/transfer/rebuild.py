@@ -44,6 +44,15 @@ def find_targets(layout: Layout, into: Any = None) -> list[Target]:
     return walk.targets
 
 
+def first_paths(layout: Layout, targets: list[Target]) -> dict[int, str]:
+    """For each blob the path of its first tensor, to name it in an error."""
+    paths: dict[int, str] = {}
+    for spec, target in zip(layout.tensors, targets, strict=True):
+        if spec.blob is not None:
+            paths.setdefault(spec.blob, target.path)
+    return paths
+
+
 def rebuild(layout: Layout, targets: list[Target], tensors: list[Tensor]) -> Any:
     """The state dict. `tensors` are the memory filled for each target; where that is the target's own memory, the
     caller's object is returned at its place. Raises `TransferError` if a registered leaf's decode fails.

@@ -1,0 +1,139 @@
+"""FSDP2's hybrid sharding on a managed mesh: groups of two ranks, as real processes, against one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.train.jobs import HOST, lighthouse
+from tests.train.ranks import Groups, Place
+from tests.train.sharded import assert_near, batch, full, loss_of, model, reference, shard
+from tests.util import scaled
+from torchft_x import ft_init_device_mesh
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.wrappers import ManagedProcessGroup
+from torchft_x.errors import ConfigError
+from torchft_x.train.manager import Manager
+from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.train.sharded_state import ShardedState
+from torchft_x.train.shards import local
+
+RANKS = 2
+STEPS = 3
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    with lighthouse(2) as address, Groups(address, RANKS) as made:
+        yield made
+
+
+def hybrid(place: Place) -> Any:
+    manager = Manager(
+        pg=ProcessGroupGloo(20.0, host=HOST),
+        load_state_dict=lambda given: state.load_state_dict(given),
+        state_dict=lambda: state.state_dict(),
+        min_replica_size=2,
+        timeout=scaled(20),
+        quorum_timeout=scaled(20),
+        connect_timeout=scaled(20),
+        rank=place.rank,
+        world_size=place.ranks,
+        store_addr=HOST,
+        store_port=place.port,
+        lighthouse_addr=place.lighthouse,
+        replica_id=f"group_{place.group}",
+        hostname=HOST,
+    )
+    mesh = ft_init_device_mesh(
+        device_type="cpu",
+        mesh_shape=(2, place.ranks),
+        mesh_dim_names=("dp_replicate", "dp_shard"),
+        replicate_dim=0,
+        manager=manager,
+    )
+    net = shard(model(0), mesh["dp_replicate", "dp_shard"])
+    adamw = torch.optim.AdamW(net.parameters(), lr=0.05)
+    state = ShardedState(net, adamw)
+    optimizer = OptimizerWrapper(manager, adamw)
+    history = {}
+    while manager.current_step() < STEPS:
+        optimizer.zero_grad()
+        step = manager.current_step()
+        loss_of(net, batch(place.group, place.rank, step), extra=True).backward()
+        optimizer.step()
+        if optimizer.committed:
+            history[manager.current_step()] = {n: local(p).clone() for n, p in net.named_parameters()}
+    replicas = mesh.get_group("dp_replicate")
+    assert isinstance(replicas, ManagedProcessGroup)
+    assert replicas.size() == 2, "the live number of groups"
+    assert mesh["dp_shard"].size() == place.ranks
+    manager.shutdown()
+    return history
+
+
+def test_groups_on_a_managed_mesh_train_like_one_process(groups: Groups) -> None:
+    found = groups.run(2, hybrid)
+    want = reference(2, RANKS, STEPS, extra=lambda group, rank, step: True)
+    for step, expected in enumerate(want, start=1):
+        for rank in range(RANKS):
+            for name, value in found[0][rank][step].items():
+                assert torch.equal(value, found[1][rank][step][name]), (step, rank, name)
+        assert_near(full([found[0][rank][step] for rank in range(RANKS)], model(0)), expected, step)
+
+
+class Alone:
+    """A manager with no others."""
+
+    def __init__(self) -> None:
+        self._pg = ProcessGroupGloo(scaled(10), host="127.0.0.1")
+        self._pg.configure("", "a", 0, 1)
+
+    def allreduce(self, tensor: torch.Tensor, *, reduce_op: Any = None) -> dist.Work:
+        return self._pg.allreduce([tensor], reduce_op)
+
+    def num_participants(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def torch_world() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def init(shape: tuple[int, ...], names: tuple[str, ...], replicate_dim: int) -> Any:
+    return ft_init_device_mesh(
+        device_type="cpu", mesh_shape=shape, mesh_dim_names=names, replicate_dim=replicate_dim, manager=Alone()
+    )
+
+
+def test_dimensions(torch_world: None) -> None:
+    one = init((4,), ("dp",), 0)
+    assert isinstance(one.get_group("dp"), ManagedProcessGroup)
+    three = init((1, 7, 1), ("pp", "dp", "tp"), 1)
+    assert three.shape == (1, 1, 1)
+    assert isinstance(three.get_group("dp"), ManagedProcessGroup)
+    assert not isinstance(three.get_group("tp"), ManagedProcessGroup)
+    t = torch.ones(3)
+    dist.all_reduce(t, group=three.get_group("dp"))
+    assert torch.equal(t, torch.ones(3))
+
+
+def test_shapes_that_do_not_fit(torch_world: None) -> None:
+    with pytest.raises(ConfigError, match=r"has 2 ranks, this replica group 1"):
+        init((3, 2), ("dp", "fsdp"), 0)
+    with pytest.raises(ConfigError, match="equally long"):
+        init((3,), ("dp", "fsdp"), 0)
+    with pytest.raises(ConfigError, match="replicate_dim=2"):
+        init((3, 1), ("dp", "fsdp"), 2)
+
+
+def test_without_a_default_group() -> None:
+    with pytest.raises(ConfigError, match="init_process_group"):
+        init((1,), ("dp",), 0)

@@ -1,0 +1,87 @@
+"""A Manager on other process groups and transports than the usual ones, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.comm.test_baby import children, helper
+from tests.train.jobs import HOST, lighthouse
+from tests.train.ranks import Groups, Place
+from tests.util import scaled
+from torchft_x.comm import ProcessGroupBabyGloo, ProcessGroupGloo
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.train.ddp import DistributedDataParallel
+from torchft_x.train.manager import Manager
+from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.transfer import PGTransport
+
+STEPS = 6
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    with lighthouse(2) as address, Groups(address, 1) as made:
+        yield made
+
+
+def train(place: Place) -> Any:
+    """Group 1 begins with other weights, and in its fourth step loses the child its process group lives in."""
+    kind: type[ProcessGroup] = ProcessGroupBabyGloo if place.kwargs["baby"] else ProcessGroupGloo
+    pg = kind(scaled(20), host=HOST)  # type: ignore[call-arg]
+    torch.manual_seed(place.group)
+    net = torch.nn.Linear(4, 1)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def load(state: dict[str, Any]) -> None:
+        net.load_state_dict(state["net"])
+
+    manager = Manager(
+        pg=pg,
+        load_state_dict=load,
+        state_dict=lambda: {"net": net.state_dict()},
+        min_replica_size=2,
+        timeout=scaled(20),
+        quorum_timeout=scaled(20),
+        connect_timeout=scaled(20),
+        rank=0,
+        world_size=1,
+        store_addr=HOST,
+        store_port=place.port,
+        lighthouse_addr=place.lighthouse,
+        replica_id=f"group_{place.group}",
+        hostname=HOST,
+        checkpoint_transport=PGTransport(pg, scaled(20), "cpu") if place.kwargs["transport"] else None,
+    )
+    model = DistributedDataParallel(manager, net)
+    optimizer = OptimizerWrapper(manager, sgd)
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(place.group))
+    killed = not place.kwargs["baby"] or place.group == 0
+    while manager.current_step() < STEPS:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if manager.current_step() == 3 and not killed:
+            killed = True
+            for pid in children(helper()):
+                os.kill(pid, signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+    manager.shutdown()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+@pytest.mark.slow
+def test_training_outlives_the_child_of_its_process_group(groups: Groups) -> None:
+    (first,), (second,) = groups.run(2, train, baby=True, transport=False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
+def test_weights_travel_through_the_process_group(groups: Groups) -> None:
+    (first,), (second,) = groups.run(2, train, baby=False, transport=True)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,300 @@
+"""States through real gloo groups: threads where both sides can live in one process, processes where one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.transfer.states import same, training_state, zeroed
+from tests.util import scaled
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.store import host_store
+from torchft_x.errors import ConfigError, LeafError, TransferError
+from torchft_x.transfer import PGTransport
+from torchft_x.transfer.limits import SMALL_BLOB_BYTES
+from torchft_x.transfer.pg import PIECE_BYTES, cut
+
+WAIT = scaled(20)
+
+
+@pytest.fixture(scope="module")
+def store() -> dist.TCPStore:
+    return host_store("127.0.0.1", WAIT)[0]
+
+
+@pytest.fixture(scope="module")
+def make(store: dist.TCPStore) -> Iterator[Callable[[int], list[ProcessGroupGloo]]]:
+    made: list[ProcessGroupGloo] = []
+
+    def groups(size: int) -> list[ProcessGroupGloo]:
+        new = [ProcessGroupGloo(WAIT, host="127.0.0.1") for _ in range(size)]
+        address = f"127.0.0.1:{store.port}/{len(made)}"
+        with ThreadPoolExecutor(size) as pool:
+            for future in [pool.submit(g.configure, address, f"replica{r}", r, size, 1) for r, g in enumerate(new)]:
+                future.result()
+        made.extend(new)
+        return new
+
+    yield groups
+    for group in made:
+        group.shutdown()
+
+
+@pytest.fixture(scope="module")
+def transports(make: Callable[[int], list[ProcessGroupGloo]]) -> list[PGTransport[Any]]:
+    return [PGTransport(group, WAIT, "cpu") for group in make(3)]
+
+
+def carry(transports: list[PGTransport[Any]], state: Any, into: Any = None, step: int = 5) -> Any:
+    """From rank 0 to rank 1."""
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(transports[0].send_checkpoint, [1], step, state, committed_in=7)
+        got = transports[1].recv_checkpoint(0, transports[0].metadata(), step, committed_in=7, into=into)
+        sent.result(WAIT)
+    return got
+
+
+def test_a_training_state_arrives_bit_exact(transports: list[PGTransport[Any]]) -> None:
+    state = training_state()
+    assert same(carry(transports, state), state)
+
+
+def test_it_arrives_in_place(transports: list[PGTransport[Any]]) -> None:
+    state = training_state()
+    into = zeroed(state)
+    result = carry(transports, state, into)
+    assert same(result, state)
+    mine = into["user"]["default"]["model"]
+    assert all(result["user"]["default"]["model"][name] is mine[name] for name in mine)
+
+
+def test_in_place_of_what_the_constructor_was_told(make: Callable[[int], list[ProcessGroupGloo]]) -> None:
+    source, destination = make(2)
+    mine = {"w": torch.zeros(300_000)}
+    pair = [PGTransport[Any](source, WAIT, torch.device("cpu")), PGTransport(destination, WAIT, "cpu", lambda: mine)]
+    assert carry(pair, {"w": torch.ones(300_000)})["w"] is mine["w"]
+    assert mine["w"].min() == 1
+
+
+def test_to_several_at_once(transports: list[PGTransport[Any]]) -> None:
+    state = {"big": torch.randn(3 * SMALL_BLOB_BYTES), "small": [torch.arange(5), torch.tensor(2.5)], "step": 3}
+    with ThreadPoolExecutor(2) as pool:
+        got = [pool.submit(transports[rank].recv_checkpoint, 0, "", 1) for rank in (1, 2)]
+        transports[0].send_checkpoint([1, 2], 1, state)
+        assert all(same(future.result(WAIT), state) for future in got)
+
+
+def test_a_state_without_tensors_and_one_with_empty_ones(transports: list[PGTransport[Any]]) -> None:
+    assert carry(transports, {"step": 0}) == {"step": 0}
+    state = {"none": torch.empty(0, 3), "w": torch.ones(2)}
+    assert same(carry(transports, state), state)
+
+
+@pytest.mark.parametrize(
+    "make_tensor",
+    [
+        lambda: torch.arange(12.0).view(3, 4).t(),
+        lambda: torch.arange(400_000.0)[::2],
+        lambda: torch.ones(3, 1).expand(3, 4),
+        lambda: torch.randn(5, dtype=torch.complex128),
+        lambda: torch.ones(70_000, dtype=torch.bfloat16),
+        lambda: torch.ones(7).to(torch.float8_e4m3fn),
+        lambda: torch.tensor([True, False]),
+    ],
+    ids=["transposed", "holes", "expanded", "complex", "bfloat16", "float8", "bool"],
+)
+def test_strides_and_dtypes(transports: list[PGTransport[Any]], make_tensor: Callable[[], torch.Tensor]) -> None:
+    t = make_tensor()
+    assert same(carry(transports, {"t": t}), {"t": t})
+    into = {"t": torch.zeros(t.shape).to(t.dtype)}
+    got = carry(transports, {"t": t}, into)
+    assert got["t"] is into["t"]
+    assert torch.equal(
+        got["t"].float() if t.dtype.itemsize == 1 else got["t"], t.float() if t.dtype.itemsize == 1 else t
+    )
+
+
+def test_tied_tensors_stay_tied(transports: list[PGTransport[Any]]) -> None:
+    w = torch.randn(200, 200)
+    got = carry(transports, {"a": w, "b": w})
+    assert got["a"].data_ptr() == got["b"].data_ptr()
+
+
+# -- what is refused --
+
+
+def refused(transports: list[PGTransport[Any]], state: Any, into: Any, step: int = 5) -> tuple[TransferError, str]:
+    """What the receiver says, and what the source hears. Both at once, and the group goes on."""
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(transports[0].send_checkpoint, [1], 5, state)
+        with pytest.raises(TransferError) as caught:
+            transports[1].recv_checkpoint(0, "", step, into=into)
+        with pytest.raises(TransferError) as heard:
+            sent.result(WAIT)
+    assert time.monotonic() - start < WAIT / 2
+    assert carry(transports, {"step": 1}) == {"step": 1}
+    return caught.value, str(heard.value)
+
+
+def test_another_step_is_refused_before_a_byte_is_written(transports: list[PGTransport[Any]]) -> None:
+    into = {"w": torch.zeros(300_000)}
+    error, heard = refused(transports, {"w": torch.ones(300_000)}, into, step=6)
+    assert "step 5" in str(error)
+    assert not error.torn
+    assert "Replica rank 1 refused the state of step 5" in heard
+    assert into["w"].max() == 0
+
+
+def test_a_leaf_that_cannot_be_sent_is_named_and_nothing_is_sent(transports: list[PGTransport[Any]]) -> None:
+    with pytest.raises(LeafError, match="user/odd"):
+        transports[0].send_checkpoint([1], 5, {"user": {"odd": object()}})
+    assert carry(transports, {"step": 1}) == {"step": 1}
+
+
+def test_one_refuses_and_the_others_are_served(transports: list[PGTransport[Any]]) -> None:
+    state = {"w": torch.ones(300_000)}
+    with ThreadPoolExecutor(2) as pool:
+        good = pool.submit(transports[2].recv_checkpoint, 0, "", 5)
+        bad = pool.submit(transports[1].recv_checkpoint, 0, "", 4)
+        with pytest.raises(TransferError, match="rank 1 refused"):
+            transports[0].send_checkpoint([1, 2], 5, state)
+        assert same(good.result(WAIT), state)
+        with pytest.raises(TransferError):
+            bad.result(WAIT)
+
+
+def test_dtensors_travel_as_shards(transports: list[PGTransport[Any]]) -> None:
+    dtensor = pytest.importorskip("torch.distributed.tensor")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+
+        def shard(value: torch.Tensor, dim: int = 0) -> Any:
+            return dtensor.DTensor.from_local(value, mesh, [dtensor.Shard(dim)])
+
+        into = {"w": shard(torch.zeros(300, 300))}
+        got = carry(transports, {"w": shard(torch.arange(90_000.0).view(300, 300))}, into)
+        assert got["w"] is into["w"]
+        assert torch.equal(into["w"].to_local(), torch.arange(90_000.0).view(300, 300))
+        error, _ = refused(transports, {"w": shard(torch.ones(300, 300))}, {"w": shard(torch.zeros(300, 300), 1)})
+        assert "leaf w" in str(error)
+        assert not error.torn
+    finally:
+        dist.destroy_process_group()
+
+
+# -- deadlines and deaths --
+
+
+def test_nobody_receives_and_nobody_sends(make: Callable[[int], list[ProcessGroupGloo]]) -> None:
+    for action in (
+        lambda t: t.send_checkpoint([1], 5, {"w": torch.ones(3)}, 0.3),
+        lambda t: t.recv_checkpoint(1, "", 5, timedelta(seconds=0.3)),
+    ):
+        group = make(2)[0]
+        start = time.monotonic()
+        with pytest.raises(TransferError, match="step 5"):
+            action(PGTransport[Any](group, WAIT, "cpu"))
+        assert time.monotonic() - start < WAIT / 2
+
+
+def test_times_that_are_none(make: Callable[[int], list[ProcessGroupGloo]]) -> None:
+    group = make(1)[0]
+    with pytest.raises(ConfigError, match="timeout"):
+        PGTransport(group, -1.0, "cpu")
+    with pytest.raises(ConfigError, match="timeout"):
+        PGTransport[Any](group, 1.0, "cpu").recv_checkpoint(1, "", 1, 0)
+
+
+def test_a_broken_byte_is_noticed(
+    make: Callable[[int], list[ProcessGroupGloo]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source changes its state while it sends."""
+    source, destination = make(2)
+    state = {"a": {"w": torch.ones(300_000)}}
+    send = source.send
+
+    def spoil(tensors: list[torch.Tensor], rank: int, tag: int = 0) -> dist.Work:
+        if tensors[0].numel() == 1_200_000:
+            tensors[0][77] += 1
+        return send(tensors, rank, tag)
+
+    monkeypatch.setattr(source, "send", spoil)
+    pair = [PGTransport[Any](group, WAIT, "cpu") for group in (source, destination)]
+    with pytest.raises(TransferError, match="digest of a/w is wrong") as caught:
+        carry(pair, state, {"a": {"w": torch.zeros(300_000)}})
+    assert caught.value.torn
+
+
+def test_a_source_that_is_killed_in_the_middle(store: dist.TCPStore) -> None:
+    """The receiver hears of it at once, and says that its tensors are torn."""
+    address = f"127.0.0.1:{store.port}/killed"
+    script = (
+        "import os, torch\n"
+        "from torchft_x.comm.gloo import ProcessGroupGloo\n"
+        "from torchft_x.transfer import PGTransport\n"
+        f"group = ProcessGroupGloo({WAIT}, host='127.0.0.1')\n"
+        f"group.configure({address!r}, 'source', 0, 2, 1)\n"
+        "state = {'a': torch.ones(1 << 20), 'b': torch.ones(1 << 25)}\n"
+        "send = group.send\n"
+        "def stall(tensors, rank, tag=0):\n"
+        "    if tensors[0].numel() == 64 << 20:\n"
+        "        print('middle', flush=True); os.kill(os.getpid(), 19)\n"
+        "    return send(tensors, rank, tag)\n"
+        "group.send = stall\n"
+        f"PGTransport(group, {WAIT}, 'cpu').send_checkpoint([1], 5, state)\n"
+    )
+    source = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
+    group = ProcessGroupGloo(WAIT, host="127.0.0.1")
+    try:
+        group.configure(address, "destination", 1, 2, 1)
+
+        def kill() -> None:
+            assert source.stdout is not None
+            assert source.stdout.readline() == "middle\n"
+            os.kill(source.pid, signal.SIGKILL)
+
+        threading.Thread(target=kill, daemon=True).start()
+        into = {"a": torch.zeros(1 << 20), "b": torch.zeros(1 << 25)}
+        start = time.monotonic()
+        with pytest.raises(TransferError, match="of replica rank 0 could not be moved") as caught:
+            PGTransport[Any](group, WAIT, "cpu").recv_checkpoint(0, "", 5, into=into)
+        assert time.monotonic() - start < WAIT / 2
+        assert caught.value.torn
+    finally:
+        source.kill()
+        source.communicate()
+        group.shutdown()
+
+
+# -- the cut --
+
+
+@given(st.lists(st.integers(1, 3 * SMALL_BLOB_BYTES) | st.integers(1, 3 * PIECE_BYTES), max_size=40))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_every_byte_is_in_exactly_one_piece(sizes: list[int]) -> None:
+    seen = dict.fromkeys(range(len(sizes)), 0)
+    for message in cut(sizes):
+        assert sum(piece.nbytes for piece in message) <= PIECE_BYTES
+        assert [piece.block_offset for piece in message] == [
+            sum(p.nbytes for p in message[:i]) for i in range(len(message))
+        ]
+        for piece in message:
+            assert piece.blob_offset == seen[piece.blob], "in order, without gaps"
+            seen[piece.blob] += piece.nbytes
+    assert list(seen.values()) == sizes

@@ -1,0 +1,34 @@
+"""A member's place in a group, and what is said of a group that can't be used."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torchft_x.errors import CollectiveError, ConfigError
+
+
+class Place(NamedTuple):
+    rank: int
+    size: int  # number of members
+    config_id: int | None  # the quorum's id for this set of members; None if the caller has none
+
+    def __str__(self) -> str:
+        config = "" if self.config_id is None else f" of configuration {self.config_id}"
+        return f"rank {self.rank} of {self.size}{config}"
+
+
+def checked(rank: int, size: int, config_id: int | None) -> Place:
+    """Raises `ConfigError` for a rank that can't be."""
+    if not 0 <= rank < size:
+        raise ConfigError(f"Rank {rank} is not in 0..{size - 1}: give a rank below world_size.")
+    return Place(rank, size, config_id)
+
+
+def refusal(op: str, place: Place, error: Exception | None) -> CollectiveError:
+    """Why a collective can't be started: the group's first failure, or none: it is being configured."""
+    if error is None:
+        return CollectiveError(f"{op} on {place} was not started: configure() is still connecting the members.")
+    return CollectiveError(
+        f"{op} was not started, because the group failed before and needs configure(): {error}",
+        getattr(error, "suspects", ()),
+    )

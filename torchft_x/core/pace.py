@@ -1,0 +1,34 @@
+"""How long a step takes: the lighthouse sizes grants by it, so that a newcomer waits about a second."""
+
+from __future__ import annotations
+
+_ENOUGH = 3  # steps before anything is said: one that was short by chance would be granted a hundred times
+_WEIGHT = 0.2  # of the newest step, once as many have been seen that it is less than an equal share
+_OUTLIER = 4.0  # a step counts as at most so many usual ones: a checkpoint's pause says nothing about the next
+
+
+class Pace:
+    """A smoothed time from the beginning of one step to the beginning of the next."""
+
+    def __init__(self) -> None:
+        self._smooth = 0.0  # seconds
+        self._seen = 0  # steps
+        self._began: float | None = None  # when the step in hand began
+
+    def __repr__(self) -> str:
+        return f"<Pace {self._smooth:.3g} s, {self._seen} steps>"
+
+    @property
+    def seconds(self) -> float:
+        """0: not known yet."""
+        return self._smooth if self._seen >= _ENOUGH else 0.0
+
+    def begin(self, now: float) -> None:
+        """A step begins. `now`: monotonic seconds."""
+        if self._began is not None:
+            took = now - self._began
+            if self._seen:
+                took = min(took, self._smooth * _OUTLIER)
+            self._seen += 1
+            self._smooth += max(1 / self._seen, _WEIGHT) * (took - self._smooth)
+        self._began = now

@@ -1,0 +1,199 @@
+"""A parameter server on reconfigurable process groups, without a lighthouse.
+
+A client asks over HTTP for a session, and gets a name and a place in the server's store; there the two meet and make a
+process group of two, the server as rank 0, the client as rank 1. Each session has a thread of the server, which runs
+`ParameterServer.forward`. What happens to one client (it is killed, it hangs, it sends nonsense) ends its session only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+
+from torchft_x import net
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.store import host_store
+from torchft_x.durations import Seconds, seconds
+from torchft_x.errors import ConfigError
+from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token
+
+log = logging.getLogger(__name__)
+
+MAX_SESSIONS = 64
+"""At once: each has two threads, about ten descriptors and a copy of what it sends."""
+_LOOK = 0.05  # seconds between two looks whether `shutdown` was called
+_END_WAIT = 5.0  # seconds `shutdown` waits for each session to notice
+
+
+class ParameterServer(ABC):
+    """Serves from construction until `shutdown`, on every interface. Subclasses write `new_process_group` and `forward`.
+
+    Args:
+        port: of the HTTP endpoint; 0: any free one.
+        store_port: of the store where server and client meet; 0: any free one.
+        host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
+        token: what clients must show (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE); "": nothing.
+        max_sessions: at once; who asks for more is refused.
+
+    Raises `AddressError` if `host` isn't this machine, `UnreachableError` if a port is taken.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        store_port: int = 0,
+        *,
+        host: str | None = None,
+        token: str | None = None,
+        max_sessions: int = MAX_SESSIONS,
+    ) -> None:
+        if max_sessions < 1:
+            raise ConfigError(f"max_sessions={max_sessions} lets nobody in; give at least 1.")
+        self._host = net.advertise_host(host)
+        self._token = checked_token(token)
+        self._max_sessions = max_sessions
+        self._lock = threading.Lock()  # guards the sessions
+        self._sessions: dict[str, _Session] = {}  # by id; those that end remove themselves
+        self._closed = False
+        self._http = Endpoint(port, self._open, self._token)
+        try:
+            self._store, self._store_address = host_store(self._host, port=store_port)
+        except Exception:
+            self._http.server_close()
+            raise
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_LOOK,), name="parameter-server", daemon=True
+        )
+        self._thread.start()
+        log.info("parameter server at %s, %s", self.address(), "token needed" if self._token else "open to everybody")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address()}, {len(self._sessions)} of {self._max_sessions} sessions>"
+
+    def address(self) -> str:
+        """What `new_session` takes: ``http://host:port/new_session``."""
+        return f"{net.Address(self._host, self._http.port).url}{PATH}"
+
+    def num_sessions(self) -> int:
+        """Sessions at present, those that still wait for their client included."""
+        with self._lock:
+            return len(self._sessions)
+
+    @classmethod
+    @abstractmethod
+    def new_process_group(cls) -> ProcessGroup:
+        """A process group that isn't configured, of the same kind on both sides. Its timeout is that of each collective of a
+        session: how long one side may let the other wait.
+        """
+
+    @abstractmethod
+    def forward(self, session_id: str, pg: ProcessGroup) -> None:
+        """Serve one client: the server is rank 0 of `pg`, the client rank 1. On a thread of its own, once per session.
+
+        The session ends when this returns or raises; a client that went away makes the collective in hand raise
+        `CollectiveError`. What several sessions share needs a lock.
+        """
+
+    @classmethod
+    def new_session(cls, address: str, *, token: str | None = None, timeout: Seconds = 60.0) -> ProcessGroup:
+        """The client's side: a process group with the server (rank 0) and this process (rank 1).
+
+        End the session with its ``shutdown()``. `timeout`: seconds until the server must have answered. `token` as in the
+        constructor.
+
+        Raises `AddressError`, `UnreachableError` (nobody is there), `TokenError`, `RefusedError` (no session is free),
+        `DeadlineError`, and what ``configure`` raises.
+        """
+        store_addr = ask(address, checked_token(token), seconds(timeout))
+        pg = cls.new_process_group()
+        try:
+            pg.configure(store_addr, "client", 1, 2)
+        except Exception:
+            pg.shutdown()
+            raise
+        return pg
+
+    def shutdown(self) -> None:
+        """Refuse new sessions, end those there are (their clients' collectives raise), free the ports. May be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            sessions = list(self._sessions.values())
+        self._http.shutdown()
+        self._http.server_close()
+        for session in sessions:
+            session.end()
+        deadline = time.monotonic() + _END_WAIT
+        for session in sessions:
+            session.thread.join(max(deadline - time.monotonic(), 0.0))
+        del self._store
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _open(self, client: str) -> dict[str, str] | None:
+        """A new session for this client, which waits for it in the store. None: there are too many."""
+        session_id = str(uuid.uuid4())
+        address = f"{self._store_address.target}/session/{session_id}"
+        session = _Session(session_id, client, address)
+        session.thread = threading.Thread(
+            target=self._serve, args=(session,), name=f"session-{session_id[:8]}", daemon=True
+        )
+        with self._lock:
+            if self._closed or len(self._sessions) >= self._max_sessions:
+                return None
+            self._sessions[session_id] = session
+        session.thread.start()
+        return {"session_id": session_id, "store_addr": address}
+
+    def _serve(self, session: _Session) -> None:
+        """A session's thread. Nothing that happens here reaches another session."""
+        try:
+            pg = session.pg = self.new_process_group()
+            if session.ended:
+                return
+            pg.configure(session.store_addr, "parameter server", 0, 2)
+            log.info("%s begins", session)
+            self.forward(session.id, pg)
+            log.info("%s is over", session)
+        except Exception as e:
+            (log.info if session.ended else log.warning)("%s has ended: %s", session, e)
+            log.debug("where it ended", exc_info=True)
+        finally:
+            with self._lock:
+                self._sessions.pop(session.id, None)
+            session.end()
+            self._forget(session)
+
+    def _forget(self, session: _Session) -> None:
+        """Delete what the two have left in the store."""
+        try:
+            for key in self._store.list_keys():
+                if session.id in key:
+                    self._store.delete_key(key)
+        except (RuntimeError, AttributeError) as e:  # the server was shut down meanwhile
+            log.debug("the store is gone: %s", e)
+
+
+class _Session:
+    """One client's."""
+
+    def __init__(self, session_id: str, client: str, store_addr: str) -> None:
+        self.id = session_id
+        self.store_addr = store_addr
+        self.pg: ProcessGroup | None = None  # once made, by the session's thread
+        self.ended = False  # somebody wants it to end
+        self.thread: threading.Thread  # that serves it
+        self._client = client  # its address, for messages
+
+    def __str__(self) -> str:
+        return f"session {self.id[:8]} of {self._client}"
+
+    def end(self) -> None:
+        """Release its collectives, those of the other side included."""
+        self.ended = True
+        if self.pg is not None:
+            self.pg.shutdown()
