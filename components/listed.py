@@ -169,7 +169,7 @@ def hsdp(
 
 def diloco(
     *script_args: str,
-    script: str = "scripts/train_ddp.py",
+    script: str = "scripts/train_diloco.py",
     replicas: int = 2,
     workers_per_replica: int = 1,
     nodes_per_replica: int = 1,
@@ -195,8 +195,8 @@ def diloco(
 ) -> specs.AppDef:
     """Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.
 
-    The script does it; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS, TORCHFT_X_FRAGMENT_SYNC_DELAY
-    and TORCHFT_X_QUANTIZE. The default script doesn't read them (it is the example for ddp): it is there to try the launch.
+    The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS,
+    TORCHFT_X_FRAGMENT_SYNC_DELAY and TORCHFT_X_QUANTIZE.
 
     Args:
         script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2

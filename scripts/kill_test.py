@@ -1,12 +1,14 @@
-"""Train with real processes, kill -9 random workers at random times, and check from outside what came of it.
+"""Train with real processes, kill or stop random ones at random times, and check from outside what came of it.
 
     python scripts/kill_test.py --groups 2 --kills 20
-    python scripts/kill_test.py --groups 3 --kills 20 --out kills.json -- --width 128
+    python scripts/kill_test.py --groups 3 --kills 100 --hangs 20 --lighthouse 20 --out kills.json -- --width 128
+    python scripts/kill_test.py --component diloco --groups 3 --kills 20
 
-The job is started as a user would: ``torchx run ./components.py:ddp``. A kill waits until all groups train together
-again. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
-table says what each kill cost. Arguments after ``--`` go to train_ddp.py, in place of those in MODEL. Exit code 0
-only if every kill was done, the job ended with 0, and the check passed.
+The job is started as a user would: ``torchx run ./components.py:ddp``. Workers are killed (kill -9) or stopped for some
+seconds (SIGSTOP), the lighthouse is killed, in an order by chance; each time all groups must train together again before
+the next. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
+table says what each cost. Arguments after ``--`` go to train_ddp.py, in place of those in MODEL. Exit code 0
+only if all was done, the job ended with 0, and the check passed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,6 +41,17 @@ STALL = 5.0  # seconds without a commit that are worth a look: the run's folder 
 # Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down, and a group that is
 # left alone with the machine doesn't finish the job before the other one is back.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
+
+
+KILL, HANG, LIGHTHOUSE = "kill -9", "SIGSTOP", "kill -9 of the lighthouse"
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    group: str  # of the victim; empty: the lighthouse
+    t: float  # unix seconds
+    over: float  # until then the victim was kept from coming back
 
 
 class Job:
@@ -92,45 +106,79 @@ class Job:
         return False
 
 
-def kill_one(job: Job, rng: random.Random, what: str) -> tuple[str, float]:
-    """SIGKILL a random group's `what`; its group and the unix time. Raises ProcessLookupError if it has just ended."""
+def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
+    """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
+    if kind == LIGHTHOUSE:
+        t = time.time()
+        os.kill(lighthouse(job.run_dir), signal.SIGKILL)
+        return Fault(kind, "", t, t)
     alive = workers(job.events)
     if what == "mixed":
         what = rng.choice(("rank0", "other", "group"))
     worker = rng.choice([w for w in alive if what in ("worker", "group") or (w.rank == 0) == (what == "rank0")])
+    victims = [w.pid for w in alive if w.group == worker.group] if what == "group" else [worker.pid]
     t = time.time()
-    for w in alive if what == "group" else [worker]:
-        if w.group == worker.group:
-            os.kill(w.pid, signal.SIGKILL)
-    return worker.group, t
+    for pid in victims:
+        os.kill(pid, signal.SIGSTOP if kind == HANG else signal.SIGKILL)
+    if kind == HANG:
+        job.watch(lambda _: False, rng.uniform(3.0, 6.0))
+        for pid in victims:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:  # its supervisor has ended it
+                pass
+    return Fault(kind, worker.group, t, time.time() if kind == HANG else t)
 
 
-def run(job: Job, args: argparse.Namespace) -> tuple[list[tuple[str, float]], bool]:
-    """Do the kills; those that were done, and whether all groups trained together again after the last one."""
+def lighthouse(run_dir: Path) -> int:
+    """The process id of the one that serves. Raises ProcessLookupError."""
+    for pid in job_processes(run_dir):
+        try:
+            if b"torchft_x.rpc.lighthouse_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        except OSError:
+            continue
+    raise ProcessLookupError("no lighthouse")
+
+
+def recovered(events: list[dict[str, Any]], last: Fault | None, groups: int) -> bool:
+    """Whether what the last fault hit is back, and all groups train together."""
+    if last is None:
+        return training_together(events, groups)
+    later = [e for e in events if float(e["t"]) > last.over + 0.5]
+    if last.kind == LIGHTHOUSE:
+        back = any(e.get("event") == "restart" and e.get("role") == "lighthouse" for e in events if e["t"] > last.t)
+    else:
+        back = bool(commits(later, group=last.group))
+    return back and training_together(later, groups)
+
+
+def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
+    """Do all faults; those that were done, and whether all groups trained together again after the last one."""
     rng = random.Random(args.seed)
-    kills: list[tuple[str, float]] = []
-    for n in range(args.kills + 1):  # once more at the end: the last victim must be back as well
-        since = kills[-1][1] if kills else 0.0
-        victim = kills[-1][0] if kills else None
-
-        def together(events: list[dict[str, Any]], since: float = since, victim: str | None = victim) -> bool:
-            later = [e for e in events if float(e["t"]) > since + 0.5]
-            back = victim is None or bool(commits(later, group=victim))
-            return back and training_together(later, args.groups)
-
-        if not job.watch(together, TOGETHER):
+    kinds = [KILL] * args.kills + [HANG] * args.hangs + [LIGHTHOUSE] * args.lighthouse
+    if args.hangs or args.lighthouse:
+        rng.shuffle(kinds)
+    done: list[Fault] = []
+    for n in range(len(kinds) + 1):  # once more at the end: the last victim must be back as well
+        last = done[-1] if done else None
+        if not job.watch(lambda events, last=last: recovered(events, last, args.groups), TOGETHER):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
-            print(f"the job {why} after {n} of {args.kills} kills (--steps-per-kill makes it longer); its last words:")
+            print(f"the job {why} after {n} of {len(kinds)} faults (--steps-per-kill makes it longer); its last words:")
             print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
-            return kills, False
-        if n < args.kills:
+            return done, False
+        if n < len(kinds):
             job.watch(lambda _: False, rng.uniform(0.3, 2.0))
             try:
-                kills.append(kill_one(job, rng, args.what))
+                done.append(commit_fault(job, rng, kinds[n], args.what))
             except ProcessLookupError:  # the job ends: the next turn says so
                 continue
-            print(f"kill {n + 1}: group {kills[-1][0]} at step {commits(job.events)[-1].get('step')}", flush=True)
-    return kills, len(kills) == args.kills
+            who = f"group {done[-1].group}" if done[-1].group else "the lighthouse"
+            print(
+                f"{n + 1}: {kinds[n].split(' of ')[0]}, {who}, at step {commits(job.events)[-1].get('step')}",
+                flush=True,
+            )
+    return done, len(done) == len(kinds)
 
 
 def figures(values: list[float | None]) -> dict[str, float | None]:
@@ -141,41 +189,73 @@ def figures(values: list[float | None]) -> dict[str, float | None]:
     return {"median": round(median(known), 4), "worst": round(max(known), 4), "missing": missing}
 
 
-def report(job: Job, kills: list[tuple[str, float]], args: argparse.Namespace) -> dict[str, Any]:
+def longest_gap(events: list[dict[str, Any]], begin: float, end: float) -> float:
+    """Seconds in which no group committed, at the most."""
+    times = [begin, *(float(e["t"]) for e in commits(events) if begin < float(e["t"]) < end)]
+    return max((b - a for a, b in pairwise(times)), default=end - begin)
+
+
+def report(job: Job, faults: list[Fault], args: argparse.Namespace) -> dict[str, Any]:
     """What is written as JSON."""
     events = read_events(job.run_dir)
-    ends = [t for _, t in kills[1:]] + [float("inf")] * bool(kills)
-    deaths: list[Death] = [death(events, group, t, until=end) for (group, t), end in zip(kills, ends, strict=True)]
+    ends = [f.t for f in faults[1:]] + [float("inf")] * bool(faults)
+    deaths: dict[str, list[Death]] = {KILL: [], HANG: []}
+    gaps: list[float | None] = []
+    bystanders = 0  # trainers that ended because the lighthouse did
+    for fault, end in zip(faults, ends, strict=True):
+        if fault.kind == LIGHTHOUSE:
+            gaps.append(longest_gap(events, fault.t, min(end, fault.t + 5.0)))
+            bystanders += sum(
+                e.get("event") == "restart" and e.get("role") == "supervisor" and fault.t < float(e["t"]) < end
+                for e in events
+            )
+        else:
+            deaths[fault.kind].append(death(events, fault.group, fault.t, until=end))
     dumps = check_params.read_dumps(job.dumps)
     findings = check_params.check(dumps) if dumps else ["no dumps were written"]
+    if bystanders:
+        findings.append(f"{bystanders} trainers were started again after the lighthouse was killed")
+    kills, hangs = deaths[KILL], deaths[HANG]
     return {
         "groups": args.groups,
         "kills": len(kills),
+        "hangs": len(hangs),
+        "lighthouse_kills": len(gaps),
         "exit_code": job.process.returncode,
         "dumps": len(dumps),
         "shared_steps": check_params.shared_steps(dumps),
         "findings": findings,
-        "detected": figures([d.detected for d in deaths]),
-        "next_commit": figures([d.next_commit for d in deaths]),
-        "rejoined": figures([d.rejoined for d in deaths]),
-        "dropped_steps": sum(d.dropped for d in deaths),
+        "detected": figures([d.detected for d in kills]),
+        "next_commit": figures([d.next_commit for d in kills]),
+        "rejoined": figures([d.rejoined for d in kills]),
+        "hang_next_commit": figures([d.next_commit for d in hangs]),
+        "lighthouse_gap": figures(gaps),
+        "dropped_steps": sum(d.dropped for d in (*kills, *hangs)),
         "batches_thrown_away": check_params.thrown_away(dumps),
-        "deaths": [asdict(d) for d in deaths],
+        "deaths": [asdict(d) for d in kills],
+        "stops": [asdict(d) for d in hangs],
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"\n{result['groups']} groups, {result['kills']} kills -9, exit code {result['exit_code']}")
+    more = "".join(
+        f", {result[key]} {what}"
+        for key, what in (("hangs", "SIGSTOP"), ("lighthouse_kills", LIGHTHOUSE))
+        if result[key]
+    )
+    print(f"\n{result['groups']} groups, {result['kills']} kills -9{more}, exit code {result['exit_code']}")
     for key, what in (
         ("detected", "kill -> a survivor knows"),
         ("next_commit", "kill -> survivors' next commit"),
         ("rejoined", "kill -> first commit of the restarted group"),
+        ("hang_next_commit", "stopped -> survivors' next commit"),
+        ("lighthouse_gap", "lighthouse killed: longest time without a commit"),
     ):
         f = result[key]
         if f["median"] is not None:
-            print(f"  {what:<45} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
-    print(f"  {'steps dropped':<45} {result['dropped_steps']}")
-    print(f"  {'batches drawn by survivors, not committed':<45} {result['batches_thrown_away']}")
+            print(f"  {what:<50} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
+    print(f"  {'steps dropped':<50} {result['dropped_steps']}")
+    print(f"  {'batches drawn by survivors, not committed':<50} {result['batches_thrown_away']}")
     for finding in result["findings"]:
         print(f"  FAILED: {finding}")
     if not result["findings"]:
@@ -186,7 +266,11 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--groups", type=int, default=2)
     p.add_argument("--kills", type=int, default=20)
-    p.add_argument("--component", choices=("ddp", "hsdp"), default="ddp", help="and its script, train_COMPONENT.py")
+    p.add_argument("--hangs", type=int, default=0, help="workers that are stopped for 3 to 6 s")
+    p.add_argument("--lighthouse", type=int, default=0, help="kills of the lighthouse")
+    p.add_argument(
+        "--component", choices=("ddp", "hsdp", "diloco"), default="ddp", help="and its script, train_COMPONENT.py"
+    )
     p.add_argument("--workers", type=int, default=1, help="processes of a group")
     p.add_argument(
         "--what",
@@ -194,29 +278,29 @@ def main(argv: list[str] | None = None) -> int:
         default="worker",
         help="what is killed of a group: any worker, rank 0, another one, all, or one of these three by chance",
     )
-    p.add_argument("--steps-per-kill", type=int, default=150, help="the job runs 100 + kills times this many steps")
+    p.add_argument("--steps-per-kill", type=int, default=150, help="the job runs 100 + faults times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
     p.add_argument("--out", type=Path, help="write the figures as JSON here too")
     p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for train_ddp.py")
     args = p.parse_args(argv)
-    if args.groups < 2 or args.kills < 0:
-        p.error("--groups must be at least 2 (somebody has to survive), --kills at least 0")
+    if args.groups < 2 or min(args.kills, args.hangs, args.lighthouse) < 0:
+        p.error("--groups must be at least 2 (somebody has to survive), --kills, --hangs and --lighthouse at least 0")
     if args.workers < (2 if args.what in ("other", "mixed") else 1):
         p.error(f"--what {args.what} needs groups of --workers 2 or more")
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
     folder.mkdir(parents=True)
-    steps = 100 + args.kills * args.steps_per_kill
+    steps = 100 + (args.kills + args.hangs + args.lighthouse) * args.steps_per_kill
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
     with Job(folder, args.groups, script_args, keep=args.keep, component=args.component, workers=args.workers) as job:
-        kills, complete = run(job, args)
+        faults, complete = run(job, args)
         if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much
         ended = job.process.poll() is not None
-    result = report(job, kills, args) | {"seconds": round(time.monotonic() - began, 1), "seed": args.seed}
+    result = report(job, faults, args) | {"seconds": round(time.monotonic() - began, 1), "seed": args.seed}
     show(result)
     text = json.dumps(result, indent=1)
     (folder / "result.json").write_text(text + "\n")

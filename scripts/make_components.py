@@ -131,11 +131,10 @@ COMPONENTS = (
     Component(
         "diloco",
         "Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.",
-        "The script does it; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS, "
-        "TORCHFT_X_FRAGMENT_SYNC_DELAY\n    and TORCHFT_X_QUANTIZE. The default script doesn't read them (it is the "
-        "example for ddp): it is there to try the launch.",
+        "The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, "
+        "TORCHFT_X_NUM_FRAGMENTS,\n    TORCHFT_X_FRAGMENT_SYNC_DELAY and TORCHFT_X_QUANTIZE.",
         "diloco_app",
-        training("diloco", *SYNC),
+        training("diloco", *SYNC, script="scripts/train_diloco.py"),
     ),
     Component(
         "lighthouse",

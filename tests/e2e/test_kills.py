@@ -29,9 +29,25 @@ def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.Com
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run of two groups with two kills, with every dump kept."""
+    """A run of two groups with a kill, a stopped worker, and a kill of the lighthouse, with every dump kept."""
     folder = tmp_path_factory.mktemp("kills") / "run"
-    args = ("--groups", "2", "--kills", "2", "--keep", "--dir", str(folder), "--", *SMALL, "--pace", "0.04")
+    args = (
+        "--groups",
+        "2",
+        "--kills",
+        "1",
+        "--hangs",
+        "1",
+        "--lighthouse",
+        "1",
+        "--keep",
+        "--dir",
+        str(folder),
+        "--",
+        *SMALL,
+        "--pace",
+        "0.04",
+    )
     return folder, script("kill_test.py", *args)
 
 
@@ -39,9 +55,10 @@ def test_two_groups_survive_kills_with_equal_parameters(killed: tuple[Path, subp
     folder, done = killed
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((folder / "result.json").read_text())
-    assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])
+    assert (result["kills"], result["hangs"], result["lighthouse_kills"]) == (1, 1, 1)
+    assert (result["exit_code"], result["findings"]) == (0, [])
     assert result["shared_steps"] > 20
-    for figure in ("detected", "next_commit", "rejoined"):
+    for figure in ("detected", "next_commit", "rejoined", "hang_next_commit", "lighthouse_gap"):
         assert result[figure]["missing"] == 0, figure
 
 

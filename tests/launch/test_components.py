@@ -120,7 +120,7 @@ def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_default_script_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in TRAINING:
         hsdp = component(name, monkeypatch, tmp_path)
-        script = f"scripts/train_{'hsdp' if name == 'hsdp' else 'ddp'}.py"
+        script = f"scripts/train_{name}.py"
         with pytest.raises(SystemExit, match=rf"default script {script}, .* clone .*; name yours with --sc"):
             hsdp()
         monkeypatch.chdir(ROOT)

@@ -18,7 +18,7 @@ from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 
 HOST = "127.0.0.1"
-_rng = threading.Lock()  # threads share torch's generator
+rng = threading.Lock()  # threads share torch's generator
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = 5000) -> Itera
 
 
 def model(seed: int = 0) -> nn.Module:
-    with _rng:
+    with rng:
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 

@@ -129,8 +129,9 @@ class Groups(ExitStack):
         self.lighthouse = lighthouse
         self.ranks = ranks
 
-    def start(self, number: int, body: Body, **kwargs: Any) -> Group:
-        group = Group(number, self.lighthouse, body, self.ranks, kwargs)
+    def start(self, number: int, body: Body, ranks: int = 0, **kwargs: Any) -> Group:
+        """`ranks`: of this group, if it is of another size than the others."""
+        group = Group(number, self.lighthouse, body, ranks or self.ranks, kwargs)
         self.callback(group.kill)
         return group
 

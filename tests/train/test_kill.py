@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 class Group:
     """A group's processes over its lives; all write to one file."""
 
-    def __init__(self, number: int, address: str, folder: Path) -> None:
+    def __init__(self, number: int, address: str, folder: Path, module: str = "tests.train.worker", *more: str) -> None:
         self.path = folder / f"group{number}.txt"
         self.path.touch()
         stop = str(folder / "stop")
-        self._args = [sys.executable, "-m", "tests.train.worker", str(number), address, str(self.path), stop]
+        self._args = [sys.executable, "-m", module, str(number), address, str(self.path), stop, *more]
         self._log = (folder / f"group{number}.log").open("ab")
         self.start()
 

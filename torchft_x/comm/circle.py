@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from torchft_x.comm.store import listen, read_now
-from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
 _HELLO = struct.Struct("!8s16sI")  # what a connection begins with: the name below, the listener's secret, own rank
 _NAME = b"tfx vote"
@@ -90,14 +90,17 @@ class Circle:
     # --- connecting ---------------------------------------------------------------------------------------------------
 
     def offer(self, store: dist.Store, host: str) -> None:
-        """Tell the members where we are."""
+        """Tell the members where we are. Raises `UnreachableError` if the store is lost meanwhile."""
         listener, shown = listen(host, 0, backlog=256)
         with self._using:
             self._listener = self._keep(listener)
             self._store = store
             listener.setblocking(False)
             notice = {"host": shown, "port": listener.getsockname()[1], "secret": self._secret.hex()}
-            store.set(_key(self._rank), json.dumps(notice))
+            try:
+                store.set(_key(self._rank), json.dumps(notice))
+            except RuntimeError as e:
+                raise UnreachableError(f"The store where the members meet is lost: {_first_line(e)}") from None
 
     def connect(self, timeout: float) -> None:
         """After `offer`. Ends the circle if it raises."""
@@ -107,10 +110,9 @@ class Circle:
                 self._connect()
             except (OSError, RuntimeError, ValueError) as e:
                 released = f"{self._place} was released: {self._why}." if self._why else ""
-                line = (str(e).splitlines() or [type(e).__name__])[0]  # torch's store adds pages of stack traces
-                error = (
-                    e if isinstance(e, TorchftXError) else CollectiveError(released or f"{self._place} failed: {line}")
-                )
+                error: TorchftXError = CollectiveError(released or f"{self._place} failed: {_first_line(e)}")
+                if isinstance(e, TorchftXError):
+                    error = e
                 self.end(str(error))
                 raise error from None
             finally:
@@ -304,6 +306,11 @@ def _heirs(rank: int, size: int) -> list[int]:
 
 def _key(rank: int) -> str:
     return f"vote/{rank}"
+
+
+def _first_line(error: Exception) -> str:
+    """torch's store adds pages of stack traces."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _shut(sock: socket.socket) -> None:

@@ -11,7 +11,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.net import check_resolvable, parse_address
 
-DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py")
+DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/train_diloco.py")
 """What the components run if nothing is named; they are there in a clone only."""
 
 

@@ -81,6 +81,15 @@ def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]
     )
 
 
+def declare_fragments(manager: Manager, modules: Sequence[nn.Module], how: str) -> None:
+    """The parameters of all fragments of a model, and `how` they are exchanged."""
+    params = [(f"{i}: {name}", p) for i, m in enumerate(modules) for name, p in m.named_parameters()]
+    values = sum(math.prod(p.shape) for _, p in params)
+    words = f"{len(modules)} fragments, {len(params)} tensors, {values:,} values"
+    manager.declare(MODEL, words, [_parameter(name, p) for name, p in params])
+    manager.declare("exchange", how)
+
+
 def _parameter(name: str, p: torch.Tensor) -> str:
     """The whole parameter's shape, also where this rank holds a shard of it."""
     return f"{name} {tuple(p.shape)} {_dtype(p.dtype)}{'' if p.requires_grad else ' frozen'}"

@@ -45,7 +45,7 @@ class ShardedState:
         return {
             "model": {name: local(p) for name, p in self._params.items()},
             "buffers": {name: getattr(m, at) for name, (m, at) in self._buffers.items()},
-            "optim": [_optimizer_state(o) for o in self._optimizers],
+            "optim": [optimizer_state(o) for o in self._optimizers],
             "sharding": {name: describe(p) for name, p in self._params.items()},
         }
 
@@ -63,7 +63,7 @@ class ShardedState:
         for name, (m, at) in self._buffers.items():
             _fill(getattr(m, at), state["buffers"][name])
         for optimizer, saved in zip(self._optimizers, state["optim"], strict=True):
-            _load_optimizer(optimizer, saved)
+            load_optimizer(optimizer, saved)
 
     def _check(self, state: dict[str, Any]) -> None:
         mine = {name: describe(p) for name, p in self._params.items()}
@@ -101,7 +101,7 @@ def _fill(mine: torch.Tensor, came: torch.Tensor) -> None:
         mine.copy_(came)
 
 
-def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     """Its state dict with shards in the place of DTensors, and how those are cut: index of the parameter -> key."""
     saved = optimizer.state_dict()
     state: dict[int, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     return {"state": state, "param_groups": saved["param_groups"], "sharding": cut}
 
 
-def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """In place where the optimizer has its state already; before its first step it takes what came."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}

@@ -1,0 +1,284 @@
+"""Train a small byte-level transformer in replica groups that train apart and exchange what they learned now and then.
+
+    torchx run ./components.py:diloco --replicas 3 --sync_steps 20 --num_fragments 2 -- --steps 400 --data PATH_OR_URL
+
+or, with no launcher, a lighthouse and one torchrun per group:
+
+    torchft_x lighthouse --min_replicas 1 &
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=0 --fault_tolerance.group_size=2
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=1 --fault_tolerance.group_size=2
+
+A group of several workers shards the model over them (FSDP2); with rank0_synchronization_only groups may differ in size. Settings: the section [fault_tolerance] of a TOML file
+(--config), --fault_tolerance.KEY=VALUE, or the component's parameters; docs/diloco.md has the list. Model, data and
+everything else that has to do with many groups is train_ddp.py's, beside this file. Read it from top to bottom.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import warnings
+from datetime import timedelta
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch says so on machines without NumPy
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from train_ddp import (  # noqa: E402  # beside this file
+    SHAPING,
+    Checkpoint,
+    Dumper,
+    Leaving,
+    Transformer,
+    Voice,
+    exit_code,
+    get_batch,
+    learning_rate,
+    load_data,
+    parse_args,
+)
+
+from torchft_x import (  # noqa: E402  # fmt: skip
+    DiLoCo,
+    Island,
+    LocalSGD,
+    Manager,
+    ProcessGroupGloo,
+    ShardedState,
+    describe_data,
+    env,
+    errors,
+    observe,
+)
+from torchft_x.train import fault_tolerance  # noqa: E402
+from torchft_x.train.cut import cut_into_fragments  # noqa: E402
+from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
+from torchft_x.train.inner_loop import QUORUM_TIMEOUT  # noqa: E402
+
+TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
+IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+
+def arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, FaultTolerance]:
+    """Raises ConfigError for a key that isn't known."""
+    known = {fault_tolerance.SECTION: fault_tolerance.KEYS, "training": TRAINING}
+    flags, rest = fault_tolerance.take_flags(sys.argv[1:] if argv is None else argv, known)
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--config", "--job.config_file", metavar="FILE", help="TOML with a section [fault_tolerance]")
+    p.add_argument("--mock-data", action="store_true", help="train on made-up text (--training.mock_data)")
+    args = parse_args(rest, p)
+    file = fault_tolerance.read_toml(args.config) if args.config else {}
+    defaults = {} if args.config else {"enable": True, "semi_sync_method": "diloco"}
+    ft = fault_tolerance.resolve({**defaults, **file.get(fault_tolerance.SECTION, {})}, flags[fault_tolerance.SECTION])
+    training = {**file.get("training", {}), **flags["training"]}
+    for section in [s for s in file if s not in known]:
+        print(f"train_diloco.py: {args.config}: [{section}] means nothing to this script", file=sys.stderr)
+    for key in [k for k in training if k not in TRAINING]:
+        print(f"train_diloco.py: {args.config}: {key} of [training] means nothing to this script", file=sys.stderr)
+    if "steps" in training:
+        try:
+            args.steps = int(training["steps"])
+        except (TypeError, ValueError):
+            args.steps = 0
+        if args.steps < 1:
+            raise errors.ConfigError(f"training.steps is {training['steps']!r}; it must be a number of 1 or more.")
+    args.mock_data = args.mock_data or str(training.get("mock_data", False)).lower() == "true"
+    if not ft.enable or ft.semi_sync_method is None:
+        key = "enable = true" if not ft.enable else 'semi_sync_method = "diloco" or "local_sgd"'
+        raise errors.ConfigError(
+            f"[fault_tolerance] doesn't say {key}: this script is about groups that train apart; train_ddp.py and "
+            "train_hsdp.py average each step."
+        )
+    return args, ft
+
+
+def made_up(args: argparse.Namespace) -> torch.Tensor:
+    """Text that can be learned: words of a small made-up language, the same in all groups."""
+    rng = random.Random(args.seed)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(200)]
+    text = " ".join(rng.choices(words, k=50_000)).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
+    """Whether training has come to its end."""
+    group, rank, ranks = str(ft.replica_id), env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
+    group = env.read(env.REPLICA_GROUP_ID, group)
+    attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    data = made_up(args) if args.mock_data else load_data(args)
+    voice = Voice(args, group, rank)
+    model = Transformer(args)
+    island = None
+    if ranks > 1 or ft.rank0_synchronization_only:
+        # The group's own process group, for FSDP. That between the groups is the Manager's. Ranks of an island wait in it
+        # while their rank 0 waits for the other groups.
+        seconds = IN_GROUP_TIMEOUT + (QUORUM_TIMEOUT if ft.rank0_synchronization_only else 0.0)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        island = Island(model) if ft.rank0_synchronization_only else None
+    inner = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    inner_state = ShardedState(nn.Module(), inner)  # the optimizer's alone: DiLoCo and LocalSGD heal the weights
+    healed = False  # was the state loaded since the last exchange?
+
+    def load_state_dict(state: dict) -> None:
+        nonlocal healed
+        if island is None:
+            inner_state.load_state_dict(state)
+        healed = True
+
+    manager, loop = None, None
+    if island is not None and not island.leads:
+        loop = island.follow(inner)
+    else:
+        seconds = ft.process_group_timeout_ms / 1000
+        manager = Manager(
+            pg=ProcessGroupGloo(timeout=seconds),
+            load_state_dict=load_state_dict,
+            # Islands differ in how they cut the optimizer's state: each begins with its own.
+            state_dict=inner_state.state_dict if island is None else dict,
+            min_replica_size=max(args.min_groups, ft.min_replica_size),
+            use_async_quorum=False,
+            timeout=seconds,
+            replica_id=group,
+            **({} if island is None else {"rank": 0, "world_size": 1}),
+        )
+        name = "made up" if args.mock_data else args.data or "Python's library"
+        manager.declare("data set", *describe_data(data, name=name))
+        shaping = [n for n in SHAPING if island is None or n != "batch_size"]  # unequal islands, unequal batches
+        manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in shaping])
+        loop = make_loop(ft, manager, model, inner, island, tokens=ranks * args.batch_size * args.seq_len)
+    period = ft.sync_steps // ft.fragments
+    last = -(-args.steps // period)  # training ends with an exchange
+
+    checkpoint = None
+    if args.checkpoint:
+        if ranks > 1 or island is not None or ft.semi_sync_method == "local_sgd":
+            raise errors.ConfigError("--checkpoint needs DiLoCo and groups of one worker here; see docs/diloco.md.")
+        checkpoint = Checkpoint(args.checkpoint)
+
+        def resume(state: dict) -> None:
+            loop.load_state_dict(state["loop"])
+            inner.load_state_dict(state["inner"])
+
+        counters = checkpoint.resume(resume)
+        if counters is not None:
+            manager.load_state_dict(counters)
+            print(f"group {group}: resumed from {args.checkpoint} at exchange {loop.exchanges}", flush=True)
+    dumper = None
+    if args.dump_params and manager is not None:
+        held = [p.to_local() if ranks > 1 else p for p in model.parameters()]
+        if isinstance(loop, DiLoCo):
+            held = [t for part in loop.global_parameters for t in part.values()]
+        dumper = Dumper(args.dump_params, nn.ParameterList([t.detach() for t in held]), group, rank, attempt)
+
+    leaving, seen, since = Leaving(), loop.exchanges, time.monotonic()
+    loss = torch.zeros(())
+
+    def look() -> None:
+        """After each inner step: has it ended with an exchange?"""
+        nonlocal seen, since, healed
+        voice.catch_up()
+        if loop.exchanges == seen:
+            return
+        steps, seen = (loop.exchanges - seen) * period, loop.exchanges
+        if dumper:
+            dumper.write(seen, t=time.time(), committed_in=voice.story.committed_in, healed=healed)
+        healed = False
+        rate = steps * args.batch_size * args.seq_len * ranks * voice.participants / (time.monotonic() - since)
+        since = time.monotonic()
+        if voice.speaks and (seen % max(1, args.log_every // period) == 0 or seen == last):
+            print(
+                f"step {seen * period:>5} | exchange {seen} | loss {loss.item():.4f} | groups {voice.participants} | "
+                f"{rate:,.0f} tokens/s",
+                flush=True,
+            )
+        due = max(1, args.checkpoint_every // period)
+        if checkpoint and voice.speaks and (seen % due == 0 or seen == last):
+            user = {"loop": loop.state_dict(), "inner": inner.state_dict()}
+            checkpoint.save({"manager": manager.state_dict(), "user": user}, writer=f"{group}-{attempt}")
+
+    with loop:  # waits for the others, and has their weights from here on
+        look()
+        while loop.exchanges < last and not leaves(leaving, ranks):
+            began = time.monotonic()
+            # Data and rate are functions of the common progress: what a group loses it draws again when it is back.
+            step = loop.progress
+            for param_group in inner.param_groups:
+                param_group["lr"] = learning_rate(args, step)
+            inner.zero_grad()
+            loss = model(*get_batch(data, args, step, f"{group}.{rank}"))
+            loss.backward()  # within the group only
+            inner.step()  # the last one of a period comes back with what all groups have learned
+            time.sleep(max(0.0, began + args.pace - time.monotonic()))
+            look()
+
+    if voice.speaks and not leaving.told:
+        print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
+    if manager is not None:
+        manager.shutdown(wait=not leaving.told)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return not leaving.told
+
+
+def make_loop(
+    ft: FaultTolerance,
+    manager: Manager,
+    model: nn.Module,
+    inner: torch.optim.Optimizer,
+    island: Island | None,
+    *,
+    tokens: int,
+) -> DiLoCo | LocalSGD:
+    """`tokens`: of one inner step of this group. Groups of unequal size count by them."""
+    weight = (lambda: float(tokens)) if island is not None else None
+    if ft.semi_sync_method == "local_sgd":
+        if island is not None:
+            raise errors.ConfigError(
+                "fault_tolerance.rank0_synchronization_only works with semi_sync_method diloco only."
+            )
+        return LocalSGD(manager, model, inner, ft.sync_steps)
+    parts = (
+        [island.whole]
+        if island is not None
+        else cut_into_fragments(model, ft.num_fragments, ft.module_fqns_per_model_fragment)
+    )
+    outer = [torch.optim.SGD(m.parameters(), lr=0.7, momentum=0.9, nesterov=True) for m in parts]
+    return DiLoCo(
+        manager, parts, inner, outer, ft.sync_steps,
+        should_quantize=ft.should_quantize,
+        fragment_sync_delay=ft.fragment_sync_delay,
+        fragment_update_alpha=ft.fragment_update_alpha,
+        copy_pseudogradients_to_cpu=ft.copy_pseudogradients_to_cpu,
+        island=island,
+        weight=weight,
+    )  # fmt: skip
+
+
+def leaves(leaving: Leaving, ranks: int) -> bool:
+    """Whether a rank of the group was told to leave: the others would wait for it in the next forward."""
+    if ranks > 1:
+        told = torch.tensor(leaving.told, dtype=torch.int32)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        leaving.told = bool(told)
+    return leaving.told
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(lambda: train(*arguments())))

@@ -1,0 +1,66 @@
+"""Groups that train apart, as a user starts them: the mission's configurations, the component, and a kill."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs import BIN, SMALL, running
+from tests.e2e.test_kills import script
+from tests.train.test_fault_tolerance import FRAGMENTS, ISLANDS, ON_CPU
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks"),
+    [(FRAGMENTS, (1, 1)), (ISLANDS, (1, 2)), (ON_CPU, (1, 1))],
+    ids=["fragments", "islands", "on CPU"],
+)
+def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple[int, int], tmp_path: Path) -> None:
+    """A lighthouse, and one torchrun per group with its number in a flag."""
+    file, run_dir, address = tmp_path / "debug.toml", tmp_path / "run", tmp_path / "address"
+    file.write_text(config)
+    mark = {"TORCHFT_X_RUN_DIR": str(run_dir)}  # only so that whatever is left can be found and killed
+    lighthouse = [str(BIN / "python"), "-m", "torchft_x", "lighthouse", "--min_replicas", "2", "--bind", "[::]:0"]
+    lighthouse += ["--join_timeout_ms", "10000", "--address_file", str(address)]
+
+    def group(number: int) -> list[str]:
+        run = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node", str(ranks[number]), "scripts/train_diloco.py"]
+        run += ["--config", str(file), f"--fault_tolerance.replica_id={number}", "--fault_tolerance.group_size=2"]
+        run += ["--training.steps=20", "--training.mock_data", "--dump-params", str(tmp_path / "dumps"), *SMALL]
+        return run
+
+    with running(lighthouse, tmp_path / "lighthouse.log", run_dir, **mark) as service:
+        service.wait_for(address.exists, 15, "the lighthouse serves")
+        where = {"TORCHFT_LIGHTHOUSE": address.read_text().strip(), **mark}
+        with (
+            running(group(0), tmp_path / "0.log", run_dir, **where) as one,
+            running(group(1), tmp_path / "1.log", run_dir, **where) as two,
+        ):
+            assert one.wait(90) == 0, one.output()[-3000:]
+            assert two.wait(30) == 0, two.output()[-3000:]
+            assert re.search(r"step +20 \| exchange \d+ \| loss .* groups 2", one.output()), one.output()[-3000:]
+            assert "exchange" not in two.output()  # one group talks for both
+    checked = script("check_params.py", tmp_path / "dumps")
+    assert checked.returncode == 0, checked.stdout
+    assert "ok: 4 dumps" in checked.stdout or "ok: 8 dumps" in checked.stdout
+
+
+def test_the_component_survives_kills_with_equal_global_weights(tmp_path: Path) -> None:
+    args = ["--component", "diloco", "--groups", "2", "--kills", "1", "--steps-per-kill", "400", "--keep"]
+    done = script("kill_test.py", *args, "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["kills"], result["exit_code"], result["findings"]) == (1, 0, [])
+    assert result["shared_steps"] > 10
+
+
+def test_a_mistake_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    done = script("train_diloco.py", "--fault_tolerance.sync_step=3")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].endswith("did you mean sync_steps?")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,250 @@
+"""The ``[fault_tolerance]`` section of a training configuration: torchtitan's keys, from TOML and from flags.
+
+::
+
+    [fault_tolerance]
+    enable = true
+    sync_steps = 10
+    num_fragments = 2
+    semi_sync_method = "diloco"
+
+or ``--fault_tolerance.sync_steps=10``. Flags beat the file, the file beats what a component says in the environment,
+and that the defaults. Nothing in here needs torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchft_x import env
+from torchft_x.core.schedule import Settings
+from torchft_x.errors import ConfigError
+
+SECTION = "fault_tolerance"
+PROCESS_GROUPS = ("gloo",)
+_ELSEWHERE = ("nccl", "mccl", "xccl")  # torchtitan's other words
+FORMATS = ("int8", "int4", "fp8")
+METHODS = ("diloco", "local_sgd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultTolerance:
+    """Raises `ConfigError` naming the key."""
+
+    enable: bool = False
+    process_group: str = "gloo"
+    """Between the groups."""
+    process_group_timeout_ms: int = 10000
+    """Of reductions between the groups, heals and votes."""
+    replica_id: int = 0
+    """Number of this replica group; REPLICA_GROUP_ID if that is set."""
+    group_size: int = 0
+    """Number of replica groups; 0: not said (NUM_REPLICA_GROUPS)."""
+    min_replica_size: int = 1
+    """No exchange with fewer groups."""
+    semi_sync_method: str | None = None
+    """One of `METHODS`; None: the groups average each step."""
+    sync_steps: int = 5
+    """Inner steps between two exchanges of the same fragment."""
+    should_quantize: bool | str = False
+    """True (int8), or one of `FORMATS`."""
+    fragment_sync_delay: int = 0
+    """Inner steps an exchange may take in the background."""
+    fragment_update_alpha: float = 0.0
+    """Share of the local weights after an exchange."""
+    module_fqns_per_model_fragment: tuple[tuple[str, ...], ...] = ()
+    """Names of the modules of each fragment; empty: cut into `num_fragments` of about one size."""
+    num_fragments: int = 1
+    rank0_synchronization_only: bool = False
+    """Rank 0 of each group speaks with the other groups for all of its ranks; groups may have different world sizes."""
+    copy_pseudogradients_to_cpu: bool = False
+    """What is exchanged is copied to the CPU first."""
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, _checked(f.name, getattr(self, f.name), f.type))
+        if self.process_group not in PROCESS_GROUPS:
+            known = "is not built yet" if self.process_group in _ELSEWHERE else "is unknown"
+            raise ConfigError(f"{SECTION}.process_group {self.process_group!r} {known}; write 'gloo'.")
+        if self.semi_sync_method is not None and self.semi_sync_method not in METHODS:
+            raise ConfigError(
+                f"{SECTION}.semi_sync_method {self.semi_sync_method!r} is unknown; {_nearest(self.semi_sync_method, METHODS)}"
+            )
+        for name, least in (
+            ("process_group_timeout_ms", 1),
+            ("replica_id", 0),
+            ("group_size", 0),
+            ("min_replica_size", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{SECTION}.{name} is {getattr(self, name)}; it must be {least} or more.")
+        if self.group_size and self.replica_id >= self.group_size:
+            raise ConfigError(
+                f"{SECTION}.replica_id is {self.replica_id}, but there are {self.group_size} groups (group_size); they are "
+                "numbered from 0."
+            )
+        named = len(self.module_fqns_per_model_fragment)
+        if named and self.num_fragments not in (1, named):
+            raise ConfigError(
+                f"{SECTION}.num_fragments is {self.num_fragments}, but module_fqns_per_model_fragment names {named}."
+            )
+        if not 0.0 <= self.fragment_update_alpha <= 1.0:
+            raise ConfigError(
+                f"{SECTION}.fragment_update_alpha is {self.fragment_update_alpha}; it must lie between 0 and 1."
+            )
+        if self.rank0_synchronization_only and self.fragments != 1:
+            raise ConfigError(
+                f"{SECTION}.rank0_synchronization_only needs num_fragments = 1, and it is {self.fragments}: rank 0 gathers the "
+                "whole model at once."
+            )
+        if self.rank0_synchronization_only and self.semi_sync_method == "local_sgd":
+            raise ConfigError(f'{SECTION}.rank0_synchronization_only works with semi_sync_method "diloco" only.')
+        if self.semi_sync_method == "local_sgd" and (self.fragments != 1 or self.fragment_sync_delay):
+            raise ConfigError(f"{SECTION}: local_sgd averages the whole model at once; leave out fragments and delay.")
+        if self.semi_sync_method is not None:
+            try:
+                Settings(sync_every=self.sync_steps, fragments=self.fragments, delay=self.fragment_sync_delay)
+            except ConfigError as e:
+                raise ConfigError(f"{SECTION}: {str(e).replace('sync_every', 'sync_steps')}") from None
+
+    @property
+    def fragments(self) -> int:
+        return len(self.module_fqns_per_model_fragment) or self.num_fragments
+
+
+KEYS = tuple(f.name for f in dataclasses.fields(FaultTolerance))
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What the `diloco` component and the launcher say. Raises `ConfigError`."""
+    found: dict[str, Any] = {}
+    for key, name in (
+        ("sync_steps", env.SYNC_STEPS),
+        ("num_fragments", env.NUM_FRAGMENTS),
+        ("fragment_sync_delay", env.FRAGMENT_SYNC_DELAY),
+    ):
+        value = env.read_int(name, None, environ)
+        if value is not None:
+            found[key] = value
+    quantize = env.read(env.QUANTIZE, "none", environ)
+    if quantize != "none":
+        found["should_quantize"] = quantize
+    return found
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """The whole file. Raises `ConfigError` naming it."""
+    for name in ("tomllib", "tomli"):  # Python 3.10 has none of its own
+        try:
+            tomllib = importlib.import_module(name)
+            break
+        except ModuleNotFoundError:
+            continue
+    else:
+        raise ConfigError(f"{path}: reading TOML needs Python 3.11, or: pip install tomli.")
+    try:
+        parsed: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        raise ConfigError(f"the configuration {path} can't be read: {e}.") from None
+    return parsed
+
+
+def take_flags(argv: Sequence[str], known: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Flags ``--SECTION.KEY[=VALUE]`` of the sections in `known`, by section and key, and the other arguments.
+
+    A flag without a value, before another flag or at the end, is "true". Raises `ConfigError` for a key that isn't known.
+    """
+    found: dict[str, dict[str, str]] = {section: {} for section in known}
+    rest: list[str] = []
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        section, dot, key = name.removeprefix("--").partition(".")
+        if not name.startswith("--") or not dot or section not in known:
+            rest.append(word)
+            continue
+        key = key.replace("-", "_")
+        if key not in known[section]:
+            raise ConfigError(f"--{section}.{key} is unknown; {_nearest(key, known[section])}")
+        if not equals:
+            value = left.pop(0) if left and not left[0].startswith("--") else "true"
+        found[section][key] = value
+    return found, rest
+
+
+def resolve(
+    table: Mapping[str, Any], flags: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> FaultTolerance:
+    """From the file's section, the flags and the environment. Raises `ConfigError`."""
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(f"[{SECTION}] has an unknown key {key}; {_nearest(key, KEYS)}")
+    values = {**from_environment(environ), **table, **flags}
+    group = env.read(env.REPLICA_GROUP_ID, None, environ)
+    if group is not None and "replica_id" in values and str(values["replica_id"]) != group:
+        raise ConfigError(
+            f"{SECTION}.replica_id is {values['replica_id']}, but {env.REPLICA_GROUP_ID} is {group}, as the launcher numbers "
+            "this group; leave the key out."
+        )
+    if group is not None and group.isdecimal():
+        values["replica_id"] = int(group)
+    groups = env.read_int(env.NUM_REPLICA_GROUPS, None, environ)
+    if groups:
+        if int(values.get("group_size") or groups) != groups:
+            raise ConfigError(
+                f"{SECTION}.group_size is {values['group_size']}, but {env.NUM_REPLICA_GROUPS} is {groups}; leave the key out."
+            )
+        values["group_size"] = groups
+    return FaultTolerance(**values)
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """The value in its type; text comes from a flag."""
+    text = isinstance(value, str)
+    if kind == "bool | str" and value in FORMATS:
+        return value
+    if kind in ("bool", "bool | str"):
+        if text and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if isinstance(value, bool):
+            return value
+        raise ConfigError(f"{SECTION}.{name} is {value!r}; write true or false.")
+    if kind in ("int", "float"):
+        try:
+            if isinstance(value, bool) or not (text or isinstance(value, int if kind == "int" else (int, float))):
+                raise ValueError
+            return int(value) if kind == "int" else float(value)
+        except ValueError:
+            number = "a whole number" if kind == "int" else "a number"
+            raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be {number}.") from None
+    if name == "module_fqns_per_model_fragment":
+        return _names(name, value)
+    if text:
+        return None if kind != "str" and value.lower() in ("none", "") else value
+    if value is None and kind != "str":
+        return None
+    raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be text.")
+
+
+def _names(name: str, value: Any) -> tuple[tuple[str, ...], ...]:
+    """Lists of lists of names; as a flag: ``a,b;c`` for [[a, b], [c]]."""
+    if isinstance(value, str):
+        value = [part.split(",") for part in value.split(";") if part]
+    good = isinstance(value, (list, tuple)) and all(
+        isinstance(part, (list, tuple)) and part and all(isinstance(fqn, str) and fqn for fqn in part) for part in value
+    )
+    if not good:
+        raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be a list of lists of module names.")
+    return tuple(tuple(part) for part in value)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}."
