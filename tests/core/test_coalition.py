@@ -71,6 +71,49 @@ def test_it_is_closed_by_later_lives_when_all_have_ended() -> None:
     assert c.closes(Q, ())
 
 
+def test_a_later_life_that_has_ended_too_has_received_what_it_has() -> None:
+    c = coalition(1, ended="abcd", chains=True)
+    for name in "abc":
+        c.end(f"{name}2", FIRST + 1, f"chain {name}")
+    assert c.closes(Q, ())
+
+
+def test_what_a_chain_of_lives_has_received_it_does_not_lose_again() -> None:
+    c = coalition(1, ended="abcd", chains=True)
+    for name in "abc":
+        c.belongs(f"{name}2", f"chain {name}")
+        c.received(f"{name}2", FIRST + 1)
+        c.received(f"{name}2", FIRST)
+    assert c.closes(Q, ())
+
+
+def test_lives_of_which_no_chain_is_known_do_not_stand_for_each_other() -> None:
+    c = coalition(1, ended="abcd")
+    for name in ("x", "y", "z"):
+        c.belongs(name, "")
+        c.received(name, FIRST + 1)
+    assert not c.wins(Q, "xyz")
+    assert not c.closes(Q, ())
+
+
+def test_a_hello_that_names_no_chain_does_not_take_a_life_out_of_its_chain() -> None:
+    c = coalition(1, ended="abcd", chains=True)
+    for name in "abc":
+        c.belongs(f"{name}2", f"chain {name}")
+        c.belongs(f"{name}2", "")
+    assert c.wins(Q, ("a2", "b2", "c2"))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(8, "more of m0, m1, m2, m3, m4, m5, m6, m7 come"), (9, "m7 and 1 more come")]
+)
+def test_the_sentence_stays_one_with_many_members(count: int, said: str) -> None:
+    names = [f"m{i}" for i in range(count)]
+    q = quorum(*(member(n) for n in names), id=FIRST)
+    c = coalition(1)
+    assert said in c.sentence(q, c.lacking(q, ()))
+
+
 def splits(names: str) -> Iterator[tuple[set[str], set[str], set[str], set[str]]]:
     """Members at either of two lighthouses, and those that either does not count. Nobody is at both, and nobody whose
     last words are known at one is at the other: such a member has told of the other's quorum.
@@ -105,6 +148,12 @@ def test_what_it_has_met_is_not_met_again() -> None:
     c = Coalition(0, FIRST)
     assert c.meet((newer,), ()) == [older, newer]
     assert c.meet((older, newer), ()) == []
+
+
+def test_what_was_open_here_is_not_met_again() -> None:
+    c = Coalition(0, FIRST)
+    assert c.meet((), (Q,)) == []
+    assert c.meet((Q,), ()) == []
 
 
 def test_what_its_lighthouse_had_closed_is_not_open_again() -> None:

@@ -418,6 +418,14 @@ class TestGroup:
         assert answer.base == State(1, 7)
         assert s.group.waiting == ""
 
+    def test_R11_a_grant_that_allows_no_further_step_answers_nobody(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        effects = s.grant(1, join.number)
+        assert of(AnswerQuorum, effects) == []
+        assert of(SendJoin, effects)  # so that somebody answers it
+
     def test_a_grant_answers_who_has_healed_to_the_first_weights(self) -> None:
         s = Stage()
         s.commit(0)

@@ -18,7 +18,9 @@ from torchft_x.core.messages import (
     Hello,
     Issue,
     Join,
+    LastWord,
     LifeBegun,
+    LifeEnded,
     Note,
     Probe,
     Probed,
@@ -590,6 +592,12 @@ class TestLives:
         assert issued(s.wait(20.9, alive=("a:2",))) == []
         assert issued(s.wait(0.3, alive=("a:2",))) == [["a:2"]]
 
+    def test_last_words_are_for_several_lighthouses_and_the_only_one_needs_none(self) -> None:
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        assert overs(s.feed(LifeEnded("token-a:1", -9, LastWord("a:1", q)))) == [((s.sessions["b:1"],), ("a:1",))]
+        assert issued(s.join("b:1", State(), JoinReason.FAILED)) == [["b:1"]]
+
     def test_a_life_that_ended_can_not_come_back(self) -> None:
         s = Scene()
         s.start("a:1", "b:1")
@@ -768,6 +776,12 @@ class TestTakeover:
         s.kill("a:1")
         assert overs(s.hello("b:1")) == [((2,), ("a:1",))]
         assert issued(s.join("b:1", reason=JoinReason.FAILED)) == [["b:1"]]
+
+    def test_what_it_has_issued_itself_it_does_not_forget_whatever_is_said(self) -> None:
+        s = Scene()
+        q = s.start("a:1", "b:1")
+        s.hello("c:1", quorum=quorum(member("c:1"), member("d:1"), id=q.id + 5000))
+        assert s.lighthouse.current == q
 
     def test_of_unknown_age_it_listens_first(self) -> None:
         s = Scene(new_job=False)

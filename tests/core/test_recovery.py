@@ -199,6 +199,12 @@ class TestLibraries:
         assert plan(q, "b", 0).dst_ranks == (2,)
         assert plan(q, "a", 0).dst_ranks == ()
 
+    def test_beside_a_peers_client_each_rank_begins_with_the_weights_that_the_peer_chooses(self) -> None:
+        q = quorum(member("a", library=""), member("b"), member("c"))
+        assert plan(q, "b", 1).dst_ranks == (2,)
+        assert [m.replica_id for m in plan(q, "c", 1).sources] == ["b"]
+        assert [m.replica_id for m in plan(q, "b", 2).sources] == ["c"]
+
     def test_two_versions_of_ours_are_one_library(self) -> None:
         q = quorum(member("a", State(3, 2), library="torchft_x/9.9"), member("b"))
         assert plan(q, "b", 0).heal

@@ -50,8 +50,44 @@ def test_fragments_take_turns() -> None:
     turns = []
     for _ in range(4):
         turns.append(s.fragment)
-        exchange(s)
+        assert exchange(s) == [Act.ASK, Act.TRAIN, Act.FINISH]  # every two inner steps, one of them in the background
     assert turns == [0, 1, 2, 0]
+
+
+def test_progress_is_the_inner_steps_that_the_common_weights_stand_for_and_those_of_this_period() -> None:
+    s = Schedule(Settings(sync_every=6, fragments=2))
+    assert s.progress == 0
+    s.enter()
+    s.healed(5)
+    assert s.progress == 15
+    s = begun(sync_every=6, fragments=2)
+    exchange(s)
+    exchange(s)
+    s.stepped()
+    assert s.progress == 7
+
+
+def test_training_that_goes_on_after_a_break_asks_for_nothing() -> None:
+    s = begun()
+    s.stepped()
+    assert s.enter() is Act.TRAIN
+    assert s.stepped() is Act.TRAIN
+
+
+def test_after_an_exchange_there_is_nothing_to_send_until_the_next_inner_step() -> None:
+    s = begun()
+    exchange(s)
+    assert not s.has_work
+    s.stepped()
+    assert s.has_work
+
+
+def test_an_exchange_may_be_asked_for_before_its_time_and_finished_before_its_time() -> None:
+    s = begun(delay=2)
+    assert s.now() is Act.ASK
+    s.counted(SOMEBODY, behind=False)
+    assert s.sent() is Act.TRAIN
+    assert s.now() is Act.FINISH
 
 
 def test_who_begins_in_a_running_job_goes_along_with_nothing() -> None:
@@ -83,6 +119,7 @@ def test_a_failure_keeps_the_inner_work_and_is_tried_again_soon() -> None:
     assert s.stepped() is Act.FINISH
     assert s.finished(False, moved=False) is Act.TRAIN
     assert s.has_work
+    assert s.progress == 2
     assert s.stepped() is Act.ASK  # one inner step, then the delay's
     assert s.counted(SOMEBODY, behind=False) is Act.SEND
     assert s.sent() is Act.TRAIN
@@ -125,17 +162,31 @@ def test_an_exchange_with_nothing_in_it_is_no_exchange() -> None:
 
 def test_verbs_that_do_not_fit_change_nothing() -> None:
     s = Schedule(Settings(sync_every=4))
-    for verb in (s.stepped, s.sent, s.now, lambda: s.begun(True), lambda: s.counted(NOBODY, behind=False)):
+    for verb in (
+        s.stepped, s.sent, s.now, lambda: s.begun(True), lambda: s.counted(NOBODY, behind=False),
+        lambda: s.finished(True, moved=True),
+    ):  # fmt: skip
         with pytest.raises(StepError, match="not begun"):
             verb()
     s.enter()
     with pytest.raises(StepError, match="asking"):
         s.stepped()
+    with pytest.raises(StepError, match="it has made -1 exchanges"):
+        s.healed(-1)
 
 
-@pytest.mark.parametrize("wrong", [{"sync_every": 0}, {"fragments": 3}, {"fragments": 0}, {"delay": 4}, {"delay": -1}])
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"sync_every": 0}, "sync_every is 0; it must be 1 or more"),
+        ({"fragments": 3}, "a multiple of the number of fragments"),
+        ({"fragments": 0}, "a multiple of the number of fragments"),
+        ({"delay": 4}, "fragment_sync_delay is 4"),
+        ({"delay": -1}, "fragment_sync_delay is -1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         Settings(**{"sync_every": 4, **wrong})
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
-from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect, Refuse, SendWaits
-from torchft_x.core.types import JoinReason, Quorum, State
+from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect, Progress, Refuse, SendWaits
+from torchft_x.core.types import JoinReason, Life, Quorum, State
 
 T = State(4, 3)
 OF_FIRST, OF_STANDBY = 1 << 60, (1 << 60) + 1
@@ -109,6 +109,17 @@ def test_members_whose_leases_are_over_are_members() -> None:
     assert issued(s.wait(7.0, alive=("a:1", "b:1"))) == [["a:1", "b:1"]]
 
 
+def test_a_member_that_has_not_come_over_is_given_time_to() -> None:
+    """However long the standby has been waiting: its silence begins when there is something to come to."""
+    s = standby()
+    s.wait(500.0)
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s.bring("a:1", held)
+    s.bring("b:1", held)
+    assert issued(s.wait(3.0, alive=("a:1", "b:1"))) == []
+    assert s.bring("c:1", held) == [["a:1", "b:1", "c:1"]]
+
+
 def test_who_has_gone_again_is_not_here() -> None:
     held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
     s = standby()
@@ -125,6 +136,24 @@ def test_who_waits_is_told_that_the_others_may_be_elsewhere_and_what_to_do() -> 
     assert wait.elsewhere
     assert "until more of b:1, c:1 come over" in wait.reason
     assert "start the job again" in wait.reason
+
+
+def test_whoever_waits_at_a_standby_for_the_job_to_begin_is_told_that_it_may_be_elsewhere() -> None:
+    s = standby()
+    s.bring("a:1", None, State())
+    assert [w.elsewhere for w in of(SendWaits, s.wait(3.0, alive=("a:1",)))] == [True]
+
+
+def test_what_was_written_down_and_never_sent_is_gone_on_from() -> None:
+    before = first(keeps=True)
+    before.start("a:1", "b:1")
+    (keep,) = of(Keep, before.join_all("a:1", "b:1", state=before.committed()))
+    s = first(new_job=False, restarted=True, legacy=keep.legacy, unix=2e6)
+    held = keep.legacy.open[0]
+    s.bring("a:1", held, before.committed())
+    s.bring("b:1", held, before.committed())
+    assert s.lighthouse.current is not None
+    assert [q.id for q in s.lighthouse.current.follows][:2] == [held.id, keep.legacy.quorum.id]
 
 
 # --- halves ----------------------------------------------------------------------------------------------------------
@@ -211,6 +240,87 @@ def test_who_leaves_receives_nothing_any_more() -> None:
     assert issued(s.join("c:1")) == [["c:1"]]
 
 
+def test_who_has_ended_without_ever_having_been_in_a_quorum_tells_of_none() -> None:
+    s = first()
+    s.start("a:1", "b:1")
+    assert notes(s.last_word("x:1", None)) == []
+    assert names(s) == ["a:1", "b:1"]
+
+
+def test_last_words_say_that_an_older_quorum_was_left() -> None:
+    """q1={a, b, c} and q2={a, b, x}: a and b had received q2, so nobody goes on over q1, wherever c is."""
+    q1 = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    q2 = elsewhere("a:1", "b:1", "x:1", id=OF_FIRST + 16, follows=(q1,))
+    s = standby()
+    s.bring("x:1", q2)
+    s.last_word("a:1", q2)
+    assert s.lighthouse.current is None
+    assert issued(s.last_word("b:1", q2)) == [["x:1"]]
+
+
+def test_they_say_so_later_too() -> None:
+    """The same, at the lighthouse that issued both."""
+    s = first()
+    s.start("a:1", "b:1", "c:1")
+    s.close("c:1")
+    s.hello("x:1")
+    s.join_all("x:1", "a:1", "b:1")
+    q2 = s.wait(7.0, alive=("a:1", "b:1", "x:1")) and s.lighthouse.current
+    assert names(s) == ["a:1", "b:1", "x:1"]
+    s.join("x:1", State(), JoinReason.FAILED)
+    assert issued(s.last_word("a:1", q2)) == []
+    assert issued(s.last_word("b:1", q2)) == [["x:1"]]
+
+
+def test_who_leaves_is_not_counted_any_more() -> None:
+    """q1={a, b, c} and q2 of all. Of q1 a alone had received q2, and c had not; nobody hears of them any more. When b
+    leaves, a is half of those that count, at the lighthouse that issued q1: so that q1 binds nobody."""
+    s = first()
+    s.start("a:1", "b:1", "c:1")
+    for name in ("d:1", "e:1", "f:1"):
+        s.hello(name)
+    s.join_all("d:1", "e:1", "f:1", "a:1", "b:1", "c:1")
+    q2 = s.quorums["a:1"]
+    s.feed(Progress(s.sessions["a:1"], q2.id, 0, 1))
+    s.close("a:1")
+    s.close("c:1")
+    s.wait(6.0, alive=("b:1", "d:1", "e:1", "f:1"))
+    for name in ("d:1", "e:1", "f:1"):
+        s.join(name, State(), JoinReason.FAILED)
+    assert issued(s.leave("b:1", State())) == [["d:1", "e:1", "f:1"]]
+
+
+def test_a_member_that_never_was_here_is_not_waited_for_when_it_has_ended() -> None:
+    held = elsewhere("a:1", "b:1", "c:1", id=OF_FIRST)
+    s = standby()
+    s.bring("a:1", held)
+    s.bring("b:1", held)
+    assert issued(s.last_word("c:1", held)) == [["a:1", "b:1"]]
+
+
+def test_what_the_stream_of_one_that_has_ended_still_carries_has_no_meaning() -> None:
+    s = first()
+    s.hello("a:1", life=Life())  # which process it is was not said
+    s.last_word("a:1", None)
+    assert issued(s.join("a:1")) == []
+
+
+def test_a_member_that_died_here_without_last_words_is_proof_enough_for_a_new_lineage() -> None:
+    """a alone holds the newest state. Most members are here, and its address refuses connections."""
+    s = first()
+    s.start("a:1", state=T)
+    s.hello("b:1")
+    s.hello("c:1")
+    s.join_all("b:1", "c:1", state=State(3, 2))
+    s.join("a:1", s.committed())
+    assert names(s) == ["a:1", "b:1", "c:1"]
+    s.feed(Progress(s.sessions["a:1"], s.committed().committed_in, 6, 1))
+    s.join_all("b:1", "c:1", state=State(3, 2))
+    effects = s.kill("a:1")
+    assert issued(effects) == [["b:1", "c:1"]]
+    assert "new_lineage" in notes(effects)
+
+
 # --- what another lighthouse has issued ------------------------------------------------------------------------------
 
 
@@ -236,10 +346,39 @@ def test_a_lighthouse_learns_that_another_one_has_issued_a_newer_quorum() -> Non
 def test_who_holds_an_older_one_is_told_that_it_is_over() -> None:
     s = first()
     q1 = s.start("a:1", "b:1", "c:1")
+    s.hello("d:1")
+    s.close("b:1")
     s.close("c:1")
-    s.hello("c:1", quorum=elsewhere("c:1", "d:1", follows=(q1,)))
+    effects = s.hello("c:1", quorum=elsewhere("c:1", "d:1", follows=(q1,)))
     assert s.lighthouse.current is not None
     assert s.lighthouse.current.id == OF_STANDBY
+    # All that have a session and were in one; b is away.
+    assert overs(effects) == [((s.sessions["a:1"],), ()), ((s.sessions["c:1"],), ())]
+    assert overs(s.hello("b:1")) == [((s.sessions["b:1"],), ())]
+
+
+def test_who_holds_the_newer_one_rebuilds_with_those_that_do_not() -> None:
+    s = first()
+    q1 = s.start("a:1", "b:1", "c:1")
+    newer = elsewhere("a:1", "b:1", "c:1", follows=(q1,))
+    s.hello("c:1", quorum=newer)
+    s.join_all("a:1", "b:1", "c:1", state=State())
+    assert s.lighthouse.current is not None
+    assert s.lighthouse.current.id > newer.id
+    assert s.lighthouse.current.config_id == s.lighthouse.current.id
+
+
+def test_an_older_one_that_nobody_here_knew_must_be_followed_too() -> None:
+    """Here q={a, b}, and then d comes with one of b, d and e, whoever issued it."""
+    s = first()
+    s.start("a:1", "b:1")
+    older = elsewhere("b:1", "d:1", "e:1", id=33)
+    assert overs(s.hello("d:1", quorum=older)) == [((s.sessions["d:1"],), ())]
+    assert names(s) == ["a:1", "b:1"]
+    s.kill("a:1")
+    assert issued(s.join("b:1", State(), JoinReason.FAILED)) == []
+    assert "members of quorum 33 are" in s.lighthouse.undecided
+    assert issued(s.join("d:1", T, JoinReason.REJOINED)) == [["b:1", "d:1"]]
 
 
 def test_what_was_issued_and_not_received_must_be_followed_and_so_must_the_one_before() -> None:
@@ -284,3 +423,20 @@ def test_what_one_lighthouse_left_open_is_open_at_the_next() -> None:
         other.bring(name, one.lighthouse.current, State())
     assert issued(other.wait(50.0, alive=("a:1", "d:1"))) == []
     assert f"members of quorum {q1.id} are" in other.lighthouse.undecided
+
+
+def test_who_leaves_before_it_receives_the_newest_has_not_left_the_one_before() -> None:
+    """q2={a, b, c, d} reaches d alone: a and c are killed, and b's leave has crossed it. All that a, b and c had received
+    is q1, so that their next lives may go on over it at the standby, and d must not here."""
+    here, there = first(), standby()
+    q1 = here.start("a:1", "b:1", "c:1")
+    here.hello("d:1")
+    here.join_all("d:1", "a:1", "b:1", "c:1")
+    assert names(here) == ["a:1", "b:1", "c:1", "d:1"]
+    here.leave("b:1", State())
+    for s in (here, there):
+        for name in "abc":
+            s.last_word(f"{name}:1", q1, f"chain {name}")
+    assert issued(here.join("d:1", State(), JoinReason.FAILED)) == []
+    there.bring("a:2", None, State(), chain="chain a", before=q1)
+    assert there.bring("c:2", None, State(), chain="chain c", before=q1) == [["a:2", "c:2"]]

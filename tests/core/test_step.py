@@ -159,6 +159,9 @@ def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
     running(step, quorum=9)
     step.vote()
     assert step.settle(False).pause == 0.01
+    running(step, quorum=10, size=3)
+    step.vote()
+    assert step.settle(False, "another rank has failed").pause == 0.0  # they were enough
 
 
 def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
@@ -370,6 +373,7 @@ class TestUndecided:
         outcome = s.settle(False, "no answer", undecided=True)
         assert outcome.undecided
         assert not outcome.committed
+        assert outcome.reason == "no answer"
         terms = s.ask()
         assert terms.reason is JoinReason.FAILED
         assert terms.commit_failures == 0  # nothing has failed yet

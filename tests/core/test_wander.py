@@ -56,8 +56,27 @@ def test_from_where_it_has_gone_to_it_comes_back_at_once_if_nobody_is_there() ->
     w.up()
     w.told(True, 0.0, 0.0)
     assert w.leaves(4.0)
+    assert not w.leaves(4.0)  # it is on its way
     w.failed(4.1)
     assert w.at == 0
+
+
+def test_one_after_the_other_is_tried() -> None:
+    w, tried = Wander(3), [0]
+    for now in range(4):
+        w.failed(float(now))
+        tried.append(w.at)
+    assert tried == [0, 1, 2, 0, 1]
+
+
+def test_where_a_session_stands_again_what_was_before_it_counts_no_more() -> None:
+    """Whoever is there and doesn't answer a hello later on is not one that has just gone."""
+    w = Wander(2, comes_back=3.0)
+    w.up()
+    w.ended(0.0)
+    w.up()
+    w.failed(1.0)
+    assert w.at == 1
 
 
 def test_of_one_lighthouse_there_is_no_other() -> None:

@@ -31,6 +31,7 @@ STAGES = {
         "tests/sim/test_invariants.py",
         "tests/sim/test_variants.py",
         "tests/sim/test_scale.py",
+        "tests/sim/test_several.py",
         "tests/scenario/test_simulated.py",
     ],
 }

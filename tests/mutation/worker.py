@@ -28,7 +28,7 @@ from tests.mutation.patched import install
 _MEMORY = 3 << 30  # bytes of address space beyond what the parent has: an endless list must not take the machine down
 _SLACK = 0.5  # seconds of CPU a test may take in any case
 _FACTOR = 5  # x what the test took when traced, which is slow already
-_WALL = 300  # seconds; only for what waits without using the CPU
+_WALL = 300  # seconds; only for what waits without using the CPU, so what the tests use comes on top, times _FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Lab:
             space = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (space + _MEMORY, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.alarm(_WALL)
+            signal.alarm(_WALL + round(_FACTOR * sum(self._courses[i.nodeid].seconds for i in items)))
             install(mutant, self._sources[mutant.module])
             code = self._meet(items, writer)
         finally:

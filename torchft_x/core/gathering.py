@@ -28,13 +28,10 @@ class Gathering:
             self.learn(config.legacy.quorum, *config.legacy.open)
 
     def hear(self, hello: Hello) -> None:
+        """A member is here. The quorums that it names are told by `learn`."""
         if not self.is_open:
             return
         self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
-        if hello.quorum is not None:
-            self.learn(hello.quorum)
-        if hello.before is not None:
-            self.learn(hello.before)
 
     def learn(self, *quorums: Quorum) -> None:
         """There are these quorums."""

@@ -31,7 +31,7 @@ class Others:
 
     def part(self, record: Record) -> None:
         """It leaves the job, and receives nothing any more."""
-        self._coalition.end(record.replica_id, record.quorum_id)
+        self._coalition.end(record.replica_id, record.received_id)  # not what is on its way
         self._tenure.recheck(self._roll)
 
     def take_last_word(self, word: LastWord, now: float) -> list[LighthouseEffect]:

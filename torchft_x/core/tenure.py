@@ -192,7 +192,7 @@ class Tenure:
                 record.lost = record.proof = "it has ended"
             self.recount(record)
         if self.coalition is not None:
-            self._receipts(roll)
+            self.recheck(roll)
 
     def _left_open(self) -> tuple[Quorum, ...]:
         """What a quorum that is issued now follows."""
@@ -212,18 +212,11 @@ class Tenure:
         if newest is cur:
             for quorum in found:
                 self.chain.leave(quorum)
-            self._receipts(roll)
+            self.recheck(roll)
         else:
             self.adopt(newest, tuple(older), roll, started_at=now)
             self.broken = "another lighthouse has issued a newer quorum"  # not all that are here have received it
-        for record in roll:
-            self.recount(record)
         return [r for r in roll if r.session is not None and r.quorum_id and r.quorum_id != self.quorum_id]
-
-    def recheck(self, roll: Roll) -> None:
-        """Fewer members are counted now, see `core.coalition`."""
-        self.asks += 1
-        self._receipts(roll)
 
     def ended(self, names: Collection[str]) -> frozenset[str]:
         """Those of them whose last words are known."""
@@ -236,11 +229,10 @@ class Tenure:
             self.coalition.received(record.replica_id, quorum_id)
         self.chain.received(record.replica_id, quorum_id)
 
-    def _receipts(self, roll: Roll) -> None:
-        """What those that are here have received is known already."""
+    def recheck(self, roll: Roll) -> None:
+        """Fewer members are counted now, or more quorums are open: what members have received is known already."""
         for record in roll:
-            if record.session is not None:
-                self.chain.received(record.replica_id, record.received_id)
+            self.chain.received(record.replica_id, record.received_id)
         for replica_id, received in self.coalition.ended.items() if self.coalition is not None else ():
             self.chain.received(replica_id, received)
 
