@@ -18,7 +18,7 @@ from tests.comm.quantized_member import FORMATS, given, main
 from tests.util import scaled
 from torchft_x.comm import quantized
 from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.quantize import INT4, INT8, decode, encode, format_of
+from torchft_x.comm.quantize import INT4, INT8, decode, encode, format_of, residual
 from torchft_x.comm.quantized import (
     allocate_reduce_scatter_output,
     allreduce_quantized,
@@ -91,6 +91,29 @@ def test_the_sum_is_that_of_the_phases_done_by_hand(size: int, fmt: str, meeting
     with members(size, meeting) as groups:
         for got in each(groups, run):
             assert torch.equal(got, expected(inputs, fmt, 1 << 10, 1.0))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("fmt", ["int8", "int4"])
+def test_what_is_left_out_is_told(size: int, fmt: str, meeting: Meeting, small_chunks: None) -> None:
+    """By each member bit for bit what `residual` says, plus, where it reduces, what is missing of the sum."""
+    inputs = [torch.randn(3000, generator=torch.Generator().manual_seed(r)) for r in range(size)]
+    f = format_of(fmt)
+    assert f is not None
+
+    def run(rank: int, group: Counting) -> tuple[torch.Tensor, torch.Tensor]:
+        t, lost = inputs[rank].clone(), torch.zeros(3000)
+        reduce_quantized([t], f, group, lost=lost).wait()
+        return t, lost
+
+    with members(size, meeting) as groups:
+        results = each(groups, run)
+        with pytest.raises(ConfigError, match="`lost` must be float32, flat, of 3000 values"):
+            reduce_quantized([inputs[0].clone()], f, groups[0], lost=torch.zeros(30, 100))
+    whole, missing = sum(inputs), sum(lost for _, lost in results)
+    torch.testing.assert_close(results[0][0] + missing, whole, atol=2e-6, rtol=0)
+    as_said = torch.stack([lost == residual(x, f) for (_, lost), x in zip(results, inputs, strict=True)])
+    assert (as_said.sum(0) >= size - 1).all()  # everybody but who reduces the value
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -18,6 +18,7 @@ from torchft_x.core.schedule import Act, Census, Schedule, Settings
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.exchange import Exchange, Part, take_census
+from torchft_x.train.feedback import Feedback
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ BUCKET_BYTES = 25 << 20
 
 class FragmentPart(Part, Protocol):
     """What is averaged, and what becomes of the average."""
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Of what quantising leaves out; None: none."""
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         """The exchange is committed."""
@@ -165,19 +170,26 @@ class InnerLoop:
         committed = exchange.finish()
         self._take_in_heal()
         self._behind = self._behind and not committed
+        part = self._parts[self.schedule.fragment]
         if committed and exchange.moved:
-            self._parts[self.schedule.fragment].apply(exchange.averages)
+            part.apply(exchange.averages)
+            if part.feedback is not None:
+                part.feedback.commit()
+        elif part.feedback is not None:
+            part.feedback.drop()
         return self.schedule.finished(committed, moved=exchange.moved)
 
     def _new_exchange(self) -> Exchange:
+        part = self._parts[self.schedule.fragment]
         return Exchange(
             self._manager,
-            self._parts[self.schedule.fragment],
+            part,
             self._share,
             lambda: self._count(waiting=True),
             cap=self._cap,
             quantize=self._quantize,
             changes=self.schedule.settings.delay > 0 and self.schedule.has_work,
+            feedback=part.feedback,
         )
 
     def _count(self, *, waiting: bool) -> Census | None:
@@ -194,6 +206,8 @@ class InnerLoop:
             self._behind = self._manager.current_step() > 0
             for part in self._parts:
                 part.after_heal()
+                if part.feedback is not None:
+                    part.feedback.clear()
 
     def _load(self, state: dict[str, int]) -> None:
         exchanges = state.get("exchanges") if isinstance(state, dict) else None

@@ -90,6 +90,8 @@ class LocalSGD:
 class _Weights:
     """What this rank holds of the model's parameters."""
 
+    feedback = None  # nothing is quantised
+
     def __init__(self, model: nn.Module) -> None:
         reshard(model)
         self._model = model

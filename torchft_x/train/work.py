@@ -99,11 +99,12 @@ def issue(
     contributes: bool,
     participants: int,
     fmt: Format | None = None,
+    lost: torch.Tensor | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
 
-    `fmt`: how values are written on the wire; None: as they are. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
+    `fmt`: how values are written on the wire; None: as they are. `lost`: see `reduce_quantized`. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
     encoded is `tensor` itself.
     """
     with torch.no_grad():
@@ -113,7 +114,7 @@ def issue(
             tensor.mul_(1.0 / participants)
     if fmt is not None:
         scale = 1.0 / participants if op == ReduceOp.AVG else 1.0
-        return reduce_quantized([tensor], fmt, pg, scale, still=still)
+        return reduce_quantized([tensor], fmt, pg, scale, lost=lost, still=still)
     opts = dist.AllreduceOptions()
     opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
     return pg.allreduce([tensor], opts)
