@@ -26,6 +26,7 @@ from torchft_x.comm.quantized import (
     reduce_quantized,
     reduce_scatter_quantized,
 )
+from torchft_x.comm.sent import Sent
 from torchft_x.comm.wrappers import FakeProcessGroupWrapper, ProcessGroupDummy, ProcessGroupWrapper
 from torchft_x.errors import CollectiveError, ConfigError
 
@@ -181,8 +182,10 @@ def test_bytes_on_the_wire(fmt: str, share: float, size: int, meeting: Meeting, 
 
     def run(shape: tuple[int, ...]) -> Callable[[int, Counting], float]:
         def body(_rank: int, group: Counting) -> float:
-            group.sent = 0
-            allreduce_quantized([torch.randn(shape)], ReduceOp.SUM, group, quantize=fmt).wait()
+            group.sent, sent, f = 0, Sent(), format_of(fmt)
+            assert f is not None
+            reduce_quantized([torch.randn(shape)], f, group, sent=sent).wait()
+            assert sent.total == group.sent
             return group.sent
 
         return body

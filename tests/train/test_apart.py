@@ -13,6 +13,7 @@ from tests.train.apart import Apart, equal, near, reference
 from tests.train.fakes import run_threads
 from tests.train.jobs import lighthouse, rng
 from torchft_x.errors import ConfigError
+from torchft_x.observe import subscribe
 from torchft_x.train.diloco import DiLoCo
 from torchft_x.train.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
@@ -123,6 +124,19 @@ def test_quantised_pseudo_gradients_leave_all_groups_with_the_same_bits(fmt: str
         assert equal(found[0].history[k], found[1].history[k])
         for x, y in zip(found[0].history[k], want[k - 1], strict=True):
             assert (x - y).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(("fmt", "sends"), [("int8", 2 + 83 + 1), ("int4", 4 + 42), (False, 4 * 83)])
+def test_the_bytes_of_each_exchange_are_told(fmt: str | bool, sends: int) -> None:
+    """83 weights, two groups: a ring sends each of them once. The census has four float64."""
+    told: list[dict[str, Any]] = []
+    unsubscribe = subscribe(told.append)
+    groups = train(2, 4, sync_every=2, should_quantize=fmt)
+    unsubscribe()
+    for g in groups:
+        commits = [e for e in told if e["event"] == "commit" and e["group"] == f"group_{g.group}"]
+        assert [e["bytes"] for e in commits] == [32, 32 + sends, 32 + sends]
+        assert g.manager.bytes_sent() == 3 * 32 + 2 * sends
 
 
 def test_a_weighted_average() -> None:

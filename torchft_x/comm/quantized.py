@@ -33,6 +33,7 @@ from torch.distributed import ReduceOp, Work
 from torchft_x.comm.alone import reduce_op_of
 from torchft_x.comm.quantize import Format, check, decode, encode, format_of
 from torchft_x.comm.quantized_work import Phases, QuantizedWork, start
+from torchft_x.comm.sent import Sent
 from torchft_x.comm.values import Run, get_padded_sizes, parts_of
 from torchft_x.errors import ConfigError
 
@@ -68,6 +69,7 @@ def reduce_quantized(
     sync_stream: torch.Stream | None = None,
     *,
     lost: Tensor | None = None,
+    sent: Sent | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
     """The same with the sum multiplied by `scale` (equal on all members), in float32 before it is encoded again. What is
@@ -76,6 +78,8 @@ def reduce_quantized(
     `lost`: flat, float32, as many values as the tensors, on their device. What this member leaves out is added to it: of its own
     values (bit for bit `residual`), and of the sum where it reduces. So result = `scale` * sum - what all members add, if `scale`
     is 1. Complete after the wait.
+
+    `sent`: counts the bytes that go to other members.
 
     `still`: whether `pg` has the members it was started with. If not, nothing more is issued, and the wait fails: among
     other members the sizes would be wrong.
@@ -87,7 +91,7 @@ def reduce_quantized(
             lost.dtype != torch.float32 or lost.shape != (run.numel,) or lost.device != run.device
         ):
             raise ConfigError(f"`lost` must be float32, flat, of {run.numel} values, on {run.device}.")
-        return start(_allreduce(run, fmt, pg, scale, lost), list(tensors), pg, sync_stream, still)
+        return start(_allreduce(run, fmt, pg, scale, lost, sent), list(tensors), pg, sync_stream, still)
 
 
 def reduce_scatter_quantized(
@@ -174,7 +178,9 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 # --- phases: generators of the works to wait for -----------------------------------------------------------------------
 
 
-def _allreduce(run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None) -> Phases:
+def _allreduce(
+    run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None, sent: Sent | None = None
+) -> Phases:
     rank, world = pg.rank(), pg.size()
     chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
 
@@ -189,7 +195,7 @@ def _allreduce(run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None
             if lost is not None:
                 lost[a:b] += values.float().sub(decode(part, b - a, fmt))
         received = _bytes(sizes[rank] * world, run.device)
-        return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes), received
+        return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes, sent), received
 
     def gather(k: int, received: Tensor) -> tuple[Work, Tensor]:
         """Reduce our share; everybody gets it."""
@@ -200,7 +206,7 @@ def _allreduce(run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None
         if lost is not None:
             lost[a:b] += total.sub_(decode(mine, b - a, fmt))
         whole = _bytes(sum(sizes), run.device)
-        return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world), whole
+        return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world, sent), whole
 
     def finish(k: int, whole: Tensor) -> None:
         sizes = [fmt.nbytes(b - a) for a, b in _pairs(chunks[k])]
@@ -268,7 +274,11 @@ def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
     return total if scale == 1.0 else total.mul_(scale)
 
 
-def _all_to_all(pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int]) -> Work:
+def _all_to_all(
+    pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], sent: Sent | None = None
+) -> Work:
+    if sent is not None:
+        sent.add(sum(sizes) - sizes[pg.rank()])
     work: Work = pg.alltoall_base(out, given, out_sizes, sizes)
     return work
 

@@ -161,14 +161,18 @@ class Exchange:
         return good
 
 
-def take_census(manager: Manager, *, weight: float, waiting: bool, exchanges: int) -> Census | None:
+def take_census(
+    manager: Manager, *, weight: float, waiting: bool, exchanges: int, device: torch.device | None = None
+) -> Census | None:
     """Add up what the members of the quorum in hand say. None: it failed, and the step with it.
+
+    `device`: where the group can reduce; None: the CPU.
 
     Raises `StepError` if they don't stand at the same exchange: they would reduce different fragments with each other.
     """
     if not (math.isfinite(weight) and weight >= 0.0):
         raise StepError(f"the weight of this group's work is {weight}; it must be a number of 0 or more.")
-    row = torch.tensor([weight, float(waiting), float(exchanges), 1.0], dtype=torch.float64)
+    row = torch.tensor([weight, float(waiting), float(exchanges), 1.0], dtype=torch.float64, device=device)
     if manager.allreduce(row, reduce_op=ReduceOp.SUM).wait() is False:
         return None
     total, others_wait, sum_of_exchanges, members = row.tolist()

@@ -83,6 +83,10 @@ class Fragment:
         return [local(p) for p in self._params.values()]
 
     @property
+    def device(self) -> torch.device:
+        return torch.device("cpu") if self._stage else local(next(iter(self._params.values()))).device
+
+    @property
     def numel(self) -> int:
         """Values this rank sends in an exchange."""
         return sum(t.numel() for t in self.original_parameters.values())

@@ -34,6 +34,10 @@ class FragmentPart(Part, Protocol):
     """What is averaged, and what becomes of the average."""
 
     @property
+    def device(self) -> torch.device:
+        """Where what is sent lies: the process group can reduce there."""
+
+    @property
     def feedback(self) -> Feedback | None:
         """Of what quantising leaves out; None: none."""
 
@@ -193,7 +197,10 @@ class InnerLoop:
         )
 
     def _count(self, *, waiting: bool) -> Census | None:
-        return take_census(self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges)
+        return take_census(
+            self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges,
+            device=self._parts[0].device,
+        )  # fmt: skip
 
     def _own_weight(self) -> float:
         if not self.schedule.has_work:

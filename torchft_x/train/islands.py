@@ -169,6 +169,10 @@ class Leading:
         self._fragment = fragment
 
     @property
+    def device(self) -> torch.device:
+        return self._fragment.device
+
+    @property
     def feedback(self) -> Feedback | None:
         return self._fragment.feedback
 

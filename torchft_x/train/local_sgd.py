@@ -102,6 +102,10 @@ class _Weights:
             if not p.is_floating_point():
                 raise ConfigError(f"parameter {name} is {p.dtype}; only floating point can be averaged.")
 
+    @property
+    def device(self) -> torch.device:
+        return local(next(iter(self._params.values()))).device
+
     def tensors(self) -> Sequence[torch.Tensor]:
         return [local(p) for p in self._params.values()]
 

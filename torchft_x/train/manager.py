@@ -234,7 +234,7 @@ class Manager:
             try:
                 inner = work.issue(
                     self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
-                    lost=lost, still=lambda: p.step.quorum_id == quorum_id,
+                    lost=lost, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
                 )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
@@ -402,6 +402,10 @@ class Manager:
         state, batches = read_state(state_dict)
         with self._guard.lock:
             self._parts.step.restore(state, batches)
+
+    def bytes_sent(self) -> int:
+        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.sent.Sent`."""
+        return self._parts.sent.total
 
     @property
     def name(self) -> str:
