@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -48,6 +49,7 @@ class Member:
 
     def __init__(self, side: str, addresses: dict[str, str]) -> None:
         torch.set_num_threads(1)
+        logging.disable(logging.WARNING)  # each run ends with one of the two being lost
         self.side, self.addresses = side, addresses
         self.group = SIDES[side] - 1
         self.runs = 0
@@ -96,7 +98,11 @@ class Member:
                 bytes_.append(on_the_wire() - before)
         self.close(manager)
         own = statistics.median(plain) * (delay + 2)
-        return {"bytes": statistics.median(bytes_[1:]), "seconds": statistics.median(waited[1:]) - own}
+        return {
+            "bytes": statistics.median(bytes_[1:]),
+            "seconds": statistics.median(waited[1:]) - own,
+            "best": min(waited[1:]) - own,
+        }
 
     def per_step(self, steps: int = 5) -> dict[str, float]:
         net = nn.Linear(WIDTH, WIDTH, bias=False)
@@ -151,11 +157,10 @@ class Member:
         limit(MBITS)
         for _ in range(2):
             for way in WAYS:
-                note(f"slow {way}", self.sync(way, rounds=3))
+                note(f"slow {way}", self.sync(way, rounds=5))
         for way in WAYS:
             takes = statistics.median(r["seconds"] for r in found[f"slow {way}"])
-            pause = 2.0 * takes / STREAMED if self.group == 0 else 0.0
-            note(f"streamed {way}", self.sync(way, rounds=2, delay=STREAMED, pause=pause or 2.0 * takes / STREAMED))
+            note(f"streamed {way}", self.sync(way, rounds=4, delay=STREAMED, pause=2.0 * takes / STREAMED))
         limit(None)
         for seed in range(TEXT["seeds"] if text else 0):
             for way in WAYS:
@@ -187,7 +192,7 @@ def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]
 
     rows = []
     for way in WAYS:
-        transfer = of(f"slow {way}", "seconds") - of(f"free {way}", "seconds")
+        transfer = of(f"free {way}", "bytes") / 2 * 8 / (MBITS * 1e6)  # seconds: each way half of them
         row: dict[str, Any] = {
             "way": way,
             "bytes": of(f"free {way}", "bytes"),
@@ -195,7 +200,11 @@ def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]
             "less than per-step DDP": H * of("per step", "bytes") / of(f"free {way}", "bytes"),
             "seconds": of(f"slow {way}", "seconds"),
             "faster": of("slow fp32", "seconds") / of(f"slow {way}", "seconds"),
-            "hidden": (of(f"slow {way}", "seconds") - of(f"streamed {way}", "seconds")) / transfer,
+            "faster, best rounds": min(r["best"] for r in found["slow fp32"])
+            / min(r["best"] for r in found[f"slow {way}"]),
+            "streamed": of(f"streamed {way}", "seconds"),
+            # What the link's rate still costs a streamed sync, of what it has to cost a sync at least.
+            "hidden": 1 - max(0.0, of(f"streamed {way}", "seconds") - of(f"free {way}", "seconds")) / transfer,
         }
         if f"text {way}" in found:
             losses = [r["loss"] for r in found[f"text {way}"]]
@@ -207,14 +216,14 @@ def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]
 
 def show(rows: list[dict[str, Any]]) -> None:
     print(
-        "| | bytes of a sync | of fp32 | less than per-step DDP, H = 100 | seconds at 100 Mbit/s | faster | hidden by streaming | loss | of fp32, by seed |"
+        "| | bytes of a sync | of fp32 | less than per-step DDP, H = 100 | seconds at 100 Mbit/s | faster (best rounds) | streamed | transfer hidden | loss | of fp32, by seed |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---" * 10 + "|")
     for r in rows:
         seeds = ", ".join(f"{x:.4f}" for x in r.get("loss, of fp32", []))
         print(
             f"| {r['way']} | {r['bytes'] / 2e6:.2f} MB | {r['of fp32']:.4f} | {r['less than per-step DDP']:.0f} x | {r['seconds']:.2f} "
-            f"| {r['faster']:.2f} x | {r['hidden']:.0%} | {r.get('loss', float('nan')):.4f} | {seeds} |"
+            f"| {r['faster']:.2f} x ({r['faster, best rounds']:.2f} x) | {r['streamed']:.2f} | {r['hidden']:.0%} | {r.get('loss', float('nan')):.4f} | {seeds} |"
         )
 
 
@@ -238,9 +247,12 @@ def main() -> None:
         codes = [member.wait() for member in members]
     if any(codes):
         sys.exit(f"the members ended with {codes}; what they said is above.")
-    rows, load = table(json.loads(Path(args.json).read_text()))
+    found = json.loads(Path(args.json).read_text())
+    rows, load = table(found)
     Path(args.json).write_text(
-        json.dumps({"rows": rows, "load": load, "values": WIDTH * WIDTH, "mbits": MBITS, **TEXT}, indent=1)
+        json.dumps(
+            {"rows": rows, "runs": found, "load": load, "values": WIDTH * WIDTH, "mbits": MBITS, **TEXT}, indent=1
+        )
     )
     show(rows)
     print(f"\nload {load[0]:.1f} at the end, {os.cpu_count()} cores, torch {torch.__version__}")

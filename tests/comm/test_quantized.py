@@ -18,7 +18,7 @@ from tests.comm.quantized_member import FORMATS, given, main
 from tests.util import scaled
 from torchft_x.comm import quantized
 from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.quantize import INT4, INT8, decode, encode, format_of, residual
+from torchft_x.comm.quantize import INT4, INT8, Format, decode, encode, format_of, residual
 from torchft_x.comm.quantized import (
     allocate_reduce_scatter_output,
     allreduce_quantized,
@@ -390,3 +390,16 @@ def test_a_stream_of_its_own() -> None:
     want = decode(encode(t, INT8), t.numel(), INT8)
     allreduce_quantized([t], ReduceOp.SUM, ProcessGroupDummy(), stream).wait()
     assert torch.allclose(t, want, atol=0.05)
+
+
+@pytest.mark.parametrize("fmt", [INT8, INT4], ids=str)
+def test_a_gpu_leaves_out_what_a_cpu_does(fmt: Format) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here: run this file on a machine with a GPU and a CUDA build of torch.")
+    found = []
+    for device in ("cpu", "cuda"):
+        t = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).to(device)
+        lost = torch.zeros_like(t)
+        reduce_quantized([t], fmt, ProcessGroupDummy(), lost=lost).wait()
+        found.append((t.cpu(), lost.cpu()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

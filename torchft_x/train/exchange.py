@@ -7,6 +7,7 @@ what it sends by its share, so that the sum is the weighted average. A member wi
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +94,7 @@ class Exchange:
         self._quantize = quantize
         self._feedback = feedback  # see above
         self._works: list[Any] = []  # of the newest attempt
+        self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
         self._flats = Flats(part.tensors(), cap)
         self._census: Census | None = None  # of the newest attempt; None: it failed
         self._sent = False  # at least once
@@ -138,8 +140,19 @@ class Exchange:
             for chunk, kwargs in zip(chunks, more, strict=True)
         ]
 
+    def drive(self) -> None:
+        """The training thread turns to other things. Quantised reductions get on only where somebody waits for them, so a
+        thread does, until `finish`; nobody else uses the process group meanwhile, so the order of collectives is the same in
+        all groups. On an accelerator it would wait on a stream of its own, where nothing of this is needed."""
+        if self._quantize and all(flat.device.type == "cpu" for flat in self._flats.flat):
+            self._driver = threading.Thread(target=self._wait, name="torchft_x-exchange", daemon=True)
+            self._driver.start()
+
     def finish(self) -> bool:
         """Wait, and vote. True: the groups have committed, and `averages` is the same in all of them."""
+        if self._driver is not None:
+            self._driver.join()  # each of its waits has the Manager's timeout
+            self._driver = None
         self._manager.keep(self, len(self._works) + 1)  # and the census
         self._manager.end_pass(self._wait())  # may come back through `reduce_again`
         return bool(self._manager.should_commit())

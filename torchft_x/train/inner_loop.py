@@ -158,6 +158,8 @@ class InnerLoop:
                 self._exchange = self._new_exchange()
                 self._exchange.send(self._census)
                 act = self.schedule.sent()
+                if act is Act.TRAIN:
+                    self._exchange.drive()
             else:
                 act = self._finish()
 
