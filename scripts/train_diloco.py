@@ -47,13 +47,13 @@ from torchft_x import (  # noqa: E402  # fmt: skip
     Island,
     LocalSGD,
     Manager,
-    ProcessGroupGloo,
     ShardedState,
     describe_data,
     env,
     errors,
     observe,
 )
+from torchft_x.comm.sent import ring_bytes  # noqa: E402
 from torchft_x.train import fault_tolerance  # noqa: E402
 from torchft_x.train.cut import cut_into_fragments  # noqa: E402
 from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
@@ -119,9 +119,14 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
+    pg = None
+    if rank == 0 or not ft.rank0_synchronization_only:
+        pg = fault_tolerance.make_process_group(ft)  # says at once what this machine lacks
     data = made_up(args) if args.mock_data else load_data(args)
     voice = Voice(args, group, rank)
-    model = Transformer(args)
+    # Whose group between the groups speaks from the accelerator trains there.
+    device = torch.device("cpu") if ft.process_group.endswith("gloo") else torch.accelerator.current_accelerator()
+    model = Transformer(args).to(device)
     island = None
     if ranks > 1 or ft.rank0_synchronization_only:
         # The group's own process group, for FSDP. That between the groups is the Manager's. Ranks of an island wait in it
@@ -148,7 +153,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     else:
         seconds = ft.process_group_timeout_ms / 1000
         manager = Manager(
-            pg=ProcessGroupGloo(timeout=seconds),
+            pg=pg,
             load_state_dict=load_state_dict,
             # Islands differ in how they cut the optimizer's state: each begins with its own.
             state_dict=inner_state.state_dict if island is None else dict,
@@ -188,11 +193,16 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
         dumper = Dumper(args.dump_params, nn.ParameterList([t.detach() for t in held]), group, rank, attempt)
 
     leaving, seen, since = Leaving(), loop.exchanges, time.monotonic()
+    exchanged, per_step = (
+        0,
+        0,
+    )  # by this life: exchanges, and bytes that averaging each step's gradients would have sent
+    held_bytes = sum(p.nbytes for p in model.parameters()) // (1 if island is not None else ranks)  # by this rank
     loss = torch.zeros(())
 
     def look() -> None:
         """After each inner step: has it ended with an exchange?"""
-        nonlocal seen, since, healed
+        nonlocal seen, since, healed, exchanged, per_step
         voice.catch_up()
         if loop.exchanges == seen:
             return
@@ -202,6 +212,9 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
         healed = False
         rate = steps * args.batch_size * args.seq_len * ranks * voice.participants / (time.monotonic() - since)
         since = time.monotonic()
+        if training and manager is not None:
+            exchanged += 1
+            per_step += period * ring_bytes(held_bytes, voice.participants)
         if voice.speaks and (seen % max(1, args.log_every // period) == 0 or seen == last):
             print(
                 f"step {seen * period:>5} | exchange {seen} | loss {loss.item():.4f} | groups {voice.participants} | "
@@ -213,8 +226,10 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             user = {"loop": loop.state_dict(), "inner": inner.state_dict()}
             checkpoint.save({"manager": manager.state_dict(), "user": user}, writer=f"{group}-{attempt}")
 
+    training = False
     with loop:  # waits for the others, and has their weights from here on
         look()
+        training = True
         while loop.exchanges < last and not leaves(leaving, ranks):
             began = time.monotonic()
             # Data and rate are functions of the common progress: what a group loses it draws again when it is back.
@@ -222,13 +237,19 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             for param_group in inner.param_groups:
                 param_group["lr"] = learning_rate(args, step)
             inner.zero_grad()
-            loss = model(*get_batch(data, args, step, f"{group}.{rank}"))
+            loss = model(*(t.to(device) for t in get_batch(data, args, step, f"{group}.{rank}")))
             loss.backward()  # within the group only
             inner.step()  # the last one of a period comes back with what all groups have learned
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
     if voice.speaks and not leaving.told:
+        if manager is not None and manager.bytes_sent() and per_step:
+            print(
+                f"sent {megabytes(manager.bytes_sent())} in {exchanged} exchanges; per-step DDP would have sent "
+                f"{megabytes(per_step)}, {per_step / manager.bytes_sent():,.0f} x as much",
+                flush=True,
+            )
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     if manager is not None:
         manager.shutdown(wait=not leaving.told)
@@ -269,6 +290,10 @@ def make_loop(
         island=island,
         weight=weight,
     )  # fmt: skip
+
+
+def megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 100_000 else f"{nbytes / 1e3:,.1f} kB"
 
 
 def leaves(leaving: Leaving, ranks: int) -> bool:

@@ -18,7 +18,7 @@ from tests.comm.quantized_member import FORMATS, given, main
 from tests.util import scaled
 from torchft_x.comm import quantized
 from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.quantize import INT4, INT8, decode, encode, format_of
+from torchft_x.comm.quantize import INT4, INT8, Format, decode, encode, format_of, residual
 from torchft_x.comm.quantized import (
     allocate_reduce_scatter_output,
     allreduce_quantized,
@@ -26,6 +26,7 @@ from torchft_x.comm.quantized import (
     reduce_quantized,
     reduce_scatter_quantized,
 )
+from torchft_x.comm.sent import Sent
 from torchft_x.comm.wrappers import FakeProcessGroupWrapper, ProcessGroupDummy, ProcessGroupWrapper
 from torchft_x.errors import CollectiveError, ConfigError
 
@@ -93,6 +94,29 @@ def test_the_sum_is_that_of_the_phases_done_by_hand(size: int, fmt: str, meeting
             assert torch.equal(got, expected(inputs, fmt, 1 << 10, 1.0))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("fmt", ["int8", "int4"])
+def test_what_is_left_out_is_told(size: int, fmt: str, meeting: Meeting, small_chunks: None) -> None:
+    """By each member bit for bit what `residual` says, plus, where it reduces, what is missing of the sum."""
+    inputs = [torch.randn(3000, generator=torch.Generator().manual_seed(r)) for r in range(size)]
+    f = format_of(fmt)
+    assert f is not None
+
+    def run(rank: int, group: Counting) -> tuple[torch.Tensor, torch.Tensor]:
+        t, lost = inputs[rank].clone(), torch.zeros(3000)
+        reduce_quantized([t], f, group, lost=lost).wait()
+        return t, lost
+
+    with members(size, meeting) as groups:
+        results = each(groups, run)
+        with pytest.raises(ConfigError, match="`lost` must be float32, flat, of 3000 values"):
+            reduce_quantized([inputs[0].clone()], f, groups[0], lost=torch.zeros(30, 100))
+    whole, missing = sum(inputs), sum(lost for _, lost in results)
+    torch.testing.assert_close(results[0][0] + missing, whole, atol=2e-6, rtol=0)
+    as_said = torch.stack([lost == residual(x, f) for (_, lost), x in zip(results, inputs, strict=True)])
+    assert (as_said.sum(0) >= size - 1).all()  # everybody but who reduces the value
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_any_shape_stride_and_dtype(size: int, meeting: Meeting, small_chunks: None) -> None:
     def run(rank: int, group: Counting) -> list[torch.Tensor]:
@@ -158,8 +182,10 @@ def test_bytes_on_the_wire(fmt: str, share: float, size: int, meeting: Meeting, 
 
     def run(shape: tuple[int, ...]) -> Callable[[int, Counting], float]:
         def body(_rank: int, group: Counting) -> float:
-            group.sent = 0
-            allreduce_quantized([torch.randn(shape)], ReduceOp.SUM, group, quantize=fmt).wait()
+            group.sent, sent, f = 0, Sent(), format_of(fmt)
+            assert f is not None
+            reduce_quantized([torch.randn(shape)], f, group, sent=sent).wait()
+            assert sent.total == group.sent
             return group.sent
 
         return body
@@ -364,3 +390,16 @@ def test_a_stream_of_its_own() -> None:
     want = decode(encode(t, INT8), t.numel(), INT8)
     allreduce_quantized([t], ReduceOp.SUM, ProcessGroupDummy(), stream).wait()
     assert torch.allclose(t, want, atol=0.05)
+
+
+@pytest.mark.parametrize("fmt", [INT8, INT4], ids=str)
+def test_a_gpu_leaves_out_what_a_cpu_does(fmt: Format) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here: run this file on a machine with a GPU and a CUDA build of torch.")
+    found = []
+    for device in ("cpu", "cuda"):
+        t = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).to(device)
+        lost = torch.zeros_like(t)
+        reduce_quantized([t], fmt, ProcessGroupDummy(), lost=lost).wait()
+        found.append((t.cpu(), lost.cpu()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

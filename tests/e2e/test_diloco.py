@@ -44,6 +44,9 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
             assert one.wait(90) == 0, one.output()[-3000:]
             assert two.wait(30) == 0, two.output()[-3000:]
             assert re.search(r"step +20 \| exchange \d+ \| loss .* groups 2", one.output()), one.output()[-3000:]
+            assert re.search(
+                r"sent [\d.,]+ .B in \d exchanges; per-step DDP would have sent [\d.,]+ .B, \d+ x", one.output()
+            )
             assert "exchange" not in two.output()  # one group talks for both
     checked = script("check_params.py", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout

@@ -12,7 +12,9 @@ from torch import nn
 from tests.train.apart import Apart, equal, near, reference
 from tests.train.fakes import run_threads
 from tests.train.jobs import lighthouse, rng
+from tests.util import wait_for
 from torchft_x.errors import ConfigError
+from torchft_x.observe import subscribe
 from torchft_x.train.diloco import DiLoCo
 from torchft_x.train.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
@@ -123,6 +125,40 @@ def test_quantised_pseudo_gradients_leave_all_groups_with_the_same_bits(fmt: str
         assert equal(found[0].history[k], found[1].history[k])
         for x, y in zip(found[0].history[k], want[k - 1], strict=True):
             assert (x - y).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(("fmt", "sends"), [("int8", 2 + 83 + 1), ("int4", 4 + 42), (False, 4 * 83)])
+def test_the_bytes_of_each_exchange_are_told(fmt: str | bool, sends: int) -> None:
+    """83 weights, two groups: a ring sends each of them once. The census has four float64."""
+    told: list[dict[str, Any]] = []
+    unsubscribe = subscribe(told.append)
+    groups = train(2, 4, sync_every=2, should_quantize=fmt)
+    unsubscribe()
+    for g in groups:
+        commits = [e for e in told if e["event"] == "commit" and e["group"] == f"group_{g.group}"]
+        assert [e["bytes"] for e in commits] == [32, 32 + sends, 32 + sends]
+        assert g.manager.bytes_sent() == 3 * 32 + 2 * sends
+
+
+def test_a_quantised_exchange_gets_on_during_inner_steps() -> None:
+    """Its second half is issued by whoever waits, and that must not be the end of the delay."""
+    with lighthouse(2) as addr:
+        groups = start(2, addr, sync_every=4, fragment_sync_delay=2, should_quantize="int8")
+
+        def body(g: int) -> None:
+            with groups[g].loop:
+                groups[g].step()
+                groups[g].step()  # sends
+                exchange = groups[g].loop._loop._exchange
+                assert exchange is not None
+                wait_for(lambda: all(w.is_completed() for w in exchange._works))
+                assert groups[g].loop.exchanges == 0
+                groups[g].step()
+                groups[g].step()
+
+        run_threads(2, body)
+        leave(*groups)
+    assert equal(groups[0].history[1], groups[1].history[1])
 
 
 def test_a_weighted_average() -> None:

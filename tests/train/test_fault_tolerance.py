@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from torchft_x.errors import ConfigError
 from torchft_x.train.cut import cut_into_fragments
-from torchft_x.train.fault_tolerance import KEYS, FaultTolerance, read_toml, resolve, take_flags
+from torchft_x.train.fault_tolerance import (
+    KEYS,
+    PROCESS_GROUPS,
+    FaultTolerance,
+    make_process_group,
+    read_toml,
+    resolve,
+    take_flags,
+)
 
 KNOWN = {"fault_tolerance": KEYS, "training": ("steps", "mock_data")}
 
@@ -77,7 +86,8 @@ def test_other_arguments_are_left_alone() -> None:
         ("", ("--training.stepss=2",), r"training.stepss is unknown; did you mean steps\?"),
         ("xyzzy = 1", (), r"unknown key xyzzy; known are enable, "),
         ('semi_sync_method = "dilco"', (), r"'dilco' is unknown; did you mean diloco\?"),
-        ('process_group = "nccl"', (), r"'nccl' is not built yet"),
+        ('process_group = "ncl"', (), r"'ncl' is unknown; did you mean nccl\?"),
+        ('process_group = "mccl"', (), r"'mccl' is not offered .*; write 'nccl'"),
         ('sync_steps = "ten"', (), r"sync_steps is 'ten'; it must be a whole number"),
         ("sync_steps = true", (), r"sync_steps is True; it must be a whole number"),
         ('enable = "perhaps"', (), r"enable is 'perhaps'; write true or false"),
@@ -139,3 +149,16 @@ def test_a_cut_by_names_must_hold_every_parameter() -> None:
         cut_into_fragments(net, fqns=[["tail"]])
     with pytest.raises(ConfigError, match=r"6 parts, which can't be cut into 7"):
         cut_into_fragments(net, 7)
+
+
+@pytest.mark.parametrize("word", PROCESS_GROUPS)
+def test_each_word_makes_its_group_or_says_what_is_missing(word: str) -> None:
+    ft = FaultTolerance(process_group=word, process_group_timeout_ms=1500)
+    here = word.endswith("gloo") or (torch.cuda.is_available() if "nccl" in word else torch.xpu.is_available())
+    if here:
+        group = make_process_group(ft)
+        assert type(group).__name__ == PROCESS_GROUPS[word]
+        group.shutdown()
+    else:
+        with pytest.raises(ConfigError, match=f"{PROCESS_GROUPS[word]} can't be used here: .*; use ProcessGroupGloo"):
+            make_process_group(ft)

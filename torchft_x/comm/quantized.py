@@ -33,6 +33,7 @@ from torch.distributed import ReduceOp, Work
 from torchft_x.comm.alone import reduce_op_of
 from torchft_x.comm.quantize import Format, check, decode, encode, format_of
 from torchft_x.comm.quantized_work import Phases, QuantizedWork, start
+from torchft_x.comm.sent import Sent
 from torchft_x.comm.values import Run, get_padded_sizes, parts_of
 from torchft_x.errors import ConfigError
 
@@ -67,10 +68,18 @@ def reduce_quantized(
     scale: float = 1.0,
     sync_stream: torch.Stream | None = None,
     *,
+    lost: Tensor | None = None,
+    sent: Sent | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
     """The same with the sum multiplied by `scale` (equal on all members), in float32 before it is encoded again. What is
     sent is ``encode`` of the tensors as they are, so `torchft_x.comm.quantize.residual` tells what gets lost of them.
+
+    `lost`: flat, float32, as many values as the tensors, on their device. What this member leaves out is added to it: of its own
+    values (bit for bit `residual`), and of the sum where it reduces. So result = `scale` * sum - what all members add, if `scale`
+    is 1. Complete after the wait.
+
+    `sent`: counts the bytes that go to other members.
 
     `still`: whether `pg` has the members it was started with. If not, nothing more is issued, and the wait fails: among
     other members the sizes would be wrong.
@@ -78,7 +87,11 @@ def reduce_quantized(
     _check_all(tensors, fmt)
     with torch.no_grad():
         run = Run(tensors)
-        return start(_allreduce(run, fmt, pg, scale), list(tensors), pg, sync_stream, still)
+        if lost is not None and (
+            lost.dtype != torch.float32 or lost.shape != (run.numel,) or lost.device != run.device
+        ):
+            raise ConfigError(f"`lost` must be float32, flat, of {run.numel} values, on {run.device}.")
+        return start(_allreduce(run, fmt, pg, scale, lost, sent), list(tensors), pg, sync_stream, still)
 
 
 def reduce_scatter_quantized(
@@ -165,7 +178,9 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 # --- phases: generators of the works to wait for -----------------------------------------------------------------------
 
 
-def _allreduce(run: Run, fmt: Format, pg: Any, scale: float) -> Phases:
+def _allreduce(
+    run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None, sent: Sent | None = None
+) -> Phases:
     rank, world = pg.rank(), pg.size()
     chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
 
@@ -175,17 +190,23 @@ def _allreduce(run: Run, fmt: Format, pg: Any, scale: float) -> Phases:
         sizes = [fmt.nbytes(b - a) for a, b in shares]
         send = _bytes(sum(sizes), run.device)
         for (a, b), part in zip(shares, send.split(sizes), strict=True):
-            encode(run.read(a, b), fmt, part)
+            values = run.read(a, b)
+            encode(values, fmt, part)
+            if lost is not None:
+                lost[a:b] += values.float().sub(decode(part, b - a, fmt))
         received = _bytes(sizes[rank] * world, run.device)
-        return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes), received
+        return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes, sent), received
 
     def gather(k: int, received: Tensor) -> tuple[Work, Tensor]:
         """Reduce our share; everybody gets it."""
         a, b = chunks[k][rank], chunks[k][rank + 1]
         sizes = [fmt.nbytes(d - c) for c, d in _pairs(chunks[k])]
-        mine = encode(_reduced(received, b - a, fmt, scale), fmt)
+        total = _reduced(received, b - a, fmt, scale)
+        mine = encode(total, fmt)
+        if lost is not None:
+            lost[a:b] += total.sub_(decode(mine, b - a, fmt))
         whole = _bytes(sum(sizes), run.device)
-        return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world), whole
+        return _all_to_all(pg, whole, mine.repeat(world), sizes, [sizes[rank]] * world, sent), whole
 
     def finish(k: int, whole: Tensor) -> None:
         sizes = [fmt.nbytes(b - a) for a, b in _pairs(chunks[k])]
@@ -253,7 +274,11 @@ def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
     return total if scale == 1.0 else total.mul_(scale)
 
 
-def _all_to_all(pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int]) -> Work:
+def _all_to_all(
+    pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], sent: Sent | None = None
+) -> Work:
+    if sent is not None:
+        sent.add(sum(sizes) - sizes[pg.rank()])
     work: Work = pg.alltoall_base(out, given, out_sizes, sizes)
     return work
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchft_x import env
+from torchft_x.comm.quantize import format_of
 from torchft_x.core.schedule import Settings
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
@@ -63,6 +64,8 @@ class DiLoCo:
         fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
         weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
         quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
+        error_feedback: what quantising leaves out of a pseudo-gradient is added to the fragment's next one, so that errors don't
+            add up (`train.feedback`). One float32 copy of the fragments on `backup_device`. Without should_quantize: nothing.
         copy_pseudogradients_to_cpu: send from there; for backends of the process group that can't from the accelerator.
         island: this rank speaks for all ranks of its group, with ``[island.whole]`` as the only fragment. See `Island`.
 
@@ -85,6 +88,7 @@ class DiLoCo:
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float = 0.0,
         *,
+        error_feedback: bool = True,
         weight: Callable[[], float] | None = None,
         quorum_timeout: Seconds | None = None,
         copy_pseudogradients_to_cpu: bool = False,
@@ -109,7 +113,8 @@ class DiLoCo:
         if use_bucketization is None:
             use_bucketization = env.read(env.USE_BUCKETIZATION, "True") == "True"
         cap = bucket_bytes(use_bucketization, bucket_cap_mb)
-        if should_quantize:
+        quantizes = format_of(should_quantize) is not None
+        if quantizes:
             manager.declare_quantization(should_quantize)
         self._fragments = [
             Fragment(
@@ -120,6 +125,7 @@ class DiLoCo:
                 pin_memory=pin_memory,
                 alpha=fragment_update_alpha,
                 stage=copy_pseudogradients_to_cpu,
+                feedback=quantizes and error_feedback,
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
@@ -132,6 +138,7 @@ class DiLoCo:
         parts: list[FragmentPart] = list(self._fragments)
         if island is not None:
             parts = [Leading(island, self._fragments[0])]
+        self._manager = manager
         self._island = island
         self._loop = InnerLoop(
             manager, inner_optimizer, settings, parts, key="DiLoCo", cap=cap, quantize=should_quantize,
@@ -176,11 +183,23 @@ class DiLoCo:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint of one's own, between two inner steps. Inner steps since the last exchange are not in it."""
-        return {"exchanges": self.exchanges, "fragments": [f.state_dict() for f in self._fragments]}
+        """For a checkpoint of one's own, between two inner steps. Inner steps since the last exchange are not in it.
+
+        Error feedback is, with the name of the rank whose it is.
+        """
+        carried = [f.feedback.state() for f in self._fragments if f.feedback is not None]
+        return {
+            "exchanges": self.exchanges,
+            "fragments": [f.state_dict() for f in self._fragments],
+            "error_feedback": {"of": self._manager.name, "fragments": carried},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Before training begins. The global weights become the model's."""
+        """Before training begins. The global weights become the model's.
+
+        Error feedback is taken by the group (and rank) that wrote it, if it has any; the others begin with zeros: what one
+        group has yet to send is not another's.
+        """
         if self._entered:
             raise ConfigError("DiLoCo.load_state_dict must be called before training begins (before `with`).")
         if len(state["fragments"]) != len(self._fragments):
@@ -191,4 +210,10 @@ class DiLoCo:
         for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_state_dict(saved)
             fragment.restore()
+        theirs = state.get("error_feedback", {"of": None})
+        mine = [f for f in self._fragments if f.feedback is not None]
+        if theirs["of"] == self._manager.name and len(theirs["fragments"]) == len(mine):
+            for fragment, carried in zip(mine, theirs["fragments"], strict=True):
+                assert fragment.feedback is not None
+                fragment.feedback.load(carried, fragment.numel)
         self._loop.schedule.healed(int(state["exchanges"]))

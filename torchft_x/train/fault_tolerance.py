@@ -27,8 +27,15 @@ from torchft_x.core.schedule import Settings
 from torchft_x.errors import ConfigError
 
 SECTION = "fault_tolerance"
-PROCESS_GROUPS = ("gloo",)
-_ELSEWHERE = ("nccl", "mccl", "xccl")  # torchtitan's other words
+PROCESS_GROUPS = {
+    "gloo": "ProcessGroupGloo",
+    "nccl": "ProcessGroupNCCL",
+    "xccl": "ProcessGroupXCCL",
+    "baby-gloo": "ProcessGroupBabyGloo",
+    "baby-nccl": "ProcessGroupBabyNCCL",
+    "baby-xccl": "ProcessGroupBabyXCCL",
+}
+"""The setting's words, and the classes of `torchft_x`. `make_process_group` makes one."""
 FORMATS = ("int8", "int4", "fp8")
 METHODS = ("diloco", "local_sgd")
 
@@ -70,8 +77,12 @@ class FaultTolerance:
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _checked(f.name, getattr(self, f.name), f.type))
         if self.process_group not in PROCESS_GROUPS:
-            known = "is not built yet" if self.process_group in _ELSEWHERE else "is unknown"
-            raise ConfigError(f"{SECTION}.process_group {self.process_group!r} {known}; write 'gloo'.")
+            if self.process_group == "mccl":  # torchtitan's word for torchcomms
+                raise ConfigError(
+                    f"{SECTION}.process_group 'mccl' is not offered (docs/process_groups.md, torchcomms); write 'nccl'."
+                )
+            nearest = _nearest(self.process_group, tuple(PROCESS_GROUPS))
+            raise ConfigError(f"{SECTION}.process_group {self.process_group!r} is unknown; {nearest}")
         if self.semi_sync_method is not None and self.semi_sync_method not in METHODS:
             raise ConfigError(
                 f"{SECTION}.semi_sync_method {self.semi_sync_method!r} is unknown; {_nearest(self.semi_sync_method, METHODS)}"
@@ -116,6 +127,12 @@ class FaultTolerance:
     @property
     def fragments(self) -> int:
         return len(self.module_fqns_per_model_fragment) or self.num_fragments
+
+
+def make_process_group(ft: FaultTolerance) -> Any:
+    """That of the settings; needs torch. Raises `ConfigError` with the group's own sentence if this machine lacks what it needs."""
+    kind = getattr(importlib.import_module("torchft_x"), PROCESS_GROUPS[ft.process_group])
+    return kind(timeout=ft.process_group_timeout_ms / 1000)
 
 
 KEYS = tuple(f.name for f in dataclasses.fields(FaultTolerance))

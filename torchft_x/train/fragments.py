@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchft_x.errors import ConfigError, TransferError
+from torchft_x.train.feedback import Feedback
 from torchft_x.train.hsdp import reshard
 from torchft_x.train.sharded_state import load_optimizer, optimizer_state
 from torchft_x.train.shards import describe, like, local
@@ -29,11 +30,12 @@ class Fragment:
         pin_memory: in pinned memory, if that is the CPU and there is an accelerator.
         alpha: how much of a parameter stays local after an exchange: 0 nothing, 1 all.
         stage: what is sent lies on the CPU.
+        feedback: what quantising leaves out of one exchange goes into the next.
     """
 
     def __init__(
         self, module: nn.Module, outer: Optimizer, *, carries_outer: bool, device: torch.device | None,
-        pin_memory: bool, alpha: float, stage: bool = False,
+        pin_memory: bool, alpha: float, stage: bool = False, feedback: bool = False,
     ) -> None:  # fmt: skip
         reshard(module)
         self.module = module
@@ -50,6 +52,8 @@ class Fragment:
         self._carries_outer = carries_outer
         self.alpha = alpha
         self._stage = stage  # see above
+        self.feedback = Feedback(device) if feedback else None
+        """This rank's own, so no part of the state that heals."""
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {
             name: torch.empty_like(local(p), device=device or torch.device("cpu"), pin_memory=pinned)
@@ -77,6 +81,15 @@ class Fragment:
         if self._stage:
             return [torch.empty_like(local(p), device="cpu") for p in self._params.values()]
         return [local(p) for p in self._params.values()]
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu") if self._stage else local(next(iter(self._params.values()))).device
+
+    @property
+    def numel(self) -> int:
+        """Values this rank sends in an exchange."""
+        return sum(t.numel() for t in self.original_parameters.values())
 
     def fill(self, views: Sequence[torch.Tensor]) -> None:
         for view, (name, p) in zip(views, self._params.items(), strict=True):

@@ -18,6 +18,7 @@ from torchft_x.core.schedule import Act, Census, Schedule, Settings
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.exchange import Exchange, Part, take_census
+from torchft_x.train.feedback import Feedback
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ BUCKET_BYTES = 25 << 20
 
 class FragmentPart(Part, Protocol):
     """What is averaged, and what becomes of the average."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where what is sent lies: the process group can reduce there."""
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Of what quantising leaves out; None: none."""
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         """The exchange is committed."""
@@ -149,6 +158,8 @@ class InnerLoop:
                 self._exchange = self._new_exchange()
                 self._exchange.send(self._census)
                 act = self.schedule.sent()
+                if act is Act.TRAIN:
+                    self._exchange.drive()
             else:
                 act = self._finish()
 
@@ -165,23 +176,33 @@ class InnerLoop:
         committed = exchange.finish()
         self._take_in_heal()
         self._behind = self._behind and not committed
+        part = self._parts[self.schedule.fragment]
         if committed and exchange.moved:
-            self._parts[self.schedule.fragment].apply(exchange.averages)
+            part.apply(exchange.averages)
+            if part.feedback is not None:
+                part.feedback.commit()
+        elif part.feedback is not None:
+            part.feedback.drop()
         return self.schedule.finished(committed, moved=exchange.moved)
 
     def _new_exchange(self) -> Exchange:
+        part = self._parts[self.schedule.fragment]
         return Exchange(
             self._manager,
-            self._parts[self.schedule.fragment],
+            part,
             self._share,
             lambda: self._count(waiting=True),
             cap=self._cap,
             quantize=self._quantize,
             changes=self.schedule.settings.delay > 0 and self.schedule.has_work,
+            feedback=part.feedback,
         )
 
     def _count(self, *, waiting: bool) -> Census | None:
-        return take_census(self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges)
+        return take_census(
+            self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges,
+            device=self._parts[0].device,
+        )  # fmt: skip
 
     def _own_weight(self) -> float:
         if not self.schedule.has_work:
@@ -194,6 +215,8 @@ class InnerLoop:
             self._behind = self._manager.current_step() > 0
             for part in self._parts:
                 part.after_heal()
+                if part.feedback is not None:
+                    part.feedback.clear()
 
     def _load(self, state: dict[str, int]) -> None:
         exchanges = state.get("exchanges") if isinstance(state, dict) else None

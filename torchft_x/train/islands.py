@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchft_x.errors import ConfigError, StepError
+from torchft_x.train.feedback import Feedback
 from torchft_x.train.fragments import Fragment
 from torchft_x.train.hsdp import reshard
 from torchft_x.train.shards import is_dtensor, local
@@ -166,6 +167,14 @@ class Leading:
     def __init__(self, island: Island, fragment: Fragment) -> None:
         self._island = island
         self._fragment = fragment
+
+    @property
+    def device(self) -> torch.device:
+        return self._fragment.device
+
+    @property
+    def feedback(self) -> Feedback | None:
+        return self._fragment.feedback
 
     def tensors(self) -> Sequence[torch.Tensor]:
         return self._fragment.tensors()

@@ -90,6 +90,8 @@ class LocalSGD:
 class _Weights:
     """What this rank holds of the model's parameters."""
 
+    feedback = None  # nothing is quantised
+
     def __init__(self, model: nn.Module) -> None:
         reshard(model)
         self._model = model
@@ -99,6 +101,10 @@ class _Weights:
         for name, p in self._params.items():
             if not p.is_floating_point():
                 raise ConfigError(f"parameter {name} is {p.dtype}; only floating point can be averaged.")
+
+    @property
+    def device(self) -> torch.device:
+        return local(next(iter(self._params.values()))).device
 
     def tensors(self) -> Sequence[torch.Tensor]:
         return [local(p) for p in self._params.values()]

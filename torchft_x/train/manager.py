@@ -22,7 +22,7 @@ from torchft_x.comm.quantize import format_of
 from torchft_x.comm.quantized import check_quantized
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Phase, Step, Terms
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
@@ -200,8 +200,9 @@ class Manager:
         self._course.wait_quorum()
 
     def allreduce(
-        self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG
-    ) -> dist.Work:
+        self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
+        lost: torch.Tensor | None = None,
+    ) -> dist.Work:  # fmt: skip
         """Reduce `tensor` in place over the participating groups. Never fails: a bad reduction drops the step.
 
         A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result. AVG divides
@@ -210,6 +211,8 @@ class Manager:
         Args:
             should_quantize: "int8" (True), "int4" or "fp8": values travel so, and are summed in float32; SUM and AVG of
                 floating point. The same in all groups: see `declare_quantization`. Its ``wait()`` does half of the work.
+            lost: flat, float32, of as many values: what quantising leaves out here is added to it, for error feedback. Good
+                once the step is committed. See `torchft_x.comm.quantized.reduce_quantized`.
 
         Raises `ConfigError` (a ValueError) for AVG of integers and for what can't be quantised, and what `wait_quorum`
         raises.
@@ -231,7 +234,7 @@ class Manager:
             try:
                 inner = work.issue(
                     self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
-                    still=lambda: p.step.quorum_id == quorum_id,
+                    lost=lost, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
                 )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
@@ -401,6 +404,15 @@ class Manager:
         state, batches = read_state(state_dict)
         with self._guard.lock:
             self._parts.step.restore(state, batches)
+
+    def bytes_sent(self) -> int:
+        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.sent.Sent`."""
+        return self._parts.sent.total
+
+    @property
+    def name(self) -> str:
+        """GROUP/RANK: of this rank, the same in all of its lives if `replica_id` is given."""
+        return f"{group_of(self._parts.link.replica_id)}/{self._parts.options.group_rank}"
 
     def current_step(self) -> int:
         """Number of committed steps: the index of the step in hand."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.comm.sent import Sent
 from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
@@ -36,6 +37,7 @@ class Parts:
     step: Step  # read and changed under guard.lock
     guard: Guard
     events: EventLog
+    sent: Sent  # payload of reductions
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
     init_sync: bool
@@ -90,6 +92,7 @@ def assemble(
         step=step,
         guard=guard,
         events=events,
+        sent=Sent(),
         log=log,
         mode=mode,
         init_sync=init_sync,

@@ -116,6 +116,7 @@ class Round:
             quorum=outcome.quorum_id,
             participants=outcome.participants,
             duration=time.monotonic() - self._began,
+            bytes=p.sent.take() or None,
             reason=outcome.reason or None,
         )
 

@@ -15,6 +15,7 @@ from torch.futures import Future
 
 from torchft_x.comm.quantize import Format
 from torchft_x.comm.quantized import reduce_quantized
+from torchft_x.comm.sent import Sent, ring_bytes
 from torchft_x.train.digest import digest
 
 Report = Callable[[Exception], None]
@@ -99,11 +100,13 @@ def issue(
     contributes: bool,
     participants: int,
     fmt: Format | None = None,
+    lost: torch.Tensor | None = None,
+    sent: Sent | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
 
-    `fmt`: how values are written on the wire; None: as they are. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
+    `fmt`: how values are written on the wire; None: as they are. `lost`: see `reduce_quantized`. `sent`: counts what goes to others. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
     encoded is `tensor` itself.
     """
     with torch.no_grad():
@@ -113,7 +116,9 @@ def issue(
             tensor.mul_(1.0 / participants)
     if fmt is not None:
         scale = 1.0 / participants if op == ReduceOp.AVG else 1.0
-        return reduce_quantized([tensor], fmt, pg, scale, still=still)
+        return reduce_quantized([tensor], fmt, pg, scale, lost=lost, sent=sent, still=still)
+    if sent is not None:
+        sent.add(ring_bytes(tensor.nbytes, pg.size()))
     opts = dist.AllreduceOptions()
     opts.reduceOp = ReduceOp.SUM if op == ReduceOp.AVG else op
     return pg.allreduce([tensor], opts)

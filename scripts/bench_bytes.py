@@ -1,0 +1,262 @@
+#!/usr/bin/env python
+"""What DiLoCo's bits cost and save: two groups in network namespaces joined by a veth. Needs root, iproute2 and tc.
+
+    python scripts/bench_bytes.py --json bytes.json
+
+Bytes of an outer sync on the wire (headers, quorums, votes and all), against averaging each step; its time at 100 Mbit/s; how
+much of it streaming hides; and the loss of a small model of text after the same exchanges. Times are ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+warnings.filterwarnings("ignore", message=".*NumPy.*")
+
+import torch  # noqa: E402
+import train_ddp  # noqa: E402  # beside this file
+from torch import nn  # noqa: E402
+
+from tests.scenario import networks  # noqa: E402
+from tests.scenario.cable import SIDES, Pair  # noqa: E402
+from torchft_x import DiLoCo, DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: E402
+from torchft_x.rpc.coordination import LighthouseServer  # noqa: E402
+
+WAYS = ("fp32", "int8", "int4")
+H = 100  # inner steps between two syncs that the comparison with per-step averaging is for
+WIDTH = 2000  # of a square layer: 4 million values, 16 MB
+MBITS = 100
+STREAMED = 8  # inner steps of delay
+TEXT = {"sync_every": 20, "exchanges": 15, "seeds": 3}
+
+# --- one group --------------------------------------------------------------------------------------------------------
+
+
+class Member:
+    """Goes through all runs in the same order as the other one."""
+
+    def __init__(self, side: str, addresses: dict[str, str]) -> None:
+        torch.set_num_threads(1)
+        logging.disable(logging.WARNING)  # each run ends with one of the two being lost
+        self.side, self.addresses = side, addresses
+        self.group = SIDES[side] - 1
+        self.runs = 0
+
+    def manager(self, **kwargs: Any) -> Manager:
+        """Of a job of its own."""
+        self.runs += 1
+        here, port = self.addresses[self.side], 29700 + self.runs
+        first = self.addresses["left"]
+        self.lighthouse = LighthouseServer(f"{first}:{port}", 2, 60000) if self.group == 0 else None
+        return Manager(
+            pg=ProcessGroupGloo(120.0, host=here), min_replica_size=2, timeout=120.0, quorum_timeout=120.0,
+            connect_timeout=60.0, rank=0, world_size=1, store_addr=here, store_port=0, hostname=here,
+            lighthouse_addr=f"http://{first}:{port}", replica_id=f"group_{self.group}", **kwargs,
+        )  # fmt: skip
+
+    def close(self, manager: Manager) -> None:
+        manager.shutdown()
+        if self.lighthouse is not None:
+            self.lighthouse.shutdown()
+
+    def diloco(self, net: nn.Module, inner: torch.optim.Optimizer, way: str, **kwargs: Any) -> tuple[Manager, DiLoCo]:
+        manager = self.manager(
+            load_state_dict=inner.load_state_dict, state_dict=inner.state_dict, use_async_quorum=False
+        )
+        outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        return manager, DiLoCo(manager, [net], inner, outer, should_quantize=way != "fp32" and way, **kwargs)
+
+    def sync(self, way: str, *, rounds: int, delay: int = 0, pause: float = 0.0) -> dict[str, float]:
+        """Medians: bytes on the wire (both ways) and seconds of an exchange that the inner steps have to wait for."""
+        net = nn.Linear(WIDTH, WIDTH, bias=False)
+        inner = torch.optim.SGD(net.parameters(), lr=0.01)
+        manager, loop = self.diloco(net, inner, way, sync_every=delay + 2, fragment_sync_delay=delay)
+        net.weight.grad = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(self.group))
+        bytes_, waited, plain = [], [], []
+        with loop:
+            for _ in range(rounds + 1):  # the first warms up
+                before, steps = on_the_wire(), []
+                for _ in range(delay + 2):
+                    time.sleep(pause)
+                    began = time.monotonic()
+                    inner.step()
+                    steps.append(time.monotonic() - began)
+                plain.append(steps[0])
+                waited.append(sum(steps))
+                bytes_.append(on_the_wire() - before)
+        self.close(manager)
+        own = statistics.median(plain) * (delay + 2)
+        return {
+            "bytes": statistics.median(bytes_[1:]),
+            "seconds": statistics.median(waited[1:]) - own,
+            "best": min(waited[1:]) - own,
+        }
+
+    def per_step(self, steps: int = 5) -> dict[str, float]:
+        net = nn.Linear(WIDTH, WIDTH, bias=False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        manager = self.manager(load_state_dict=net.load_state_dict, state_dict=net.state_dict)
+        model, optim = DistributedDataParallel(manager, net), Optimizer(manager, optimizer)
+        found = []
+        for _ in range(steps + 1):
+            before = on_the_wire()
+            optim.zero_grad()
+            model(torch.ones(1, WIDTH)).sum().backward()
+            optim.step()
+            found.append(on_the_wire() - before)
+        self.close(manager)
+        return {"bytes": statistics.median(found[1:])}
+
+    def text(self, way: str, seed: int) -> dict[str, float]:
+        """Loss on text nobody has trained on, of the global weights after the last exchange."""
+        args = train_ddp.parse_args(
+            ["--layers", "2", "--width", "64", "--seq-len", "64", "--seed", str(seed), "--data-mb", "2"]
+        )
+        data = train_ddp.load_data(args)
+        cut = len(data) * 9 // 10
+        args.steps = TEXT["sync_every"] * TEXT["exchanges"]
+        torch.manual_seed(seed)
+        net = train_ddp.Transformer(args)
+        inner = torch.optim.AdamW(net.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+        manager, loop = self.diloco(net, inner, way, sync_every=TEXT["sync_every"])
+        with loop:
+            while loop.exchanges < TEXT["exchanges"]:
+                for group in inner.param_groups:
+                    group["lr"] = train_ddp.learning_rate(args, loop.progress)
+                inner.zero_grad()
+                net(*train_ddp.get_batch(data[:cut], args, loop.progress, f"{self.group}.0")).backward()
+                inner.step()
+        self.close(manager)
+        args.batch_size = 256
+        with torch.no_grad():
+            return {"loss": float(net(*train_ddp.get_batch(data[cut:], args, 0, "held out")))}
+
+    def all(self, out: str, *, text: bool) -> None:
+        found: dict[str, Any] = {}
+
+        def note(name: str, result: dict[str, float]) -> None:
+            found.setdefault(name, []).append(result)
+            if self.group == 0:
+                print(f"{name}: {result}", file=sys.stderr, flush=True)
+
+        note("per step", self.per_step())
+        for way in WAYS:
+            note(f"free {way}", self.sync(way, rounds=4))
+        limit(MBITS)
+        for _ in range(2):
+            for way in WAYS:
+                note(f"slow {way}", self.sync(way, rounds=5))
+        for way in WAYS:
+            takes = statistics.median(r["seconds"] for r in found[f"slow {way}"])
+            note(f"streamed {way}", self.sync(way, rounds=4, delay=STREAMED, pause=2.0 * takes / STREAMED))
+        limit(None)
+        for seed in range(TEXT["seeds"] if text else 0):
+            for way in WAYS:
+                note(f"text {way}", self.text(way, seed))
+        if self.group == 0:
+            Path(out).write_text(json.dumps(found))
+
+
+def on_the_wire() -> int:
+    folder = Path("/sys/class/net/eth0/statistics")
+    return sum(int((folder / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
+
+
+def limit(mbits: int | None) -> None:
+    """Of what this machine sends."""
+    if mbits is None:
+        subprocess.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    else:
+        how = ["tbf", "rate", f"{mbits}mbit", "burst", "64kb", "latency", "400ms"]
+        subprocess.run(["tc", "qdisc", "add", "dev", "eth0", "root", *how], check=True)
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]], list[float]]:
+    def of(name: str, what: str) -> float:
+        return statistics.median(r[what] for r in found[name])
+
+    rows = []
+    for way in WAYS:
+        transfer = of(f"free {way}", "bytes") / 2 * 8 / (MBITS * 1e6)  # seconds: each way half of them
+        row: dict[str, Any] = {
+            "way": way,
+            "bytes": of(f"free {way}", "bytes"),
+            "of fp32": of(f"free {way}", "bytes") / of("free fp32", "bytes"),
+            "less than per-step DDP": H * of("per step", "bytes") / of(f"free {way}", "bytes"),
+            "seconds": of(f"slow {way}", "seconds"),
+            "faster": of("slow fp32", "seconds") / of(f"slow {way}", "seconds"),
+            "faster, best rounds": min(r["best"] for r in found["slow fp32"])
+            / min(r["best"] for r in found[f"slow {way}"]),
+            "streamed": of(f"streamed {way}", "seconds"),
+            # What the link's rate still costs a streamed sync, of what it has to cost a sync at least.
+            "hidden": 1 - max(0.0, of(f"streamed {way}", "seconds") - of(f"free {way}", "seconds")) / transfer,
+        }
+        if f"text {way}" in found:
+            losses = [r["loss"] for r in found[f"text {way}"]]
+            row["loss"] = statistics.mean(losses)
+            row["loss, of fp32"] = [a / b["loss"] for a, b in zip(losses, found["text fp32"], strict=True)]
+        rows.append(row)
+    return rows, list(os.getloadavg())
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    print(
+        "| | bytes of a sync | of fp32 | less than per-step DDP, H = 100 | seconds at 100 Mbit/s | faster (best rounds) | streamed | transfer hidden | loss | of fp32, by seed |"
+    )
+    print("|---" * 10 + "|")
+    for r in rows:
+        seeds = ", ".join(f"{x:.4f}" for x in r.get("loss, of fp32", []))
+        print(
+            f"| {r['way']} | {r['bytes'] / 2e6:.2f} MB | {r['of fp32']:.4f} | {r['less than per-step DDP']:.0f} x | {r['seconds']:.2f} "
+            f"| {r['faster']:.2f} x ({r['faster, best rounds']:.2f} x) | {r['streamed']:.2f} | {r['hidden']:.0%} | {r.get('loss', float('nan')):.4f} | {seeds} |"
+        )
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--json", default="bytes.json", metavar="FILE", help="where the numbers go")
+    p.add_argument("--no-text", action="store_true", help="leave the losses out")
+    p.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    p.add_argument("--addresses", type=json.loads, help=argparse.SUPPRESS)
+    args = p.parse_args()
+    if args.side:
+        Member(args.side, args.addresses).all(args.json, text=not args.no_text)
+        return
+    if networks.missing():
+        sys.exit(networks.missing())
+    with Pair("4") as pair:
+        told = ["--addresses", json.dumps({side: pair.address(side, "4") for side in SIDES})]
+        members = [
+            subprocess.Popen([*pair.command(side), sys.executable, *sys.argv, "--side", side, *told]) for side in SIDES
+        ]
+        codes = [member.wait() for member in members]
+    if any(codes):
+        sys.exit(f"the members ended with {codes}; what they said is above.")
+    found = json.loads(Path(args.json).read_text())
+    rows, load = table(found)
+    Path(args.json).write_text(
+        json.dumps(
+            {"rows": rows, "runs": found, "load": load, "values": WIDTH * WIDTH, "mbits": MBITS, **TEXT}, indent=1
+        )
+    )
+    show(rows)
+    print(f"\nload {load[0]:.1f} at the end, {os.cpu_count()} cores, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
