@@ -38,7 +38,7 @@ def test_a_minute_of_swarm() -> None:
     assert set(total.faults) == set(KINDS)
 
 
-@pytest.mark.parametrize("seed", [7353563700708, 7353569982592])
+@pytest.mark.parametrize("seed", [7353563700708, 7353569982592, 100003])
 def test_what_the_soak_has_found(seed: int) -> None:
     """Stories: docs/simulator_found.md."""
     swarm.run(seed)
