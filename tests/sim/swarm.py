@@ -22,8 +22,7 @@ FAULT_TIME = (6.0, 20.0)
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.15
-"""How likely a run has a second lighthouse (decision 16). `--standby 1` of scripts/soak and of
-tests.sim.run sets it."""
+"""How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONGEST = 10.0  # seconds one fault lasts
 
@@ -176,7 +175,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "stall":
         return Fault(at, kind, target, 0.2 * config.lighthouse.lease_margin * rng.random())
     if kind == "leave":
-        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)))
+        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)), "now" if config.standby and rng.chance(0.3) else "")
     if kind == "join":
         return Fault(at, kind, other=str(1 + rng.below(3)))
     if kind == "lighthouse":
