@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect, Progress, Refuse, SendWaits
 from torchft_x.core.types import JoinReason, Life, Quorum, State
@@ -26,6 +28,15 @@ class Lights(Scene):
         """It comes over from another lighthouse and asks."""
         self.hello(replica_id, quorum=held, state=state, **fields)
         return issued(self.join(replica_id, state, JoinReason.REJOINED))
+
+    def take_over(self, *names: str) -> Quorum:
+        """They come over from the first lighthouse, and get a quorum of this one."""
+        held = elsewhere(*names, id=OF_FIRST)
+        for name in names:
+            effects = self.bring(name, held)
+        assert effects == [list(names)]
+        assert self.lighthouse.current is not None
+        return self.lighthouse.current
 
     def last_word(self, replica_id: str, held: Quorum | None, chain: str = "") -> list[LighthouseEffect]:
         """Its supervisor says that it has ended, and what it had received."""
@@ -86,6 +97,23 @@ def test_a_standby_goes_on_with_most_members_and_issues_one_of_its_own() -> None
     assert cur.id % 16 == 1
     assert cur.id > held.id
     assert [q.id for q in cur.follows] == [held.id]
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_standby_issues_nothing_until_a_majority_of_the_last_quorums_members_has_moved_to_it(size: int) -> None:
+    """The words of the issue. A newcomer is not one of them, an exact half is no majority, and no lease makes it one."""
+    members = [f"{chr(97 + i)}:1" for i in range(size)]
+    held = elsewhere(*members, id=OF_FIRST)
+    s = standby()
+    s.bring("new:1", None, State())
+    majority = size // 2 + 1
+    for moved in range(1, majority):
+        s.bring(members[moved - 1], held)
+        assert issued(s.wait(150.0, alive=("new:1", *members[:moved]))) == []
+    effects = s.hello(members[majority - 1], quorum=held, state=T)
+    effects += s.join(members[majority - 1], T, JoinReason.REJOINED)
+    effects += s.wait(7.0, alive=("new:1", *members[:majority]))
+    assert issued(effects) == [[*members[:majority], "new:1"]]
 
 
 def test_members_that_run_on_are_led_into_a_quorum_of_its_own_without_new_process_groups() -> None:
@@ -154,6 +182,19 @@ def test_what_was_written_down_and_never_sent_is_gone_on_from() -> None:
     s.bring("b:1", held, before.committed())
     assert s.lighthouse.current is not None
     assert [q.id for q in s.lighthouse.current.follows][:2] == [held.id, keep.legacy.quorum.id]
+
+
+def test_who_only_healed_waits_for_those_that_held_the_state_and_is_told_that_no_lease_ends_that() -> None:
+    """Found by tests/sim, seed 7353535835992. Most are here, and have nothing to go on from: a may have committed."""
+    held = quorum(member("a:1", T), member("b:1"), member("c:1"), id=OF_FIRST)
+    s = standby()
+    s.bring("b:1", held, State())
+    s.bring("c:1", held, State())
+    assert issued(s.wait(500.0, alive=("b:1", "c:1"))) == []
+    assert "a:1 may still commit in it" in s.lighthouse.undecided
+    assert "the end of their lease proves nothing here" in s.lighthouse.undecided
+    assert "start the job again, with new lighthouses" in s.lighthouse.undecided
+    assert issued(s.last_word("a:1", held)) == [["b:1", "c:1"]]
 
 
 # --- halves ----------------------------------------------------------------------------------------------------------
@@ -319,6 +360,26 @@ def test_a_member_that_died_here_without_last_words_is_proof_enough_for_a_new_li
     effects = s.kill("a:1")
     assert issued(effects) == [["b:1", "c:1"]]
     assert "new_lineage" in notes(effects)
+
+
+def test_who_leaves_while_its_answer_is_under_way_has_not_received_it() -> None:
+    """Else b would go on here alone, as half of q2, with q1 closed by a; and c alone at the standby, as half of q1."""
+    here, there = first(new_job=False), standby()
+    q1 = there.take_over("a:1", "b:1", "c:1")
+    for name in ("a:1", "b:1", "c:1"):
+        here.bring(name, q1, State(4, 3))
+    here.wait(0.5, alive=("a:1", "b:1", "c:1"))
+    q2 = here.lighthouse.current
+    assert q2 is not None
+    assert q2.id % 16 == 0
+    here.leave("a:1", State(4, 3))  # it has asked, and q2 has not arrived
+    here.close("c:1")  # nor here
+    there.last_word("a:1", q1)
+    there.bring("c:1", q1)
+    assert issued(there.wait(7.0, alive=("c:1",))) == [["c:1"]]
+    assert issued(here.join("b:1", T, JoinReason.FAILED)) == []
+    assert issued(here.wait(500.0, alive=("b:1",))) == []
+    assert "until more of c:1 come over" in here.lighthouse.undecided
 
 
 # --- what another lighthouse has issued ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from torchft_x.errors import RefusedError
 from torchft_x.net import Address, parse_address, parse_addresses
 from torchft_x.rpc import loop
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.record import make_record, read_word
+from torchft_x.rpc.record import make_record, open_record, read_word
 from torchft_x.rpc.supervisor_client import KEPT_EXITS
 from torchft_x.rpc.supervisor_clients import SupervisorClients
 
@@ -239,6 +240,34 @@ def test_ends_that_are_needed_are_told_again_however_old(houses: tuple[House, Ho
         wait_for(lambda: houses[1].proofs() == {"0:a": quorum.id}, 20.0, "the old end")
         line = supervisor._lines[1]
         wait_for(lambda: len(line._reports) == KEPT_EXITS + 1, what="the others to be forgotten")
+    finally:
+        supervisor.close(0.0)
+
+
+def test_of_older_ends_it_is_told_that_they_were(houses: tuple[House, House], tmp_path: Path) -> None:
+    """What those had received is not: the newest that the chain has received is told, and first. A lighthouse that has
+    forgotten all may hear of an older quorum from others (found by tests/sim, seed 7353582223626)."""
+    supervisor, lives = lines(*houses), KEPT_EXITS + 3
+    try:
+        for i in range(lives):
+            path = str(tmp_path / str(i))
+            supervisor.make_record(f"t{i}", path)
+            with closing(open_record(path, f"0:{i}")) as written_down:
+                written_down.keep(pb.Quorum(id=100 + i, members=[pb.Member(replica_id=f"0:{i}")]))
+            supervisor.exited(i, f"t{i}", -9, "killed")
+        line = supervisor._lines[1]
+        wait_for(lambda: len(line._reports) == KEPT_EXITS, what="the others to be shortened")
+        sent: list[bytes] = []
+        line._send = sent.append  # type: ignore[method-assign]
+        line._resend()
+        words = [pb.SupervisorUp.FromString(data).exited.word for data in sent]
+        assert [w.quorum.id for w in words] == [*range(103, 100 + lives), 0, 0, 0]
+        assert [w.replica_id for w in words[-3:]] == ["0:0", "0:1", "0:2"]
+        bad = str(tmp_path / "bad")
+        supervisor.make_record("bad", bad)
+        Path(bad).write_bytes(b"")
+        supervisor.exited(lives, "bad", -9, "killed")  # now nobody stands for them
+        wait_for(lambda: not line._ends, what="the ends of the former chain to be forgotten")
     finally:
         supervisor.close(0.0)
 

@@ -29,6 +29,10 @@ class Book:
         self.joins = {s: n for s, n in self.joins.items() if n != name}
         self._calls = {c: n for c, n in self._calls.items() if n != name}
 
+    def refused(self, call: int) -> None:
+        """By its number: whoever made it may have died since."""
+        self._calls.pop(call, None)
+
     def drop(self, session: int) -> None:
         self._sessions.pop(session, None)
         self.joins.pop(session, None)

@@ -267,7 +267,8 @@ class GroupNode:
                 self.uplink.wander.told(message.elsewhere, self.world.now, self.world.rng.random())
         else:
             self.uplink.wander.answered()
-            self.received = message  # written down before it is followed
+            if self.received is None or message.id > self.received.id:
+                self.received = message  # written down before it is followed, as rpc.record does
             self.world.checker.on_receiving(self, message)
             self.feed(m.QuorumArrived(message))
             self.world.checker.on_received(self, message)

@@ -179,8 +179,8 @@ class LighthouseNode:
             self.world.checker.on_turned_away(self, effect.session)
             self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
-        if peer is not None:
-            self.world.checker.on_call_refused(self, peer.who)
+        if peer is not None and effect.call is not None:
+            self.world.checker.on_call_refused(self, effect.call)
             self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:

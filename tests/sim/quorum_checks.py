@@ -194,7 +194,8 @@ class QuorumChecks:
             if name in members:
                 book.answered(name)
                 continue
-            life = self._world.nodes.get(name) or self._world.peers.get(name.rsplit(":", 1)[0])
+            peer = self._world.peers.get(name.rsplit(":", 1)[0])  # in its present life
+            life = self._world.nodes.get(name) or (peer if peer is not None and peer.who == name else None)
             if book.is_halted(name):
                 continue  # it stands, but can't run
             if life is not None and not life.process.dead and now - heard <= limit:
@@ -227,8 +228,8 @@ class QuorumChecks:
         """The lighthouse ends this session."""
         self._books[node.site].drop(session)
 
-    def on_call_refused(self, node: LighthouseNode, name: str) -> None:
-        self._books[node.site].answered(name)
+    def on_call_refused(self, node: LighthouseNode, call: int) -> None:
+        self._books[node.site].refused(call)
 
     def on_lighthouse_tick(self, node: LighthouseNode) -> None:
         """I8: while somebody waits for a quorum the lighthouse has a reason that a person can read."""

@@ -18,10 +18,11 @@ from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.variants import Patch, _patched
 from torchft_x.core.coalition import Coalition
+from torchft_x.core.liveness import Record
 from torchft_x.core.messages import LastWord
 from torchft_x.core.others import Others
 from torchft_x.core.tenure import Tenure
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,11 @@ _take_last_word = Others.take_last_word
 
 def _no_record(self: Others, word: LastWord, now: float) -> list[Any]:
     return _take_last_word(self, replace(word, quorum=None), now)
+
+
+def _received_what_was_sent(self: Others, record: Record, state: State) -> None:
+    self._coalition.end(record.replica_id, record.quorum_id)
+    self._tenure.recheck(self._roll)
 
 
 def _nothing_before(self: Tenure) -> tuple[Quorum, ...]:
@@ -95,6 +101,12 @@ _ALL = [
         harm="a new lineage beside those that go on in what it had received",
         patch=_patched((Others, "take_last_word", _no_record)),
         story=stories.test_its_last_words_tell_of_the_successors,
+    ),
+    Variant(
+        name="sent is received", left_out="who leaves may not have received what it was sent last",
+        harm="a quorum is closed too early, and the others go on over it elsewhere",
+        patch=_patched((Others, "part", _received_what_was_sent)),
+        story=stories.test_who_leaves_while_its_answer_is_under_way_has_not_received_it,
     ),
     Variant(
         name="nothing follows", left_out="a quorum does not say what it follows",

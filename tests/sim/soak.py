@@ -23,6 +23,7 @@ from tests.sim.invariants import Violation
 REPORT_EVERY = 10.0  # seconds between two reports of a worker
 SAY_EVERY = 60.0  # seconds between two lines on the screen
 STRIDE = 1 << 32  # seeds of one worker
+_USUAL = swarm.STANDBY
 
 
 def work(first_seed: int, until: float, results: Any, standby: float = swarm.STANDBY) -> None:
@@ -34,10 +35,16 @@ def work(first_seed: int, until: float, results: Any, standby: float = swarm.STA
             try:
                 total.add(swarm.run(seed))
             except Violation as e:
-                results.put((total, seed, str(e)))
+                results.put((total, seed, f"{e}{_option(standby)}"))
                 return
             except Exception as e:  # the machines or the simulator broke: that is a finding, too
-                results.put((total, seed, f"{type(e).__name__}: {e}\nReplay it: python -m tests.sim.run --seed {seed}"))
+                results.put(
+                    (
+                        total,
+                        seed,
+                        f"{type(e).__name__}: {e}\nReplay it: python -m tests.sim.run --seed {seed}{_option(standby)}",
+                    )
+                )
                 return
             seed += 1
             if time.monotonic() - sent > REPORT_EVERY:
@@ -46,6 +53,11 @@ def work(first_seed: int, until: float, results: Any, standby: float = swarm.STA
     except KeyboardInterrupt:
         pass
     results.put((total, seed, None))
+
+
+def _option(standby: float) -> str:
+    """What the command that replays a run needs besides."""
+    return "" if standby == _USUAL else f" --standby {standby:g}"
 
 
 def soak(

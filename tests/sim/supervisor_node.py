@@ -7,6 +7,7 @@ can't ever train (they would have to heal across the libraries) are the last.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process
@@ -41,9 +42,12 @@ class SupervisorNode:
         self.received: Quorum | None = None  # the newest that a life of the chain was sent
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
-        self._reports: list[m.LifeEnded] = []  # the last exits
+        self._reports: list[m.LifeEnded] = []  # exits that are told again after a reconnect
+        self._ends: list[m.LifeEnded] = []  # older ones, without what they had received; told after those
+        self.words: list[m.LastWord] = []  # of all its lives; for the checker
         self._begun: m.LifeBegun | None = None  # the life that runs
         self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
+        world.every_supervisor.append(self)
 
     def start(self) -> None:
         for uplink in self.uplinks:
@@ -76,7 +80,10 @@ class SupervisorNode:
             self.received = node.received
         word = m.LastWord(node.replica_id, node.received, self.chain) if self.world.config.standby else None
         report = m.LifeEnded(node.life.token, code, word)
-        self._reports = [*self._reports, report][-KEPT_EXITS:]
+        if word is not None:
+            self.words.append(word)
+        self._reports.append(report)
+        self._forget_old_exits()
         self._begun = None
         self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
@@ -84,6 +91,17 @@ class SupervisorNode:
             self.wants = False
         elif self.wants:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
+
+    def _forget_old_exits(self) -> None:
+        """But for the last, and those of members of the newest quorum that a life was sent, or of what that follows. With
+        several lighthouses it goes on saying that they have ended, see rpc.supervisor_client."""
+        newest = (*self.received.follows, self.received) if self.received is not None else ()
+        needed = {x.replica_id for q in newest for x in q.members}
+        for report in self._reports[:-KEPT_EXITS]:
+            if report.word is None or report.word.replica_id not in needed:
+                self._reports.remove(report)
+                if report.word is not None:
+                    self._ends.append(replace(report, word=replace(report.word, quorum=None)))
 
     def on_stopped(self, process: Process) -> None:
         """It looks at its processes now and then, and tells of what has been stopped for a while."""
@@ -158,7 +176,7 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
-        for report in self._reports:
+        for report in (*self._reports, *self._ends):
             self._send(report)
         if self._begun is not None:
             self._send(self._begun)

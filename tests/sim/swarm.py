@@ -12,18 +12,17 @@ from tests.sim.base import Rng
 from tests.sim.config import WorldConfig, limits
 from tests.sim.faults import KINDS, Fault, arm
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
+from tests.sim.lost import lost_for_good
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
-from torchft_x.core.gathering import Gathering
 from torchft_x.core.lighthouse import LighthouseConfig
 
 FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
-STANDBY = 0.0
-"""How likely a run has a second lighthouse (decision 16). `--standby 1` of scripts/soak and of
-tests.sim.run sets it."""
+STANDBY = 0.15
+"""How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONGEST = 10.0  # seconds one fault lasts
 
@@ -176,7 +175,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "stall":
         return Fault(at, kind, target, 0.2 * config.lighthouse.lease_margin * rng.random())
     if kind == "leave":
-        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)))
+        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)), "now" if config.standby and rng.chance(0.3) else "")
     if kind == "join":
         return Fault(at, kind, other=str(1 + rng.below(3)))
     if kind == "lighthouse":
@@ -272,29 +271,6 @@ def _trains(world: World) -> bool:
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
     quorum = world.checker.newest
     return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
-
-
-def lost_for_good(world: World) -> bool:
-    """With several lighthouses: too many members of a quorum have gone without a last word, so nobody may go on."""
-    houses = [h.machine for h in world.lighthouses if h.machine is not None]
-    if not world.config.standby or len(houses) < len(world.lighthouses):
-        return False
-    living = {n.replica_id: n.machine.quorum for n in world.running()}
-    known = [q for q in living.values() if q is not None]
-    for house in houses:
-        known += [*house._tenure.chain.open, *filter(None, [house.current])]
-        if isinstance(house._succession.takeover, Gathering):
-            known += house._succession.takeover._open.values()
-    open_ = {q.id: q for top in known for q in (*top.follows, top)}
-    if not open_:
-        return world.lighthouse.machine is not None and world.lighthouse.machine._config.restarted
-    for house in houses:
-        coalition = house._tenure.coalition
-        assert coalition is not None
-        beyond = {i: {r for r, held in living.items() if held is not None and held.id > i} for i in open_}
-        if all(coalition.wins(q, living) or coalition.closes(q, beyond[i]) for i, q in open_.items()):
-            return False
-    return True
 
 
 class Calm:

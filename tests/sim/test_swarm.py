@@ -38,9 +38,12 @@ def test_a_minute_of_swarm() -> None:
     assert set(total.faults) == set(KINDS)
 
 
-@pytest.mark.parametrize("seed", [7353563700708, 7353569982592])
-def test_what_the_soak_has_found(seed: int) -> None:
-    """Stories: docs/simulator_found.md."""
+@pytest.mark.parametrize(
+    ("seed", "standby"), [(7353563700708, 0.0), (7353569982592, 0.0), (100003, 0.0), (7353582223626, 1.0)]
+)
+def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stories: docs/simulator_found.md. `standby`: the share of runs with two lighthouses in that soak."""
+    monkeypatch.setattr(swarm, "STANDBY", standby)
     swarm.run(seed)
 
 

@@ -59,6 +59,7 @@ class World:
         self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> who accepts connections there
         self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
+        self.every_supervisor: list[SupervisorNode] = []  # also those that others have succeeded
         self.peers: dict[str, PeerNode] = {}  # by group
         self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike

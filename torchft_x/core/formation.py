@@ -93,9 +93,15 @@ def form(s: Situation) -> Form | Wait:
         left = left or quorum
         running = _running(s, quorum, asked)
         if running:
+            ends = (
+                "for proof that they have ended, or for the end of their lease."
+                if s.coalition is None
+                else "or for proof that they have ended; the end of their lease proves nothing here. Where they and their "
+                "supervisors are lost for good, start the job again, with new lighthouses."
+            )
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
-                "commit in it: waiting for them, for proof that they have ended, or for the end of their lease.",
+                f"commit in it: waiting for them, {ends}",
                 lease=True,
                 running=tuple(running),
             )

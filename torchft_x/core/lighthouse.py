@@ -318,7 +318,7 @@ class Lighthouse:
             return []
         record.hear(now)
         if self._others is not None:
-            self._others.part(record)
+            self._others.part(record, leave.state)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id

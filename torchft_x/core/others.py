@@ -9,7 +9,7 @@ from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import Hello, LastWord, LighthouseEffect, Refuse
 from torchft_x.core.tenure import Tenure
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, State
 
 
 class Others:
@@ -29,9 +29,10 @@ class Others:
         self._coalition.belongs(hello.replica_id, hello.chain)
         return [e for q in (hello.quorum, hello.before) if q is not None for e in self._learn(q, now)]
 
-    def part(self, record: Record) -> None:
-        """It leaves the job, and receives nothing any more."""
-        self._coalition.end(record.replica_id, record.received_id)  # not what is on its way
+    def part(self, record: Record, state: State) -> None:
+        """It leaves the job at this state, and receives nothing any more. What it was sent last may have been under way:
+        if it has received that, its supervisor says so."""
+        self._coalition.end(record.replica_id, max(record.received_id, state.committed_in))
         self._tenure.recheck(self._roll)
 
     def take_last_word(self, word: LastWord, now: float) -> list[LighthouseEffect]:

@@ -24,6 +24,8 @@ REFUSED_CODE = 2
 KEPT_EXITS = 8
 """Ends of lives that are said again after a reconnect: a group may die more than once while the lighthouse is away, and
 the others may wait for the proof of each death."""
+KEPT_ENDS = 1000
+"""With several lighthouses: ends of older lives that are said again, without what the life had received."""
 
 
 class SupervisorClient:
@@ -55,7 +57,9 @@ class SupervisorClient:
         self._place = place  # that the lighthouse should have
         self._told_of = ""  # newest sentence about its being another one
         self._needed: Callable[[], Collection[str]] | None = None  # see keep_words
+        self._chain: Callable[[], str] | None = None  # see keep_words
         self._words: dict[str, str] = {}  # of reports of ends with a word: kind -> replica id
+        self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
         self._name = companion or group  # for people
         self._hello = pb.SupervisorHello(group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=wire.WIRE)
         self._hello.companion = companion
@@ -108,9 +112,14 @@ class SupervisorClient:
         done = pb.SupervisorDone(code=code, sentence=sentence[: checks.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
 
-    def keep_words(self, needed: Callable[[], Collection[str]]) -> None:
-        """Besides the last ends, go on telling those of these replica ids. Before the first report."""
-        self._needed = needed
+    def keep_words(self, needed: Callable[[], Collection[str]], chain: Callable[[], str]) -> None:
+        """Besides the last ends, go on telling those of these replica ids; and of this chain, that they were. Before the
+        first report."""
+        self._needed, self._chain = needed, chain
+
+    def break_chain(self) -> None:
+        """Nobody stands for the lives so far any more. From any thread."""
+        loop.post(self._ends.clear)
 
     def is_up(self) -> bool:
         """Whether a session with the lighthouse stands."""
@@ -189,11 +198,22 @@ class SupervisorClient:
             needed = self._needed() if self._needed is not None else ()
             for old in exits[:-KEPT_EXITS]:
                 if self._words.get(old) not in needed:
-                    del self._reports[old]
-                    self._words.pop(old, None)
+                    self._shorten(old)
             self._send(data)
 
         loop.post(remember_and_send)
+
+    def _shorten(self, kind: str) -> None:
+        """Forget this end; with several lighthouses only what the life had received, if a later one of its chain has
+        received a newer quorum: the word of that is kept, and told first. A lighthouse that remembers nothing may hear of
+        an older quorum in somebody's word, and must then know that this member of it has ended."""
+        up = pb.SupervisorUp.FromString(self._reports.pop(kind))
+        chain = self._chain() if self._chain is not None else ""
+        if self._words.pop(kind, None) is not None and up.exited.word.chain == chain:
+            up.exited.word.ClearField("quorum")
+            self._ends[kind] = up.SerializeToString()
+        for old in list(self._ends)[:-KEPT_ENDS]:
+            del self._ends[old]
 
     def _send(self, data: bytes) -> None:
         self._unanswered += 1
@@ -201,7 +221,7 @@ class SupervisorClient:
 
     def _resend(self) -> None:
         self._unanswered = 0
-        for data in self._reports.values():
+        for data in (*self._reports.values(), *self._ends.values()):
             self._send(data)
 
     async def _confirm(self, seconds: float) -> None:

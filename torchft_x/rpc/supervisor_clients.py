@@ -49,7 +49,7 @@ class SupervisorClients:
             for i, a in enumerate(lighthouses)
         ]
         for line in self._lines:
-            line.keep_words(lambda: self._needed)
+            line.keep_words(lambda: self._needed, lambda: self._chain)
 
     def __repr__(self) -> str:
         return f"SupervisorClients({self._lines})"
@@ -102,6 +102,8 @@ class SupervisorClients:
                 why,
             )
             self._chain, self._before, self._needed = secrets.token_hex(8), b"", frozenset()  # nobody can stand for it
+            for line in self._lines:
+                line.break_chain()
             return None
         if before != self._before:
             quorum = pb.Quorum.FromString(before)
