@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.e2e.hsdp_reference import compare
 from tests.e2e.jobs import SMALL, running, torchx_ddp
 from tests.e2e.test_kills import script
+from torchft_x.observe.report import commits, training_together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -93,18 +95,28 @@ def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: P
 def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:
     """docs/examples/train_pipeline.py: a killed stage takes its group with it, and both come back."""
     run_dir = tmp_path / "run"
-    command = hsdp(run_dir, 2, 2, "--steps", "160", "--pace", "0.05")
+    command = hsdp(run_dir, 2, 2, "--steps", "100000", "--pace", "0.02")
     command[command.index("scripts/train_hsdp.py")] = "docs/examples/train_pipeline.py"
     with running(command, tmp_path / "log", run_dir) as job:
         job.wait_until_training(2)
+        killed = time.time()
         os.kill(job.worker("1"), signal.SIGKILL)
-        assert job.wait(120) == 0, job.output()[-3000:]
+
+        def back() -> bool:
+            later = [e for e in job.events() if float(e["t"]) > killed + 0.5]
+            healed = {e["group"] for e in later if e["event"] == "heal_end"}
+            return "1" in healed and len(commits(later, group="1")) > 40 and training_together(later, 2)
+
+        job.wait_for(back, 90, "the group trains again")
+        job.wait_for(lambda: len(printed(job.output())) > 6, 60, "some losses")
         events = job.events()
-    assert {e["group"] for e in events if e["event"] == "heal_end"} >= {"1"}
     assert [e for e in events if e["event"] == "drop" and e["group"] == "0"] == []
-    losses = [float(x) for x in re.findall(r"step \d+: loss ([0-9.]+)", job.output())]
-    assert len(losses) == 8
+    losses = printed(job.output())
     assert losses[-1] < losses[0] / 2
+
+
+def printed(output: str) -> list[float]:
+    return [float(x) for x in re.findall(r"step \d+: loss ([0-9.]+)", output)]
 
 
 def test_a_wrong_degree_is_one_sentence(tmp_path: Path) -> None:
