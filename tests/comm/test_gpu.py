@@ -1,6 +1,6 @@
 """NCCL on real GPUs. Skipped where there is none, CI included. On a machine with GPUs (PyTorch >= 2.11 with CUDA)::
 
-    pytest -v -rs tests/comm/test_gpu.py
+    pytest -v -rs -m gpu tests/comm
 
 One GPU is enough for the library's own calls and for tensors shared with a child process; NCCL refuses two members on
 one GPU, so what takes several members needs two.

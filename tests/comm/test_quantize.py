@@ -190,10 +190,9 @@ def test_what_is_impossible_is_refused() -> None:
         quantize.check(torch.ones(2).to_sparse(), INT8)
 
 
+@pytest.mark.gpu(1)
 @formats
 def test_a_gpu_writes_and_reads_the_same_bytes(fmt: Format) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: run this file on a machine with a GPU and a CUDA build of torch.")
     x = torch.randn((1 << 17) + 77)
     x[100] = math.nan
     there = encode(x.cuda(), fmt)

@@ -382,9 +382,8 @@ def test_processes_of_2_3_and_5_hold_the_same_bits(store: dist.TCPStore) -> None
             assert len({one[size, fmt] for one in found[:size]}) == 1, (size, fmt)
 
 
+@pytest.mark.gpu(1)
 def test_a_stream_of_its_own() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: run this file on a machine with a GPU and a CUDA build of torch.")
     stream = torch.cuda.Stream()
     t = torch.randn(100_000, device="cuda")
     want = decode(encode(t, INT8), t.numel(), INT8)
@@ -392,10 +391,9 @@ def test_a_stream_of_its_own() -> None:
     assert torch.allclose(t, want, atol=0.05)
 
 
+@pytest.mark.gpu(1)
 @pytest.mark.parametrize("fmt", [INT8, INT4], ids=str)
 def test_a_gpu_leaves_out_what_a_cpu_does(fmt: Format) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: run this file on a machine with a GPU and a CUDA build of torch.")
     found = []
     for device in ("cpu", "cuda"):
         t = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).to(device)
