@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from torchft_x import env
 
@@ -28,3 +31,16 @@ def wait_for(condition: Callable[[], T], seconds: float = 10.0, what: str = "the
         if now > deadline:
             raise AssertionError(f"gave up after {scaled(seconds):.1f} s waiting for {what}")
         time.sleep(0.005 if now - began < 1.0 else 0.02)  # a look at all processes or at a long log costs some
+
+
+@contextlib.contextmanager
+def fork_server(*preload: str) -> Iterator[Any]:
+    """A multiprocessing context whose server has imported these modules and ends with the block: the launcher's tests,
+    which run in the same process later, reap every child there is.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    try:
+        yield context
+    finally:
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]

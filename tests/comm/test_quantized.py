@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,7 +14,7 @@ from torch.distributed import ReduceOp, Work
 
 from tests.comm.members import configure, each
 from tests.comm.quantized_member import FORMATS, given, main
-from tests.util import scaled
+from tests.util import fork_server, scaled
 from torchft_x.comm import quantized
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.quantize import INT4, INT8, Format, decode, encode, format_of, residual
@@ -361,22 +360,21 @@ def test_a_sum_is_scaled_before_it_is_written_again() -> None:
 
 
 def test_processes_of_2_3_and_5_hold_the_same_bits(store: dist.TCPStore) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.comm.quantized_member"])  # torch is imported once
-    pipes, processes = [], []
-    for rank in range(5):
-        mine, theirs = context.Pipe(duplex=False)
-        processes.append(context.Process(target=main, args=(theirs, store.port, rank, (5, 3, 2)), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(mine)
-    try:
-        assert all(pipe.poll(scaled(30)) for pipe in pipes)
-        found = [pipe.recv() for pipe in pipes]  # EOFError: that member died
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    with fork_server("tests.comm.quantized_member") as context:  # torch is imported once
+        pipes, processes = [], []
+        for rank in range(5):
+            mine, theirs = context.Pipe(duplex=False)
+            processes.append(context.Process(target=main, args=(theirs, store.port, rank, (5, 3, 2)), daemon=True))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(mine)
+        try:
+            assert all(pipe.poll(scaled(30)) for pipe in pipes)
+            found = [pipe.recv() for pipe in pipes]  # EOFError: that member died
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
     for size in (2, 3, 5):
         for fmt in FORMATS:
             assert len({one[size, fmt] for one in found[:size]}) == 1, (size, fmt)

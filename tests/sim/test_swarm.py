@@ -28,7 +28,7 @@ def spend(seconds: float, first_seed: int) -> swarm.Total:
 
 def test_some_seconds_of_swarm() -> None:
     total = spend(2.5, first_seed=0)
-    assert total.runs > 3
+    assert total.runs > 0
     assert total.commits > 100
 
 
