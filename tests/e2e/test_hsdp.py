@@ -111,8 +111,7 @@ def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:
         job.wait_for(lambda: len(printed(job.output())) > 6, 60, "some losses")
         events = job.events()
     assert [e for e in events if e["event"] == "drop" and e["group"] == "0"] == []
-    losses = printed(job.output())
-    assert losses[-1] < losses[0] / 2
+    assert max(printed(job.output())) < 0.05  # it learns: the mean of 8 numbers has a variance of 0.125
 
 
 def printed(output: str) -> list[float]:
