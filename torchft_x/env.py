@@ -66,7 +66,6 @@ NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
-CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
 NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: what its own watchdog does about an NCCL error
 _NCCL_NONBLOCKING = (
