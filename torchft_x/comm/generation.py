@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.device import Device
+from torchft_x.comm.place import Place, refusal
 from torchft_x.comm.store import StoreClient, read_now, split_store_address, under
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
@@ -59,8 +60,11 @@ class Generation:
         return f"Generation({self}: {state})"
 
     def __str__(self) -> str:
-        config = "" if self.config_id is None else f" of configuration {self.config_id}"
-        return f"rank {self.rank} of {self.size}{config}"
+        return str(self._place)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.rank, self.size, self.config_id)
 
     @property
     def ready(self) -> bool:
@@ -129,12 +133,7 @@ class Generation:
 
     def refusal(self, op: str) -> CollectiveError:
         """Why a collective can't be started now."""
-        if self.error is None:
-            return CollectiveError(f"{op} on {self} was not started: configure() is still connecting the members.")
-        return CollectiveError(
-            f"{op} was not started, because the group failed before and needs configure(): {self.error}",
-            getattr(self.error, "suspects", ()),
-        )
+        return refusal(op, self._place, self.error)
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
         """How a collective failed; `cause` None: it didn't end within the limit given to wait()."""

@@ -26,10 +26,11 @@ from torchft_x.comm import recorder
 from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.generation import Generation, full_group
+from torchft_x.comm.place import checked
 from torchft_x.comm.store import StoreClient
 from torchft_x.comm.work import FailedWork, GroupWork
 from torchft_x.durations import seconds
-from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 
 # Seconds to connect at most, whatever the group's timeout: the members have just been told of each other and are
 # waiting; a connect takes milliseconds, and one that hangs is better tried again with the next quorum.
@@ -81,8 +82,7 @@ class ProcessGroupGloo(ProcessGroup):
         Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
         """
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"Rank {rank} is not in 0..{world_size - 1}: give a rank below world_size.")
+        checked(rank, world_size, quorum_id)
         generation = Generation(
             store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
         )

@@ -106,8 +106,9 @@ def issue(
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
 
-    `fmt`: how values are written on the wire; None: as they are. `lost`: see `reduce_quantized`. `sent`: counts what goes to others. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is
-    encoded is `tensor` itself.
+    `fmt`: how values are written on the wire; None: as they are. `lost`: see `reduce_quantized`. `sent`: counts what goes
+    to others. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is encoded is
+    `tensor` itself.
     """
     with torch.no_grad():
         if not contributes:
