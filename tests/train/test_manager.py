@@ -38,6 +38,7 @@ from torchft_x.rpc.group_client import GroupClient
 from torchft_x.train.ddp import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.transfer.http import HTTPTransport
 
 BOTH = pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
 
@@ -326,6 +327,31 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
         leave(a)
     assert all(same(a.history[s], b.history[s]) for s in b.history)
     assert sorted(a.history) == list(range(1, max(a.history) + 1))
+
+
+def test_memory_for_the_first_heal_is_there_before_it() -> None:
+    """Once there are others to heal, and once the optimizer has its state; not again at every step."""
+    asked: list[set[str]] = []
+
+    class Transport(HTTPTransport[Any]):
+        def prepare(self, state_dict: Any) -> None:
+            asked.append(set(state_dict["user"]["default"]["optim"]["state"][0]))
+
+    with lighthouse() as addr:
+        alone = Trainer(0, addr, checkpoint_transport=Transport(host=HOST))
+        alone.run_to(3)
+        assert not asked
+        running = Running(alone)
+        other = Trainer(1, addr)
+        while not other.step():
+            pass
+        for _ in range(3):
+            assert other.step()
+        assert asked == [{"step", "exp_avg", "exp_avg_sq"}]
+        end = other.manager.current_step()
+        leave(other)
+        running.stop_at(end + 1)
+        leave(alone)
 
 
 def test_allow_heal_false_neither_heals_nor_commits_what_is_behind() -> None:

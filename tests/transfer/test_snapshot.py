@@ -50,9 +50,28 @@ def test_one_buffer_serves_for_ever_without_readers() -> None:
 
 def test_a_prepared_buffer_is_used() -> None:
     store = SnapshotStore()
+    freeze(store, 1, size=10)  # at step 0 there is no optimizer state yet
     store.prepare({"w": torch.ones(1000)})
+    wait_for(lambda: bool(store._spare), what="the memory")
     address = store._spare[0].data_ptr()
-    assert freeze(store, 1).buffer.data_ptr() == address
+    for step in range(2, 5):
+        assert freeze(store, step).buffer.data_ptr() == address
+
+
+def test_memory_is_prepared_once() -> None:
+    store = SnapshotStore()
+    freeze(store, 1)
+    store._make(4000, pinned=False)
+    assert not store._spare  # what the snapshot has will do
+    store._make(10_000, pinned=False)
+    (spare,) = store._spare
+    store._make(10_000, pinned=False)
+    assert store._spare[0] is spare
+
+
+def test_no_memory_is_no_error_yet(caplog: pytest.LogCaptureFixture) -> None:
+    SnapshotStore()._make(1 << 60, pinned=False)
+    assert f"no memory for a copy of the state ({1 << 60} bytes)" in caplog.text
 
 
 def test_a_buffer_in_use_is_not_overwritten() -> None:

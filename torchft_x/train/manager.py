@@ -148,6 +148,7 @@ class Manager:
             options.quorum_patience,
         )  # arguments of the newest start_quorum
         self._closed = False
+        self._prepared = False  # whether the transport knows how much it will have to offer
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
@@ -190,6 +191,9 @@ class Manager:
         p = self._parts
         if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
+        if not self._prepared and p.step.state.step > 0 and self._has_company():
+            self._prepared = True  # now, as an optimizer's first step has made its state
+            p.transport.prepare(p.full_state())
         patience = p.options.quorum_patience if timeout is None else 0.0
         timeout = p.options.quorum_timeout if timeout is None else seconds(timeout)
         self._asking = (allow_heal, shrink_only, timeout, patience)
@@ -442,6 +446,10 @@ class Manager:
         p.events.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _has_company(self) -> bool:
+        quorum = self._course.quorum
+        return quorum is not None and len(quorum.members) > 1
 
     @property
     def _step(self) -> int:

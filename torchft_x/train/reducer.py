@@ -289,7 +289,8 @@ class _Flats:
     """One set of flat buffers with a view per parameter."""
 
     def __init__(self, buckets: Sequence[Bucket], params: Sequence[torch.Tensor]) -> None:
-        self.flat = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
+        # Written to, unlike torch.zeros: memory that was never touched would be slow in the first backward.
+        self.flat = [torch.empty(b.numel, dtype=b.dtype, device=b.device).zero_() for b in buckets]
         self.flags = self.flat[-1][buckets[-1].num_gradients :]
         slots = sorted(
             ((s, flat) for b, flat in zip(buckets, self.flat, strict=True) for s in b.slots), key=lambda x: x[0].index

@@ -86,9 +86,7 @@ class HTTPTransport(CheckpointTransport[T]):
         self._store.freeze(State(step, committed_in), state_dict, owed=len(dst_ranks))
 
     def prepare(self, state_dict: T) -> None:
-        """Allocate and touch the memory for a snapshot of such a state ahead of need, on any thread: the first
-        `send_checkpoint` then takes as long as the later ones. Raises `LeafError`.
-        """
+        """Also touches the memory, on a thread of its own."""
         self._store.prepare(state_dict)
 
     def disallow_checkpoint(self) -> None:

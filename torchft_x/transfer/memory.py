@@ -1,17 +1,14 @@
-"""Bytes of tensors without copies and without numpy: views, memoryviews, and memory that is quick to touch."""
+"""Bytes of tensors without copies and without numpy: views, and memoryviews."""
 
 from __future__ import annotations
 
 import ctypes
-import mmap
-import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-_HUGE_FROM = 8 << 20  # below it a few page faults cost less than the system call
 
 
 def view_storage(
@@ -41,16 +38,12 @@ def memory_of(data: Tensor) -> memoryview:
 
 
 def allocate(nbytes: int, *, pinned: bool = False) -> Tensor:
-    """Uninitialised uint8 CPU tensor (nbytes,); on huge pages where they help, because touching 4 KiB pages one by
-    one is five times slower (shared facts, torch 6). `pinned`: page-locked, for copies from an accelerator.
+    """Uninitialised uint8 CPU tensor (nbytes,). `pinned`: page-locked, for copies from an accelerator.
+
+    The size of its pages is the system's choice: asked for huge ones, a virtual machine that gives free memory back to
+    its host (free page reporting) takes 2-4 s for a gigabyte, and 0.4 s for small ones that were in use just before.
     """
-    data = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
-    if nbytes >= _HUGE_FROM and not pinned and sys.platform == "linux":
-        start = -(-data.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = data.data_ptr() + nbytes - start
-        libc = ctypes.CDLL(None)
-        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_HUGEPAGE))  # only a hint
-    return data
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
 
 
 def storage_offset_bytes(tensor: Tensor) -> int:

@@ -6,6 +6,7 @@ memory is reused when nobody reads it any more: usually one buffer serves for ev
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -21,6 +22,8 @@ from torchft_x.transfer.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.flatten import flatten
 from torchft_x.transfer.layout import Layout, dump
 from torchft_x.transfer.memory import allocate, memory_of
+
+log = logging.getLogger(__name__)
 
 STANDING_BUFFERS = 2  # kept for the next snapshot; more exist only while readers are slow
 MAX_ALIVE = 4  # snapshots in memory; before one more is made, the readers of the oldest are cut off
@@ -96,16 +99,28 @@ class SnapshotStore:
         return snapshot
 
     def prepare(self, state_dict: Any) -> None:
-        """Make a buffer for such a state ahead of need, unless there is one. Raises `LeafError`."""
+        """See to it that the next snapshot of such a state finds memory that was touched before: memory that was not
+        takes several times as long, and a snapshot is taken while others wait. Returns at once. Raises `LeafError`.
+        """
         layout, sources = flatten(state_dict)
+        length, pinned = max(place_blobs(layout.blobs)[1], 1), _on_accelerator(sources)
+        threading.Thread(target=self._make, args=(length, pinned), name="checkpoint-memory", daemon=True).start()
+
+    def _make(self, length: int, pinned: bool) -> None:
+        """A spare buffer, unless there is one. Never raises: without memory now, the first heal says so."""
         with self._changed:
-            if self._closed or self._alive or self._spare:
+            buffers = [*self._spare, *(s.buffer for s in self._alive)]
+            if self._closed or any(_serves(b, length, pinned) for b in buffers):
                 return
-        buffer = allocate(max(place_blobs(layout.blobs)[1], 1), pinned=_on_accelerator(sources))
-        buffer.zero_()  # memory never touched before is the slow part
+        try:
+            buffer = allocate(length, pinned=pinned)
+            buffer.zero_()
+        except RuntimeError as e:
+            log.warning("no memory for a copy of the state (%d bytes), which a group that joins needs: %s", length, e)
+            return
         with self._changed:
             if not self._closed:
-                self._spare.append(buffer)
+                self._spare = [buffer]
 
     def _reserve(self, length: int, pinned: bool) -> Tensor:
         """A buffer that nobody reads; a used one if there is one of the right kind."""
@@ -116,7 +131,7 @@ class SnapshotStore:
             for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
                 oldest.revoked = True  # its memory goes when its readers notice
                 self._alive.remove(oldest)
-            fitting = [b for b in self._spare if b.numel() >= length and b.is_pinned() is pinned]
+            fitting = [b for b in self._spare if _serves(b, length, pinned)]
             buffer = min(fitting, key=lambda b: b.numel()) if fitting else None
             self._spare = [b for b in self._spare if b is not buffer] if buffer is not None else []
         return allocate(length, pinned=pinned) if buffer is None else buffer
@@ -209,6 +224,10 @@ class SnapshotStore:
             for snapshot in self._alive:
                 snapshot.revoked = True
             self._alive, self._spare, self._current = [], [], None
+
+
+def _serves(buffer: Tensor, length: int, pinned: bool) -> bool:
+    return buffer.numel() >= length and buffer.is_pinned() is pinned
 
 
 def _on_accelerator(sources: list[Tensor]) -> bool:

@@ -51,6 +51,11 @@ class CheckpointTransport(ABC, Generic[T]):
         Raises `TransferError`, whose `torn` says whether tensors of `into` were already written to, or `TokenError`.
         """
 
+    def prepare(self, state_dict: T) -> None:
+        """A state like this one will be offered some day: get the memory for it, so that the first `send_checkpoint`
+        takes as long as later ones. Returns at once. Raises `LeafError`.
+        """
+
     @abstractmethod
     def disallow_checkpoint(self) -> None:
         """The state is about to change: nobody new may read it as of this step. Never blocks."""
