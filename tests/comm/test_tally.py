@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -102,6 +103,33 @@ def test_members_change(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) ->
     assert vote(tallies, [[r] * 3 for r in range(3)]) == [[0] * 3] * 3
     prefix = place.partition("/")[2]
     assert not [rank for rank in range(3) if store.check([f"{prefix}/vote/{rank}"])]  # nothing is left in the store
+
+
+def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: Meeting) -> None:
+    tallies = crowd(3)
+    connect(tallies, meeting(), 1)
+    heard, done = threading.Event(), []
+
+    def body(rank: int) -> None:
+        def meanwhile() -> None:
+            done.append(rank)
+            if rank == 0:  # our row has left: rank 1, which hears it first, may go on
+                assert heard.wait(LIMIT)
+
+        assert tallies[rank].least([rank] * WIDTH, LIMIT, meanwhile) == [0] * WIDTH
+
+    def second() -> None:
+        connection = tallies[1]._present()._back[0]
+        wait_for(lambda: bool(select.select([connection], [], [], 0)[0]), what="the row of rank 0")
+        heard.set()
+        body(1)
+
+    together([lambda: body(0), second, lambda: body(2)])
+    assert sorted(done) == [0, 1, 2]
+    alone = crowd(1)
+    connect(alone, meeting(), 2)
+    assert alone[0].least([4] * WIDTH, LIMIT, lambda: done.append(9)) == [4] * WIDTH
+    assert done[-1] == 9
 
 
 def test_an_abort_releases_who_waits(crowd: Crowd, meeting: Meeting) -> None:

@@ -52,16 +52,19 @@ class FakeManager:
         participants: the divisor.
         late: the quorum is known only when allreduce waits for it.
         fail_at: the n-th allreduce (from 0) fails in wait().
+        votes: the end of a pass waits for others, so there is time for something else.
     """
 
     def __init__(
-        self, pg: Any, participants: int, *, contributes: bool = True, late: bool = False, fail_at: Sequence[int] = ()
-    ) -> None:
+        self, pg: Any, participants: int, *, contributes: bool = True, late: bool = False, fail_at: Sequence[int] = (),
+        votes: bool = False,
+    ) -> None:  # fmt: skip
         self.pg = pg
         self.participants = participants
         self.contributes = contributes
         self.late = late
         self.fail_at = fail_at
+        self.votes = votes
         self.sizes: list[int] = []
         self.errors: list[Exception] = []
         self.declared: dict[str, Trait] = {}  # by name
@@ -72,8 +75,9 @@ class FakeManager:
     def keep(self, kept: Any, works: int) -> bool:
         return True
 
-    def end_pass(self, good: bool) -> None:
-        pass
+    def end_pass(self, good: bool, meanwhile: Callable[[], None]) -> None:
+        if self.votes:
+            meanwhile()
 
     def report_error(self, e: Exception) -> None:
         self.errors.append(e)

@@ -49,9 +49,9 @@ def lose_vote(trainer: Trainer) -> None:
     tally = trainer.manager._parts.lines.tally
     real = tally.least
 
-    def least(row: Sequence[int], timeout: float) -> list[int]:
+    def least(row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
         tally.least = real  # type: ignore[method-assign]
-        tally.least(row, timeout)
+        tally.least(row, timeout, meanwhile)
         raise CollectiveError("the connection broke at the last moment")
 
     tally.least = least  # type: ignore[method-assign]
@@ -195,10 +195,10 @@ def test_results_that_differ_are_not_committed(pair: Pair) -> None:
     course = pair.b.manager._course
     real = course.end_pass
 
-    def spoil(good: bool) -> None:
+    def spoil(good: bool, *rest: Any) -> None:
         course.end_pass = real  # type: ignore[method-assign]
         course.works[0].digest += 1
-        real(good)
+        real(good, *rest)
 
     course.end_pass = spoil  # type: ignore[method-assign]
     assert pair.attempts(4) == [[True, True]] * 2

@@ -153,7 +153,7 @@ def only_the_blocks(place: Place) -> Any:
     t = Trainer(place, cut=cut)
     passes: list[bool] = []
     end_pass = t.manager.end_pass
-    t.manager.end_pass = lambda good: (passes.append(good), end_pass(good))[1]  # type: ignore[method-assign]
+    t.manager.end_pass = lambda good, *rest: (passes.append(good), end_pass(good, *rest))[1]  # type: ignore[method-assign]
 
     def backward(step: int) -> None:
         loss_of(t.model, batch(place.group, 0, step)).backward()

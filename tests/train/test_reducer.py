@@ -84,7 +84,7 @@ def test_average_with_unused_parameters(net: Net, groups: int, late: bool, kind:
     pgs = gloo_groups(groups)
 
     def body(rank: int) -> nn.Module:
-        manager = FakeManager(pgs[rank], groups, late=late)
+        manager = FakeManager(pgs[rank], groups, late=late, votes=rank > 0)
         model = kind(manager, copy.deepcopy(net))
         backward(model, rank, extra=rank == 0)
         assert not manager.errors

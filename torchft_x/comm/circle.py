@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
@@ -25,6 +25,7 @@ _MAX_NOTICE = 512  # bytes of what a member says in the store about itself
 _MAX_STRANGERS = 64  # connections that have not said who they are; with more, the oldest is closed
 _POLL = 0.002  # seconds between two looks for a member's address
 _TICK = 0.02  # seconds until an abort is noticed while connecting
+_AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
 
 
 class Circle:
@@ -144,7 +145,6 @@ class Circle:
                     del strangers[sock]
                     if caller in wanted:
                         wanted.remove(caller)
-                        sock.setblocking(True)
                         self._back[caller] = sock
                     else:
                         self._drop(sock)
@@ -234,37 +234,51 @@ class Circle:
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
-    def least(self, row: Sequence[int], timeout: float) -> list[int]:
+    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
         """See `Tally.least`. Ends the circle if it raises."""
         mine, deadline = list(row), time.monotonic() + timeout
         with self._using:
             self._turn += 1
-            for there in self._heirs():
-                back = (2 * self._rank - there) % self.size
-                at = there
-                try:
-                    self._there[there].settimeout(max(deadline - time.monotonic(), 0.001))
-                    self._there[there].sendall(self._message.pack(self._turn, *mine))
-                    at = back
-                    theirs = self._hear(back, deadline)
-                except (OSError, KeyError) as e:
-                    raise self._broken(at, e) from None
-                mine = list(map(min, mine, theirs))
+            if self.size == 1:
+                meanwhile()
+            for nth, there in enumerate(self._heirs()):
+                self._say(there, mine, deadline)
+                if nth == 0:
+                    meanwhile()
+                mine = list(map(min, mine, self._hear((2 * self._rank - there) % self.size, deadline)))
         return mine
 
+    def _say(self, rank: int, row: Sequence[int], deadline: float) -> None:
+        try:
+            self._there[rank].settimeout(max(deadline - time.monotonic(), 0.001))
+            self._there[rank].sendall(self._message.pack(self._turn, *row))
+        except (OSError, KeyError) as e:
+            raise self._broken(rank, e) from None
+
     def _hear(self, rank: int, deadline: float) -> Sequence[int]:
-        sock, size = self._back[rank], self._message.size
-        data = b""
+        try:
+            turn, *row = self._message.unpack(self._receive(self._back[rank], deadline))
+            if turn != self._turn:
+                raise ConnectionError(f"it is in its turn {turn}, this rank in turn {self._turn}")
+        except (OSError, KeyError) as e:
+            raise self._broken(rank, e) from None
+        return row
+
+    def _receive(self, sock: socket.socket, deadline: float) -> bytes:
+        """A message. Raises OSError."""
+        data, size = b"", self._message.size
+        awake = time.monotonic() + _AWAKE
         while len(data) < size:
-            sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            got = sock.recv(size - len(data))
+            try:
+                got = sock.recv(size - len(data))
+            except BlockingIOError:
+                if time.monotonic() > awake:
+                    _sleep_until_readable(sock, deadline)
+                continue
             if not got:
                 raise ConnectionResetError("connection closed by the other side")
             data += got
-        turn, *row = self._message.unpack(data)
-        if turn != self._turn:
-            raise ConnectionError(f"it is in its turn {turn}, this rank in turn {self._turn}")
-        return row
+        return data
 
     def _broken(self, rank: int, cause: Exception) -> TorchftXError:
         """The vote ended badly at the connection to `rank`: nobody shall wait in vain for this member."""
@@ -311,6 +325,14 @@ def _key(rank: int) -> str:
 def _first_line(error: Exception) -> str:
     """torch's store adds pages of stack traces."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _sleep_until_readable(sock: socket.socket, deadline: float) -> None:
+    """Raises TimeoutError."""
+    with selectors.PollSelector() as ready:
+        ready.register(sock, selectors.EVENT_READ)
+        if not ready.select(max(deadline - time.monotonic(), 0.001)):
+            raise TimeoutError
 
 
 def _shut(sock: socket.socket) -> None:

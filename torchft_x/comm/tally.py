@@ -13,7 +13,7 @@ all-reduce, and the protocol lives with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchft_x.comm.circle import Circle
 from torchft_x.comm.store import StoreClient, split_store_address, under
@@ -70,12 +70,14 @@ class Tally:
         if circle.size > 1:
             circle.connect(timeout)
 
-    def least(self, row: Sequence[int], timeout: float) -> list[int]:
+    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
         """The element-wise minimum of all members' rows (int64 each) of this turn: the n-th call of each belong together.
+
+        `meanwhile` is called once, while our row is on its way to the others (also if there are none).
 
         Raises `CollectiveError` naming who broke off, or `DeadlineError`; after that only a new set of members helps.
         """
-        return self._present().least(row, timeout)
+        return self._present().least(row, timeout, meanwhile)
 
     def abort(self, config_id: int) -> None:
         """Release whoever waits in the set of members `config_id`, here and, by the closed connections, elsewhere."""

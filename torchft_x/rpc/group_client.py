@@ -118,8 +118,12 @@ class GroupClient:
         )
         return self._fetch(ask, timeout + patience)
 
+    def next_call(self) -> int:
+        """What an `Ask` or a vote has as its `call`: of no meaning over a socket, where gRPC tells calls apart."""
+        return 0
+
     def ask(self, ask: m.Ask) -> Asked:
-        """Ask for a quorum (`call` is not used). Nothing is sent before the answer is waited for."""
+        """Ask for a quorum. Nothing is sent before the answer is waited for."""
         return Asked(None, lambda timeout: self._fetch(ask, timeout))
 
     def _fetch(self, ask: m.Ask, timeout: float) -> QuorumReply:
@@ -134,7 +138,7 @@ class GroupClient:
         return reply
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
-        """Vote (`Vote`; `call` is not used), or say how the vote between groups ended (`Crossed`), and wait for what the
+        """Vote (`Vote`), or say how the vote between groups ended (`Crossed`), and wait for what the
         group says. Every rank of the group must do it."""
         p = rank_codec.vote_to_proto(vote) if isinstance(vote, m.Vote) else rank_codec.crossed_to_proto(vote)
         return rank_codec.vote_reply_from_bytes(self._call(self._vote, p, timeout))
@@ -221,6 +225,7 @@ class LocalGroupClient:
         self._server = server  # closed by close()
         self._token = check_token(token)  # for other groups' servers
         self.address = server.address()  # of the group server
+        self.next_call = server.next_call
         self.ask = server.ask
         self.quorum = server.quorum
         self.vote = server.vote

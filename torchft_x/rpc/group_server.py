@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -150,14 +149,17 @@ class GroupServer:
 
     # --- direct calls --------------------------------------------------------------------------------------------------
 
+    def next_call(self) -> int:
+        """The number of the next direct call."""
+        return next(self._ids)
+
     def ask(self, ask: m.Ask) -> Asked:
-        """Ask for a quorum (`call` is not used). Inside a grant the answer is there at once. See `GroupClient.ask`."""
-        mine = replace(ask, call=next(self._ids))
-        reply = self._shell.submit(mine)
+        """Ask for a quorum, as call `next_call`. Inside a grant the answer is there at once. See `GroupClient.ask`."""
+        reply = self._shell.submit(ask)
         if isinstance(reply, QuorumReply):
             return Asked(reply)
         waiter: Any = reply
-        return Asked(None, lambda timeout: self._wait(mine.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
+        return Asked(None, lambda timeout: self._wait(ask.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
 
     def quorum(
         self,
@@ -180,7 +182,7 @@ class GroupServer:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
         del init_sync  # the answer is the whole quorum; its reader decides
         ask = m.Ask(
-            call=0,
+            call=self.next_call(),
             rank=group_rank,
             state=state,
             torn=torn,
@@ -198,15 +200,14 @@ class GroupServer:
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
-        mine = replace(vote, call=next(self._ids))
-        reply = self._shell.submit(mine)
+        reply = self._shell.submit(vote)
         if isinstance(reply, VoteReply):
             return reply
-        return self._wait(mine.call, reply, lambda: self._shell.why_no_vote(), timeout)
+        return self._wait(vote.call, reply, lambda: self._shell.why_no_vote(), timeout)
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
-        reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
+        reply = self.vote(m.Vote(self.next_call(), group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
 
     def pause(self, seconds: float, reason: str) -> None:

@@ -17,6 +17,7 @@ everybody in a quorum with it. What fails late can be reduced again only if nobo
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -167,16 +168,16 @@ class Course:
         self._kept_works = 0 if again else self._kept_works + works
         return self._redo
 
-    def end_pass(self, good: bool) -> None:
-        """The pass that was kept last has ended, `good` or not: decide the step, if that may be done here. Never raises
-        in backward; the step's end does."""
+    def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """The pass that was kept last has ended, `good` or not: decide the step, if that may be done here; `meanwhile`
+        may be called while the other groups' votes are on their way. Never raises in backward; the step's end does."""
         with self._parts.guard.lock:
             running = self._parts.step.phase is Phase.RUNNING
         if self.decided or not running:
             return
         try:
             if not (self._late or self.need_round().votes_late):
-                self._ended = self._decide(self._parts.options.timeout, early=True)
+                self._ended = self._decide(self._parts.options.timeout, early=True, meanwhile=meanwhile)
             elif not good:
                 self._redo_late()
         except Exception as e:
@@ -202,7 +203,7 @@ class Course:
         assert committed is not None
         return committed
 
-    def _decide(self, limit: float, *, early: bool) -> bool | None:
+    def _decide(self, limit: float, *, early: bool, meanwhile: Callable[[], None] = lambda: None) -> bool | None:
         """Vote, and if that does not pass let the next quorum say what becomes of the step. Whether it is committed;
         None: it is to be (`early` only, inside backward)."""
         while True:
@@ -212,7 +213,7 @@ class Course:
             round.wait_done()
             with self._parts.guard.lock:
                 vote = self._parts.step.vote()
-            reply = self._poll.ask(vote, [w.digest for w in self.works], limit)
+            reply = self._poll.ask(vote, [w.digest for w in self.works], limit, meanwhile)
             if early and reply.commit:
                 self._passed = _Passed(round, vote, reply, len(self.works))
                 return None

@@ -12,6 +12,8 @@ def digest(tensor: torch.Tensor) -> int:
     """64 bits, unsigned: the wrapping sum of the tensor's bytes read as int64. It guards against results that differ
     by accident (memory, a defect of a reduction), not against somebody who wants them to look alike.
     """
+    if tensor.dim() == 1 and tensor.is_contiguous() and (tensor.nbytes | tensor.storage_offset()) % 8 == 0:
+        return int(tensor.detach().view(torch.int64).sum()) & _MASK  # as below, for what is usual
     data = tensor.detach()
     if not data.is_contiguous():
         data = data.contiguous()

@@ -341,10 +341,13 @@ class Manager:
         many `allreduce` calls. False: nobody will ask for that."""
         return self._course.keep(kept, works)
 
-    def end_pass(self, good: bool) -> None:
+    def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
-        reduced again with the next quorum (through `Kept.reduce_again`). Never raises."""
-        self._course.end_pass(good)
+        reduced again with the next quorum (through `Kept.reduce_again`). Never raises.
+
+        `meanwhile` must not fail and may be called twice, or never: while the other groups' votes are on their way there
+        is time for something that is needed in any case."""
+        self._course.end_pass(good, meanwhile)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.

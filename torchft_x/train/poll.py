@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchft_x.core import crossvote
 from torchft_x.core.messages import Crossed, Vote
 from torchft_x.core.step import LocalVote
@@ -16,8 +18,11 @@ class Poll:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def ask(self, vote: LocalVote, digests: list[int], limit: float) -> VoteReply:
+    def ask(
+        self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> VoteReply:
         """What came of it, after at most `limit` seconds a round. `prepared` in the answer: the step is undecided.
+        `meanwhile` may be called, once, while the other groups' votes are on their way.
         Raises what kept the group's answer from coming; then this rank knows nothing."""
         p = self._parts
         rank, client = p.options.group_rank, p.link.client
@@ -25,11 +30,13 @@ class Poll:
         with p.guard.lock:
             size, broken = p.step.size, p.step.error is not None
         try:
-            reply = client.vote(Vote(0, rank, vote.step, vote.quorum_id, vote.ok, digest, size, broken), limit)
+            reply = client.vote(
+                Vote(client.next_call(), rank, vote.step, vote.quorum_id, vote.ok, digest, size, broken), limit
+            )
             if not reply.prepared:
                 return reply
-            why = self._cross(reply, vote, limit)
-            final = client.vote(Crossed(0, rank, vote.step, vote.quorum_id, not why), limit)
+            why = self._cross(reply, vote, limit, meanwhile)
+            final = client.vote(Crossed(client.next_call(), rank, vote.step, vote.quorum_id, not why), limit)
         except Exception:
             with p.guard.lock:
                 p.step.unknown()
@@ -37,11 +44,11 @@ class Poll:
             raise
         return VoteReply(final.commit, why or final.reason, prepared=not final.commit and reply.row is not None)
 
-    def _cross(self, reply: VoteReply, vote: LocalVote, limit: float) -> str:
+    def _cross(self, reply: VoteReply, vote: LocalVote, limit: float, meanwhile: Callable[[], None]) -> str:
         """The vote between the groups; why it has not passed, as far as this rank knows. Empty: it has."""
         p = self._parts
         try:
-            least = p.lines.tally.least(crossvote.row(reply.row), limit)
+            least = p.lines.tally.least(crossvote.row(reply.row), limit, meanwhile)
         except Exception as e:
             p.guard.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}"

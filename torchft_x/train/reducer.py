@@ -242,13 +242,14 @@ class Reducer:
                 works = self._works
             wanted = self._manager.keep(self, len(works))
             good = self._join(works)
-            if good:
-                self._install()
             self._ending = True
             try:
-                self._manager.end_pass(good)  # may come back through `reduce_again`
+                # May come back through `reduce_again`.
+                self._manager.end_pass(good, self._install if good else _nothing)
             finally:
                 self._ending = False
+            if good and self._versions is None:
+                self._install()
             if wanted is False:
                 self._local = [None] * len(self._params)
 
@@ -263,9 +264,10 @@ class Reducer:
         return good
 
     def _install(self) -> None:
+        """Make the average ``p.grad``."""
         flats = self._flats[self._current]
         self._versions = [f._version for f in flats.flat]
-        if bool((flats.flags.real > 0).all()):
+        if flats.flags.real.min().item() > 0:
             for p, grad in zip(self._params, flats.grads, strict=True):
                 p.grad = grad
             return
@@ -283,6 +285,10 @@ class Contribution:
 
     def __repr__(self) -> str:
         return f"Contribution({self.scale})"
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Flats:

@@ -170,7 +170,7 @@ class Round:
     def _ask(self) -> Ask:
         p, t = self._parts, self._terms
         return Ask(
-            call=0,
+            call=p.link.client.next_call(),
             rank=p.options.group_rank,
             state=t.state,
             torn=t.torn,
