@@ -35,6 +35,7 @@ def ddp(
     min_replicas: int = 1,
     name: str = "ddp",
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Optional[Dict[str, str]] = None,
@@ -59,6 +60,7 @@ def ddp(
         min_replicas: no step is taken, and the job can't go on, with fewer groups
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
@@ -81,6 +83,7 @@ def ddp(
         min_replicas=min_replicas,
         name=name,
         lighthouse=lighthouse,
+        lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
         env=env,
@@ -105,6 +108,7 @@ def hsdp(
     min_replicas: int = 1,
     name: str = "hsdp",
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Optional[Dict[str, str]] = None,
@@ -131,6 +135,7 @@ def hsdp(
         min_replicas: no step is taken, and the job can't go on, with fewer groups
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
@@ -153,6 +158,7 @@ def hsdp(
         min_replicas=min_replicas,
         name=name,
         lighthouse=lighthouse,
+        lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
         env=env,
@@ -181,6 +187,7 @@ def diloco(
     quantize: str = "none",
     name: str = "diloco",
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Optional[Dict[str, str]] = None,
@@ -212,6 +219,7 @@ def diloco(
         quantize: none, int8 or int4: what is exchanged
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
@@ -238,6 +246,7 @@ def diloco(
         quantize=quantize,
         name=name,
         lighthouse=lighthouse,
+        lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
         env=env,
@@ -254,6 +263,9 @@ def diloco(
 
 def lighthouse(
     min_replicas: int = 1,
+    place: int = -1,
+    new_job: str = "False",
+    state_file: str = "",
     port: int = 29510,
     join_timeout_ms: int = 60000,
     heartbeat_timeout_ms: int = 0,
@@ -273,6 +285,9 @@ def lighthouse(
 
     Args:
         min_replicas: groups that a quorum needs
+        place: number among several lighthouses, from 0; -1: it is the only one
+        new_job: True or False; True, with place 0: the job has not begun yet; say so once
+        state_file: file on a local disk for what it has issued; one of several needs it
         port: where it listens, on all addresses of its host; 0: a free port
         join_timeout_ms: how long a quorum waits for groups that are alive and haven't asked
         heartbeat_timeout_ms: silence of any kind after which a group counts as lost; 0: what fits
@@ -288,6 +303,9 @@ def lighthouse(
     """
     return lighthouse_app(
         min_replicas=min_replicas,
+        place=place,
+        new_job=new_job,
+        state_file=state_file,
         port=port,
         join_timeout_ms=join_timeout_ms,
         heartbeat_timeout_ms=heartbeat_timeout_ms,

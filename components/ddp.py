@@ -35,6 +35,7 @@ def ddp(
     min_replicas: int = 1,
     name: str = "ddp",
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Optional[Dict[str, str]] = None,
@@ -59,6 +60,7 @@ def ddp(
         min_replicas: no step is taken, and the job can't go on, with fewer groups
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
@@ -81,6 +83,7 @@ def ddp(
         min_replicas=min_replicas,
         name=name,
         lighthouse=lighthouse,
+        lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
         env=env,

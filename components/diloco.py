@@ -39,6 +39,7 @@ def diloco(
     quantize: str = "none",
     name: str = "diloco",
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Optional[Dict[str, str]] = None,
@@ -70,6 +71,7 @@ def diloco(
         quantize: none, int8 or int4: what is exchanged
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
         run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
         token_file: file with the token of the lighthouse; made by the job's own one if empty
         env: environment of the script, as in A=1,B=2
@@ -96,6 +98,7 @@ def diloco(
         quantize=quantize,
         name=name,
         lighthouse=lighthouse,
+        lighthouses=lighthouses,
         run_dir=run_dir,
         token_file=token_file,
         env=env,

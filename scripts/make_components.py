@@ -62,6 +62,7 @@ def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") 
             "auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; "
             "empty: TORCHFT_LIGHTHOUSE if set, else auto",
         ),
+        Parameter("lighthouses", "int", "1", "how many the job brings: with 2 or more the others stand by"),
         Parameter(
             "run_dir",
             "str",
@@ -97,6 +98,9 @@ SYNC = (
 
 LIGHTHOUSE = (
     Parameter("min_replicas", "int", "1", "groups that a quorum needs"),
+    Parameter("place", "int", "-1", "number among several lighthouses, from 0; -1: it is the only one"),
+    Parameter("new_job", "str", '"False"', "True or False; True, with place 0: the job has not begun yet; say so once"),
+    Parameter("state_file", "str", '""', "file on a local disk for what it has issued; one of several needs it"),
     Parameter("port", "int", "29510", "where it listens, on all addresses of its host; 0: a free port"),
     Parameter("join_timeout_ms", "int", "60000", "how long a quorum waits for groups that are alive and haven't asked"),
     Parameter(

@@ -42,6 +42,7 @@ MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit w
 FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # a folder for what PyTorch's recorder knows of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's: "true" is as if that were "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
+LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # how many the job brings, if more than one
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"  # these four: DiLoCo's settings, from the component to the script
 NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
@@ -55,6 +56,7 @@ WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does
 )
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
+SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
 HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"

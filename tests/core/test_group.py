@@ -21,6 +21,7 @@ from torchft_x.core.messages import (
     GroupEvent,
     Note,
     OverArrived,
+    PongArrived,
     PushEnd,
     PushOver,
     QuorumArrived,
@@ -279,6 +280,22 @@ class TestSessions:
         s.ask()
         s.now = 50.0
         assert s.arrive()[0] == AnswerQuorum((1,), s.quorum(), 123.0)
+
+    def test_the_lease_counts_from_the_newest_ping_that_was_answered_while_it_waited(self) -> None:
+        s = Stage()
+        s.feed(PongArrived(-1.0))  # nothing is asked yet
+        s.now = 3.0
+        s.ask()
+        s.feed(PongArrived(2.0))  # sent before the join
+        s.now = 200.0
+        s.feed(PongArrived(198.0))
+        s.now = 210.0
+        assert of(AnswerQuorum, s.arrive())[0].lease_until == 318.0
+        s.vote()
+        assert of(AnswerVote, s.feed(Tick())) == []
+        assert s.group.state == State(1, 7)
+        s.feed(PongArrived(209.0))
+        assert s.group.lease_until == 318.0  # a grant extends it, nothing else
 
     def test_the_lease_counts_from_the_sending_on_the_session_that_answered(self) -> None:
         s = Stage()

@@ -115,6 +115,19 @@ def test_every_usable_source_is_named_the_peers_choice_first() -> None:
     assert p.source_rank == 1
 
 
+@pytest.mark.parametrize(("failures", "source"), [(0, 0), (1, 1), (2, 3), (3, 0)])
+def test_after_a_failure_the_next_source_is_tried_and_everybody_knows_which(failures: int, source: int) -> None:
+    members = [member(f"r{i}", State(s, 5 if s else 0)) for i, s in enumerate((1, 1, 0, 1))]
+    members[2] = replace(members[2], commit_failures=failures)
+    plans = [plan(quorum(*members), f"r{own}", 0) for own in range(4)]
+    assert plans[2].source_rank == source
+    assert [p.replica_rank for p in plans if 2 in p.dst_ranks] == [source]
+    # the peer's clients go by their own rule, whatever has failed
+    members[0] = replace(members[0], library="")
+    plans = [plan(quorum(*members), f"r{own}", 0) for own in range(4)]
+    assert plans[2].source_rank == 1
+
+
 def test_same_step_committed_elsewhere_heals() -> None:
     """Section 8, "compare only the step": two members at step 1 with different weights are not the same."""
     q = quorum(member("a", State(1, 10)), member("b", State(1, 20)))

@@ -7,7 +7,9 @@ import pytest
 from torchft_x.core.companions import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
 from torchft_x.core.messages import Note, Tick
 from torchft_x.core.roster import (
+    DESERTED,
     FINISHED,
+    Charge,
     LifeExited,
     LifeStarted,
     QuorumIssued,
@@ -455,3 +457,41 @@ def test_one_node_that_gives_up_speaks_for_the_group() -> None:
     roster.handle(SupervisorFinished("a", 1, "node 0 stopped: too often", 1), 10.1)
     (verdict,) = verdicts(roster.handle(SupervisorFinished("b", 0, ""), 20.0))
     assert verdict.sentence == "1 of 2 groups finished, but group a gave up on host0: too often."
+
+
+# --- one of several lighthouses ------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_in_charge_takes_nobody_for_lost() -> None:
+    roster = training(3, several=True, min_replicas=3)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(Tick(), 1000.0) == []
+    (note, *_, verdict) = roster.handle(Charge(True), 1001.0)
+    assert isinstance(note, Note)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+
+
+def test_one_that_is_cut_off_ends_without_a_word_on_the_job() -> None:
+    roster = training(2, several=True)
+    roster.handle(Charge(True), 2.0)
+    for name in "01":
+        roster.handle(SupervisorGone(name), 10.0)
+    assert roster.handle(Tick(), 69.9) == []
+    (verdict,) = roster.handle(Tick(), 70.0)
+    assert verdict.code == DESERTED
+
+
+def test_one_that_hears_of_the_end_knows_who_is_lost() -> None:
+    roster = training(2, several=True)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert verdicts(roster.handle(SupervisorFinished("0", 0, ""), 50.0)) == [
+        Verdict(1, "1 of 2 groups finished, but group 1 is lost: its supervisor on host1 is gone without a word.")
+    ]
+
+
+def test_a_standby_to_which_nobody_ever_comes_ends_in_time() -> None:
+    roster = Roster(RosterConfig(groups=("0",), several=True, arrive_timeout=30.0, deserted_after=5.0))
+    assert roster.handle(Tick(), 100.0) == []
+    assert roster.handle(Tick(), 134.9) == []
+    assert roster.handle(Tick(), 135.0)[-1].code == DESERTED

@@ -48,6 +48,8 @@ def make_app(
     companion_image: str = "img:1",
     gpu: int = 0,
     max_retries: int = 0,
+    lighthouses: int = 1,
+    flags: tuple[str, ...] = (),
 ) -> specs.AppDef:
     own = "lighthouse" in kinds and "trainer" in kinds
     variables = {env.RUN_DIR: run_dir, **({env.LIGHTHOUSE_HOST_IN: "${rank0_env}"} if own else {}), **(variables or {})}
@@ -62,8 +64,9 @@ def make_app(
     if own:
         variables[env.LIGHTHOUSE_PORT] = "30123"
         args["lighthouse"] += ["--job_groups", ",".join(str(g) for g in range(groups))]
+        args["lighthouse"] += ["--place", "${replica_id}"] if lighthouses > 1 else []
     elif "lighthouse" in kinds:
-        args["lighthouse"] += ["--bind", "[::]:29510"]
+        args["lighthouse"] += ["--bind", "[::]:29510", *flags]
     roles = [
         FtRole(
             name={"companion": "evaluator"}.get(kind, kind),
@@ -71,11 +74,18 @@ def make_app(
             entrypoint="python",
             args=args[kind],
             env=dict(variables),
-            num_replicas=groups * nodes if kind == "trainer" else 1,
+            num_replicas={"trainer": groups * nodes, "lighthouse": lighthouses}.get(kind, 1),
             max_retries=max_retries,
             resource=specs.Resource(cpu=1, gpu=gpu if kind == "trainer" else 0, memMB=2048),
             mounts=specs.parse_mounts(list(mounts)),
-            ft=RoleFacts(kind=kind, groups=groups, nodes=nodes, min_replicas=min_replicas, own_lighthouse=own),  # type: ignore[arg-type]
+            ft=RoleFacts(
+                kind=kind,  # type: ignore[arg-type]
+                groups=groups,
+                nodes=nodes,
+                min_replicas=min_replicas,
+                own_lighthouse=own,
+                lighthouses=lighthouses,
+            ),
         )
         for kind in kinds
     ]

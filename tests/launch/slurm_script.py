@@ -25,10 +25,11 @@ def script(
     mounts: bool = False,
     ours: bool = True,
     cfg: dict[str, Any] | None = None,
+    lighthouses: int = 1,
 ) -> str:
     """Of an app with a lighthouse and `groups` trainers, which all run `command`. Not `ours`: of plain TorchX roles."""
     roles = []
-    for kind, replicas in (("lighthouse", 1), ("trainer", groups)):
+    for kind, replicas in (("lighthouse", lighthouses), ("trainer", groups)):
         fields: dict[str, Any] = {
             "name": kind,
             "image": image,
@@ -40,7 +41,9 @@ def script(
             "max_retries": 3,
             "mounts": [specs.BindMount("/a", "/b")] if mounts else [],
         }
-        facts = RoleFacts(kind="lighthouse" if kind == "lighthouse" else "trainer", groups=groups)
+        facts = RoleFacts(
+            kind="lighthouse" if kind == "lighthouse" else "trainer", groups=groups, lighthouses=lighthouses
+        )
         roles.append(FtRole(**fields, ft=facts) if ours else specs.Role(**fields))
     info = create_scheduler("session").submit_dryrun(specs.AppDef(name="app", roles=list(roles)), cfg or {})
     text: str = info.request.materialize()

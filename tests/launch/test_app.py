@@ -10,7 +10,8 @@ import pytest
 from torchx import specs
 
 from torchft_x.launch.app import lighthouse_app, to_app
-from torchft_x.launch.job import DEBUG_ENV, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.lighthouse_job import FtLighthouse
 from torchft_x.launch.parse import parse_mounts
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,6 +39,7 @@ JOBS = {
         log_level="warning",
         debug=True,
     ),
+    "two_lighthouses": FtJob(script="train.py", run_dir="/r", lighthouses=2),
     "external_lighthouse": FtJob(script="train.py", run_dir="/r", lighthouse=("http://node1:29510",), replicas=1),
     "named_resource": FtJob(script="train.py", run_dir="/r", h="aws_p3.2xlarge"),
     "extra_roles": FtJob(
@@ -82,8 +84,13 @@ def test_golden_lighthouse() -> None:
     compare("lighthouse", lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t")))
 
 
+def test_golden_lighthouse_of_several() -> None:
+    several = FtLighthouse(place=0, new_job=True, state_file="/var/tmp/s", token_file="/t")
+    compare("lighthouse_of_several", lighthouse_app(several))
+
+
 def test_every_golden_file_is_used() -> None:
-    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse"}
+    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse", "lighthouse_of_several"}
 
 
 def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:

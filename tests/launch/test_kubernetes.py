@@ -214,6 +214,34 @@ def test_with_a_lighthouse_outside_the_exit_codes_of_the_groups_count() -> None:
     assert "--disable-network-policy" in made.spec["plugins"]["svc"]  # the lighthouse is not a pod of this job
 
 
+@pytest.mark.parametrize("line", BOTH)
+def test_of_several_lighthouses_one_may_be_lost(line: str) -> None:
+    made = request(line, lighthouses=2, groups=3, min_replicas=2, **SHARED)
+    assert made.spec["minAvailable"] == 2 + 2
+    assert made.spec["minSuccess"] == 2 + 3 - 1
+    for place in "01":
+        task = f"lighthouse-{place}"
+        assert made.tasks[task]["policies"] == [
+            {"event": "TaskCompleted", "action": "CompleteJob"},
+            {"exitCode": 1, "action": "TerminateJob"},
+        ]
+        assert made.pod(task)["restartPolicy"] == "Never"
+        words = made.container(task)["command"]
+        assert words[words.index("--place") + 1] == place
+        assert made.env(task)[env.ADVERTISE_HOST].startswith(f"{made.job['metadata']['name']}-{task}-0.")
+        assert made.container(task)["ports"] == [{"containerPort": 30123, "name": "lighthouse"}]
+    check_pods(made)
+
+
+def test_several_lighthouses_need_a_directory_that_all_share() -> None:
+    assert "--lighthouses 2 needs a run directory that all pods share" in refusal(lighthouses=2)
+
+
+def test_what_is_said_once_cant_be_said_where_commands_are_repeated() -> None:
+    said = refusal(kinds=("lighthouse",), flags=("--place", "0", "--state_file", "/s", "--new_job"), **SHARED)
+    assert "--new_job said twice would begin the job anew" in said
+
+
 def test_a_stand_alone_lighthouse_stays() -> None:
     made = request(kinds=("lighthouse",), **SHARED)
     assert made.pod("lighthouse-0")["restartPolicy"] == "OnFailure"

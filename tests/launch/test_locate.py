@@ -60,6 +60,22 @@ def test_a_file_that_names_nobody_is_read_again(tmp_path: Path, port: int, dead:
     assert locator.look() is not None
 
 
+def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
+    folder = tmp_path / "lighthouses"
+    folder.mkdir()
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
+    locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
+    (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
+    assert locator.look() is None
+    assert f"no address in {folder}/0 yet" in locator.missing
+    (folder / "0").write_text(f"http://127.0.0.1:{dead}\n")
+    found = locator.look()
+    assert found is not None
+    assert found.url == f"http://127.0.0.1:{dead},http://127.0.0.1:{port}"
+    assert (found.own, found.token) == (True, "secret")
+
+
 # --- given -----------------------------------------------------------------------------------------------------------
 
 

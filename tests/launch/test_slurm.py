@@ -156,6 +156,26 @@ def test_the_lighthouse_runs_beside_the_first_trainer(tmp_path: Path, lighthouse
     assert "I am lighthouse" not in done.stdout
 
 
+def test_several_lighthouses_run_beside_a_trainer_each(python: str, tmp_path: Path) -> None:
+    say = "import os; print(os.environ['KIND'], os.environ['ID'])"
+    text = script(python, sys.executable, "-c", say, groups=3, lighthouses=2)
+    assert re.findall(r"#SBATCH --job-name=(\S+)", text) == ["trainer-0", "trainer-1", "trainer-2"]
+    done = executed(text.replace("set -evx", "export SLURM_JOB_ID=7"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    for place in "01":
+        assert (tmp_path / f"slurm-7-lighthouse-{place}.out").read_text() == f"lighthouse {place}\n"
+    assert "--lighthouses is 2, each on a node of its own" in refused(python, "true", groups=1, lighthouses=2)
+
+
+def test_a_component_with_two_lighthouses(python: str, tmp_path: Path) -> None:
+    component = ("-s", "slurm", "--dryrun", str(ROOT / "components.py:ddp"), "--run_dir", str(tmp_path / "run"))
+    args = ("--script", str(ROOT / "scripts/train_ddp.py"), "--replicas", "2", "--lighthouses", "2")
+    done = run(python, "torchx.cli.main", "run", "--workspace", "", *component, *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"--place (\d)", done.stdout[done.stdout.index("#!/bin/bash") :]) == ["0", "1"]
+    assert "TORCHFT_X_LIGHTHOUSES=2" in done.stdout
+
+
 def test_a_lighthouse_alone_keeps_its_component(python: str) -> None:
     assert re.findall(r"#SBATCH --job-name=(\S+)", script(python, "true", groups=0)) == ["lighthouse-0"]
 

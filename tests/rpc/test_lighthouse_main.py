@@ -151,7 +151,6 @@ def test_the_module_does_not_load_torch() -> None:
         (["--new_job"], "--new_job is for the first of several lighthouses"),
         (["--place", "1", "--new_job"], "only the first lighthouse, --place 0, begins a job"),
         (["--place", "0"], "--place 0 needs --state_file PATH"),
-        (["--place", "0", "--job_groups", "0,1"], "a job's own lighthouse is its only one"),
         (["--place", "16", "--state_file", "/nowhere/s"], "place is 16"),
         (["--place", "0", "--state_file", "/nowhere/s"], "--state_file /nowhere/s can't be used (No such file"),
     ],

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from tests.rpc.support import Asking, client, group, lighthouse
 from tests.util import scaled, wait_for
+from torchft_x.core.lighthouse import LighthouseConfig
 from torchft_x.core.types import State
 from torchft_x.errors import DeadlineError
+from torchft_x.net import Address
+from torchft_x.rpc import loop
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group_client import GroupClient
 from torchft_x.rpc.group_server import GroupServer
+from torchft_x.rpc.lighthouse_server import LighthouseShell
 
 USUAL = 0.4
 
@@ -82,9 +87,26 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
                 ask.result()
 
 
+def test_who_waits_for_longer_than_a_lease_gets_a_whole_one() -> None:
+    """Counted from the join it would be over when the quorum comes, and the first step be dropped."""
+    lease = scaled(1.0)
+    config = LighthouseConfig(min_replicas=2, join_timeout=scaled(5.0), heartbeat_timeout=lease / 2, lease=lease)
+    server = LighthouseShell(config)
+    port = loop.call(server.start(Address("127.0.0.1", 0)), scaled(10.0), "starting the lighthouse")
+    address = f"http://127.0.0.1:{port}"
+    try:
+        with group("0:a", address) as a, group("1:b", address) as b:
+            first, late = Asking(a, timeout=scaled(20.0)), time.monotonic() + 1.5 * lease
+            wait_for(lambda: time.monotonic() > late, 20.0, "a lease to pass")
+            asks = [first, Asking(b)]
+            ids = {ask.result().quorum.id for ask in asks}
+            assert [x.should_commit(0, 0, id, True, scaled(5.0)) for x in (a, b) for id in ids] == [(True, "")] * 2
+    finally:
+        loop.call(server.stop(), scaled(10.0), "stopping the lighthouse")
+
+
 def lost(a: GroupServer) -> None:
     """Its machine is cut off: no leave, no refused connect."""
-    from torchft_x.rpc import loop
 
     async def cut() -> None:
         a._shell._uplink._closing = True  # no new session

@@ -290,6 +290,19 @@ def test_a_lighthouse_that_is_started_wrongly_ends_nobody(
         alone.stop()
 
 
+def test_the_word_of_the_jobs_own_lighthouse_counts_though_another_is_there(houses: tuple[House, House]) -> None:
+    orders: list[tuple[int, str]] = []
+    addresses = [parse_addresses(h.address)[0] for h in houses]
+    supervisor = SupervisorClients(addresses, "0", "host", "boot", own=True)
+    try:
+        supervisor.on_stop(lambda code, sentence: orders.append((code, sentence)))
+        wait_for(supervisor.is_up, what="the session")
+        supervisor._ordered(0, 1, "the job has failed")
+        assert orders == [(1, "the job has failed")]
+    finally:
+        supervisor.close(0.0)
+
+
 def test_it_is_told_to_stop_when_nobody_would_have_it_go_on(houses: tuple[House, House]) -> None:
     """A refusal of one that is alone in being there; the other never was."""
     orders: list[tuple[int, str]] = []

@@ -52,6 +52,17 @@ def test_what_has_been_written_is_no_new_job(tmp_path: Path) -> None:
         opened(path, new_job=True)
 
 
+def test_the_mark_of_another_boot_proves_nothing(tmp_path: Path) -> None:
+    """What was written after it may have been lost with the power."""
+    path = tmp_path / "state"
+    assert blank(path, new_job=True)
+    later = open_shared(str(path), boot_id="later", run=RUN, new_job=False, again=False)
+    assert not later.blank
+    later.close()
+    with pytest.raises(ConfigError, match=r"--new_job, but .* or is of another boot of this host"):
+        open_shared(str(path), boot_id="later", run=RUN, new_job=True, again=False)
+
+
 def test_neither_is_what_was_made_void(tmp_path: Path) -> None:
     """It couldn't be written any more: nobody knows what was issued then."""
     path = tmp_path / "state"

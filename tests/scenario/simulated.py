@@ -143,13 +143,9 @@ class Simulation:
                 supervisor.node.kill(-9)  # its processes die with it
 
     def _kill_lighthouse(self) -> None:
-        """Between two quorums, or while it sends one: a real signal comes at any instant, too.
-
-        Not where the story sets a lease. It is about its end then, and who has waited for longer than a lease gets one
-        that is over already, as it counts from the join (docs/simulator_found.md): another step is dropped.
-        """
+        """Between two quorums, or while it sends one: a real signal comes at any instant, too."""
         house = self.world.lighthouse
-        if self.world.seed % 2 and not self.scenario.lease:
+        if self.world.seed % 2:
             house.dies_sending, soon = True, self.world.now + 0.5
             self.until(lambda: house.process is None or self.world.now > soon, 5.0, "the lighthouse dies")
             house.dies_sending = False

@@ -5,6 +5,8 @@ Its owner (a group server or a supervisor) provides `hello`, `on_up`, `on_down`,
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,13 +51,23 @@ class Owner(Protocol):
 class Uplink:
     """See the module."""
 
-    def __init__(self, world: World, process: Process, owner: Owner, *, only: int | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        process: Process,
+        owner: Owner,
+        *,
+        only: int | None = None,
+        on_pong: Callable[[float], None] | None = None,
+    ) -> None:
         self.world = world
         self.process = process  # whose connection this is
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
         self._owner = owner
         self._only = only  # speaks to this lighthouse and no other
+        self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
+        self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
         self.wander = Wander(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
         self._pause = FIRST_PAUSE  # before the next connect
@@ -151,10 +163,13 @@ class Uplink:
             self.standing = True
             self.wander.up()
             self._sent = 0
+            self._pinged.clear()
             self.world.after(message.ping, self.process, self._beat, stream, message)
             self._owner.on_up()
         elif not isinstance(message, Ping):
             self._owner.on_word(message)
+        elif self._on_pong is not None and self._pinged:
+            self._on_pong(self._pinged.popleft())
 
     def on_end(self, stream: Stream, reason: str) -> None:
         if stream is self.stream:
@@ -169,6 +184,8 @@ class Uplink:
             return
         if self._sent == 0:
             stream.up.send(Ping())
+            if self._on_pong is not None:
+                self._pinged.append(self.process.clock.read(self.world.now))
             self._silent += 1
         self._sent = 0
         self.world.after(welcome.ping, self.process, self._beat, stream, welcome)

@@ -354,6 +354,47 @@ def test_memory_for_the_first_heal_is_there_before_it() -> None:
         leave(alone)
 
 
+def hidden() -> HTTPTransport:
+    """Its state is offered under a name that nobody knows."""
+    return HTTPTransport(scaled(20.0), host="nowhere.invalid")
+
+
+def test_a_source_that_cant_be_reached_is_passed_over() -> None:
+    with lighthouse(1) as addr:
+        b = Trainer(1, addr).run_to(1)
+        others = Running(b)
+        a = Trainer(0, addr, checkpoint_transport=hidden())  # it copies b's state, and comes first among the sources
+        while not a.step():
+            pass
+        more = Running(a)
+        c = Trainer(2, addr)
+        drops = 0
+        while not c.step():
+            drops += 1
+        end = c.run_to(c.manager.current_step() + 2).manager.current_step()
+        leave(c)
+        for running in (others, more):
+            running.stop_at(end + 1)
+        leave(a)
+        leave(b)
+    assert 1 <= drops <= 3
+    assert all(same(b.history[s], c.history[s]) for s in c.history)
+
+
+def test_a_group_that_can_never_heal_ends_with_a_sentence_and_the_others_go_on() -> None:
+    with lighthouse(1) as addr:
+        a = Trainer(0, addr, checkpoint_transport=hidden()).run_to(1)
+        running = Running(a)
+        b = Trainer(1, addr, timeout=scaled(1.0))
+        with pytest.raises(TransferError, match=r"heals in a row have failed .* from group_0:.*; the last: .*nowhere"):
+            b.run_to(1)
+        leave(b)
+        running.stop_at(a.manager.current_step() + 3)
+        assert a.manager.num_participants() == 1
+        leave(a)
+    assert sorted(a.history) == list(range(1, max(a.history) + 1))
+
+
 def test_allow_heal_false_neither_heals_nor_commits_what_is_behind() -> None:
     with lighthouse(1) as addr:
         a = Trainer(0, addr).run_to(2)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.train.jobs import Trainer
 
@@ -23,10 +24,10 @@ def digest(trainer: Trainer) -> str:
     return h.hexdigest()
 
 
-def main(group: int, lighthouse: str, path: str, stop: Path) -> None:
+def main(group: int, lighthouse: str, path: str, stop: Path, **options: Any) -> None:
     leaving: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
-    trainer = Trainer(group, lighthouse, seed=group + int(time.time()))
+    trainer = Trainer(group, lighthouse, seed=group + int(time.time()), **options)
     with open(path, "a", buffering=1) as out:
         while not leaving and (not stop.exists() or trainer.manager.current_step() < int(stop.read_text())):
             committed = trainer.step()

@@ -26,6 +26,7 @@ from torchft_x.core.messages import (
     Hello,
     Note,
     OverArrived,
+    PongArrived,
     PushEnd,
     PushOver,
     QuorumArrived,
@@ -55,7 +56,9 @@ class Group:
         self._declared: dict[int, Traits] = {}  # rank -> what it last declared
         self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
         self._told: Traits | None = None  # what was sent on the present session
-        self._sent_at: float | None = None  # when it was first sent on the present session; the lease counts from here
+        # When it was first sent on the present session, or the newest ping that was answered since: the quorum that will
+        # answer it is decided later, so its lease may count from here. None: not sent.
+        self._sent_at: float | None = None
         self._number = 0  # under which it was sent last; a grant of that number answers it
         self._hold = Hold(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
@@ -152,6 +155,9 @@ class Group:
                 return self._finish(text, fenced=True)
             case RefusedArrived(sentence):
                 return self._finish(sentence, fenced=False)
+            case PongArrived(sent_at):
+                if self._sent_at is not None:  # else who waits for longer than a lease would get one that is over
+                    self._sent_at = max(self._sent_at, sent_at)
             case Depart():
                 return self._on_depart()
             case Tick():

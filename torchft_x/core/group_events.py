@@ -103,6 +103,13 @@ class RefusedArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class PongArrived:
+    """The lighthouse has answered a ping: what it says from now on in this session it decided after `sent_at`."""
+
+    sent_at: float  # on the group's monotonic clock, when that ping was sent
+
+
+@dataclass(frozen=True, slots=True)
 class WaitsArrived:
     """What the lighthouse waits for. For `core.endurance`; it changes nothing in the group."""
 
@@ -127,6 +134,7 @@ GroupEvent = (
     | OverArrived
     | FencedArrived
     | RefusedArrived
+    | PongArrived
     | WaitsArrived
     | Depart
     | Tick

@@ -33,11 +33,11 @@ class Hold:
         """0: none."""
         return self.quorum.id if self.quorum else 0
 
-    def receive(self, quorum: Quorum, asked_at: float) -> None:
-        """A quorum has come. Its lease counts from the sending of the join that it answers."""
+    def receive(self, quorum: Quorum, since: float) -> None:
+        """A quorum has come, decided after `since`: its lease counts from there."""
         self.quorum = quorum
         self.granted_through = quorum.granted_through
-        self.lease_until = asked_at + quorum.lease
+        self.lease_until = since + quorum.lease
         self.over = ""
         self.everybody_carries = len(quorum.carriers) == len(quorum.members)
         self._extended_at = quorum.top.step

@@ -108,6 +108,14 @@ class Lighthouse:
         return self._tenure.current
 
     @property
+    def in_charge(self) -> bool:
+        """Of several: whether this one has issued the newest quorum it knows of, or may begin the job."""
+        coalition, cur = self._tenure.coalition, self._tenure.current
+        if coalition is None or cur is None:
+            return coalition is None or self._config.new_job
+        return coalition.issued(cur)
+
+    @property
     def undecided(self) -> str:
         """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
         return self._succession.undecided(self._now)

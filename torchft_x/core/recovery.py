@@ -3,7 +3,8 @@
 Every rank of every group computes its own answer from the same bytes, so nothing has to be agreed on twice. The
 arithmetic (who is primary, which source a healer takes) is torchft's ``compute_quorum_results``, so that its ranks and
 ours, in the same quorum, come to matching answers. Ours on top: members are compared by ``(step, committed_in)`` and
-not by the step alone, a torn member always heals, and healing stays within one library.
+not by the step alone, a torn member always heals, and healing stays within one library. Where nobody is the peer's, a
+healer takes the next source after each step that it could not commit: the one before may be out of its reach.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Plan:
     replica_world_size: int  # number of all members
     top: State  # newest complete state; what healers end up at (R17)
     heal: bool  # this member fetches `top` before its next commit
-    sources: tuple[Member, ...]  # members it may fetch from, the peer's choice first; empty if it does not heal
+    sources: tuple[Member, ...]  # members it may fetch from, the one that serves it first; empty if it does not heal
     source_rank: int | None  # replica rank of sources[0]
-    dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member by the peer's choice
+    dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member
     store_address: str  # where this group rank's process group meets: the primary's store
     max_replica_rank: int | None  # own place among the members at the top; None: not at the top
     max_world_size: int  # number of members at the top
@@ -80,10 +81,12 @@ def plan(
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
     # The first weights of a model that is cut over the ranks come from one group, for all ranks; the peer can't say so.
-    origin = at_top[0] if all(map(_is_ours, members)) else primary
+    ours = all(map(_is_ours, members))
+    origin = at_top[0] if ours else primary
     healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
     ready = [i for i in range(len(members)) if i not in healers]
-    sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in enumerate(healers)}
+    turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
+    sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
     if own in sources_of and not sources_of[own]:
         raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
     sources = sources_of.get(own, [])
@@ -149,7 +152,7 @@ def participation(
 
 
 def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
-    """Replica ranks the `nth` healer may fetch from, the peer's choice first. Only from its own library (I5)."""
+    """Replica ranks the healer may fetch from, for the `nth` in turn. Only of its own library (I5)."""
     usable = [i for i in ready if _is_ours(members[i]) == _is_ours(members[healer])]
     if not usable:
         return []

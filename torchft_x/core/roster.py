@@ -15,6 +15,10 @@ The contract with the shell is that of `core.messages`: ``handle(event, now)`` r
 Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
 the lives are those of the whole group, as `core.assembly` tells them; everything else comes from each node by itself.
 Programs beside the groups are in `core.companions`: they end with the verdict and have no part in it.
+
+Of *several* lighthouses of a job each has a roster, and hears what all supervisors that reach it tell. One that is cut
+off must not take that for the job's end: who is away counts as lost only where the newest quorum was issued (`Charge`) by
+one that hears somebody, or when a group has finished with 0. One to which nobody comes any more ends with `DESERTED`.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from torchft_x.core.companions import (
 from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import ConfigError
 
+DESERTED = 3
+"""Exit code of one of several lighthouses that doesn't know how the job has ended."""
 FINISHED = "the job is finished: another group has completed it"
 
 
@@ -47,6 +53,10 @@ class RosterConfig:
     """Seconds a supervisor's stream may be away before the group counts as lost."""
     arrive_timeout: float = 300.0
     """Seconds from the first event within which every supervisor must have come."""
+    several: bool = False
+    """The job has other lighthouses, too."""
+    deserted_after: float = 60.0
+    """Seconds without any supervisor after which one of several ends."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -57,7 +67,7 @@ class RosterConfig:
             raise ConfigError(
                 f"min_replicas is {self.min_replicas}, it must lie between 1 and the number of groups ({len(self.groups)})."
             )
-        for name in ("gone_grace", "arrive_timeout"):
+        for name in ("gone_grace", "arrive_timeout", "deserted_after"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be a positive number of seconds.")
 
@@ -116,8 +126,15 @@ class QuorumIssued:
     lives: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Whether this lighthouse has issued the newest quorum it knows of (or, the first of several, may begin the job)."""
+
+    here: bool
+
+
 GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
-RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Tick
+RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Charge | Tick
 
 # --- out ---------------------------------------------------------------------------------------------------------------
 
@@ -208,6 +225,8 @@ class Roster:
         self.companions = Companions(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
         self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
+        self._charge = not config.several  # see Charge
+        self._alone_since: float | None = None  # when the last stream ended; None: there is one, or none has come yet
         self._verdict: Verdict | None = None  # set once
 
     @property
@@ -234,6 +253,8 @@ class Roster:
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
             self._together.update(dict.fromkeys(event.lives, event.lives))
+        elif isinstance(event, Charge):
+            self._charge = event.here
         elif isinstance(event, Tick):
             effects += self.companions.handle(event, now)
         else:
@@ -244,6 +265,7 @@ class Roster:
         effects += self._lose_the_absent(now)
         effects += self._stop_the_late()
         effects += self._judge()
+        effects += self._desert(now)
         return effects
 
     # --- hearing -------------------------------------------------------------------------------------------------------
@@ -261,6 +283,7 @@ class Roster:
             seat = group.seats[event.node]
             seat.streams = max(0, seat.streams - 1)
             seat.away_since = now if seat.streams == 0 else None
+            self._alone_since = None if self._is_somebody_here else now
         elif isinstance(event, LifeStarted):
             group.attempt, group.life, group.alive = event.attempt, event.life, True
         elif isinstance(event, LifeExited) and event.life == group.life:
@@ -283,7 +306,7 @@ class Roster:
         seat = group.seats[event.node]
         seat.host = event.host
         seat.streams += 1
-        seat.away_since = None
+        seat.away_since = self._alone_since = None
         effects: list[RosterEffect] = []
         if group.lost and group.complete and self._verdict is None:
             group.lost = ""
@@ -299,8 +322,20 @@ class Roster:
 
     # --- deciding ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_somebody_here(self) -> bool:
+        return any(g.streams for g in self._groups.values())
+
+    @property
+    def _may_miss(self) -> bool:
+        """Whether who is not here is away from the job, and not just from this lighthouse."""
+        done = any(g.finished is not None and g.finished.code == 0 for g in self._groups.values())
+        return not self.config.several or done or (self._charge and self._is_somebody_here)
+
     def _lose_the_absent(self, now: float) -> list[RosterEffect]:
         notes: list[RosterEffect] = []
+        if not self._may_miss:
+            return notes
         for g in self._groups.values():
             if g.over or g.complete:
                 continue
@@ -360,6 +395,20 @@ class Roster:
         rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
         stops = [TellStop(g.name, code, sentence) for g in rest]
         return [*stops, *self.companions.end(sentence), self._verdict]
+
+    def _desert(self, now: float) -> list[RosterEffect]:
+        """One of several ends when nobody is here any more, though it doesn't know how the job has ended."""
+        c, since = self.config, self._alone_since
+        if since is None and self._started is not None and not self._is_somebody_here:
+            since = self._started + c.arrive_timeout
+        if not c.several or self._verdict is not None or since is None or now - since < c.deserted_after:
+            return []
+        self._verdict = Verdict(
+            DESERTED,
+            f"No supervisor has been at this lighthouse for {c.deserted_after:g} s; another one may know how the job "
+            "has ended.",
+        )
+        return [*self.companions.end(self._verdict.sentence), self._verdict]
 
 
 def _state(group: _Group) -> str:

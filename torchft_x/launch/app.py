@@ -1,6 +1,6 @@
 """A job as a TorchX app: pure rendering, compared with golden files in the tests.
 
-The roles: the lighthouse, which ends when the groups are done and whose exit code is the job's; ``trainer`` with one
+The roles: the lighthouse (or several), which ends when the groups are done and whose exit code is the job's; ``trainer`` with one
 replica per group, or per node of a group; and the extra roles. The lighthouse comes first, so that schedulers which
 name "the first replica's host" name it. With a lighthouse outside the job there is no such role.
 """
@@ -14,7 +14,8 @@ from typing import Literal
 from torchx import specs
 
 from torchft_x import env
-from torchft_x.launch.job import DEBUG_ENV, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.lighthouse_job import FtLighthouse
 from torchft_x.launch.role import FtRole, RoleFacts
 
 
@@ -32,6 +33,9 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
     args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
     for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
         args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
+    args += ["--place", str(job.place)] if job.place >= 0 else []
+    args += ["--new_job"] if job.new_job else []
+    args += ["--state_file", job.state_file] if job.state_file else []
     args += ["--run_dir", job.run_dir] if job.run_dir else []
     args += ["--token_file", job.token_file] if job.token_file else []
     environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1"}
@@ -52,6 +56,7 @@ def _lighthouse(job: FtJob) -> FtRole:
     """Where it listens is added in the container, which knows whether it has a host of its own."""
     groups = ",".join(str(g) for g in range(job.replicas))
     args = ["-m", "torchft_x", "lighthouse", "--min_replicas", str(job.min_replicas)]
+    args += ["--place", "${replica_id}"] if job.lighthouses > 1 else []
     args += ["--job_groups", groups, "--job_min_replicas", str(job.min_replicas), "--run_dir", job.run_dir]
     return FtRole(
         name="lighthouse",
@@ -59,7 +64,7 @@ def _lighthouse(job: FtJob) -> FtRole:
         entrypoint=job.python,
         args=args,
         env=_env(job),
-        num_replicas=1,
+        num_replicas=job.lighthouses,
         resource=specs.resource(cpu=1, gpu=0, memMB=512),
         mounts=list(job.mounts),
         ft=_facts(job, "lighthouse"),
@@ -112,6 +117,7 @@ def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "companion"]) -> R
         nodes=job.nodes_per_replica,
         min_replicas=job.min_replicas,
         own_lighthouse=not job.lighthouse,
+        lighthouses=job.lighthouses,
     )
 
 
@@ -137,4 +143,6 @@ def _env(job: FtJob) -> dict[str, str]:
     else:
         out[env.LIGHTHOUSE_HOST_IN] = "${rank0_env}"
         out[env.LIGHTHOUSE_PORT] = str(job.lighthouse_port)
+        if job.lighthouses > 1:
+            out[env.LIGHTHOUSES] = str(job.lighthouses)
     return out

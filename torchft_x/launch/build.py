@@ -29,7 +29,8 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.app import to_app
 from torchft_x.launch.checks import check_arguments, check_mounts, check_script, check_token_file
-from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob, FtLighthouse
+from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob
+from torchft_x.launch.lighthouse_job import FtLighthouse
 from torchft_x.launch.parse import parse_addresses, parse_bool, parse_mounts
 from torchft_x.launch.role import Hook
 
@@ -47,6 +48,7 @@ def ft_app(
     max_restarts: int = 10,
     min_replicas: int = 1,
     lighthouse: str = "",
+    lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
     env: Mapping[str, str] | None = None,
@@ -84,9 +86,10 @@ def ft_app(
             max_restarts=max_restarts,
             min_replicas=min_replicas,
             lighthouse=addresses,
+            lighthouses=lighthouses,
             lighthouse_from=source,
             run_dir=os.path.abspath(run_dir) if run_dir else new_run_dir(name),
-            token_file=_token_path(token_file, image),
+            token_file=_here(token_file, image),
             env=environ,
             mounts=parse_mounts(mounts),
             image=image,
@@ -128,12 +131,22 @@ def diloco_app(
     return ft_app(script, script_args, env={**settings.variables(), **(env or {})}, **options)
 
 
-def lighthouse_app(*, run_dir: str = "", token_file: str = "", image: str = "", **parameters: Any) -> specs.AppDef:
+def lighthouse_app(
+    *,
+    run_dir: str = "",
+    token_file: str = "",
+    image: str = "",
+    state_file: str = "",
+    new_job: bool | str = False,
+    **parameters: Any,
+) -> specs.AppDef:
     """A stand-alone lighthouse; the parameters are the fields of `FtLighthouse`. Raises `SystemExit`, too."""
     with _sentences():
         job = FtLighthouse(
+            state_file=_here(state_file, image),
+            new_job=parse_bool(new_job, what="--new_job"),
             run_dir=os.path.abspath(run_dir) if run_dir else "",
-            token_file=_token_path(token_file, image),
+            token_file=_here(token_file, image),
             image=image,
             python=_python(image),
             **parameters,
@@ -186,6 +199,6 @@ def _python(image: str) -> str:
     return "python" if image else sys.executable
 
 
-def _token_path(path: str, image: str) -> str:
+def _here(path: str, image: str) -> str:
     """On this file system the job's processes may have another current directory; in an image it is theirs."""
     return os.path.abspath(path) if path and not image else path

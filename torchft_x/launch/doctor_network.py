@@ -13,6 +13,7 @@ from torchft_x import env, net
 from torchft_x._version import __version__
 from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor import Case, Finding, ok, problem, warning
+from torchft_x.launch.lighthouse_role import folder_of_several
 from torchft_x.launch.locate import first_host
 
 SLOW_LOOKUP = 0.5
@@ -179,6 +180,9 @@ def _expected(case: Case) -> tuple[str | None, str]:
 
 def _address_in(run_dir: Path) -> str | None:
     try:
+        several = [path for path in folder_of_several(run_dir).glob("*") if path.name.isdigit()]
+        if several:
+            return ",".join(p.read_text(encoding="utf-8").strip() for p in sorted(several, key=lambda p: int(p.name)))
         return (run_dir / "lighthouse").read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None

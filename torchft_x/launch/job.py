@@ -10,6 +10,7 @@ from typing import Any
 from torchx import specs
 
 from torchft_x import env as environment
+from torchft_x.core.coalition import PLACES
 from torchft_x.errors import ConfigError
 from torchft_x.launch.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
 from torchft_x.launch.role import Hook
@@ -116,6 +117,8 @@ class FtJob:
     """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
     lighthouse: tuple[str, ...] = ()
     """Address of one that runs already, or of several (docs/lighthouses.md); empty: the job brings its own."""
+    lighthouses: int = 1
+    """How many the job brings, if it brings its own; the others stand by (docs/lighthouses.md)."""
     lighthouse_from: str = "--lighthouse"
     """What the addresses came from, for error messages."""
     token_file: str = ""
@@ -152,6 +155,7 @@ class FtJob:
         check_env(self.env, what="--env", refused=_REFUSED)
         if self.lighthouse:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
+        self._check_lighthouses()
         if len(self.lighthouse) > 1 and self.nodes_per_replica > 1:
             raise ConfigError(
                 f"{self.lighthouse_from} names {len(self.lighthouse)} lighthouses and --nodes_per_replica is "
@@ -165,6 +169,20 @@ class FtJob:
             if role.name in seen:
                 raise ConfigError(f"The extra role {role.name!r} is there twice; roles need names of their own.")
             seen.add(role.name)
+
+    def _check_lighthouses(self) -> None:
+        if not 1 <= self.lighthouses <= PLACES:
+            raise ConfigError(f"--lighthouses is {self.lighthouses}; it must lie between 1 and {PLACES}.")
+        if self.lighthouses > 1 and self.lighthouse:
+            raise ConfigError(
+                f"--lighthouses is {self.lighthouses}, the job's own, but {self.lighthouse_from} names "
+                f"{','.join(self.lighthouse)}; give one of the two."
+            )
+        if self.lighthouses > 1 and self.nodes_per_replica > 1:
+            raise ConfigError(
+                f"--lighthouses is {self.lighthouses} and --nodes_per_replica is {self.nodes_per_replica}, but the nodes of a "
+                "group begin their lives at one lighthouse: leave --lighthouses out, or give groups of one node."
+            )
 
     def _check_groups(self) -> None:
         if self.replicas < 1:
@@ -200,51 +218,6 @@ class FtJob:
     def lighthouse_port(self) -> int:
         """Where the job's own lighthouse listens on a host of its own: the same for all roles, another for another run."""
         return 29510 + zlib.crc32(self.run_dir.encode()) % 2000
-
-
-@dataclass(frozen=True, kw_only=True)
-class FtLighthouse:
-    """A stand-alone lighthouse for other jobs. Raises `ConfigError` naming the parameter."""
-
-    name: str = "lighthouse"
-    min_replicas: int = 1
-    """Groups a quorum needs."""
-    port: int = 29510
-    """0: a free one."""
-    join_timeout_ms: int = 60000
-    heartbeat_timeout_ms: int = 0
-    """0: what fits the kind of silence."""
-    quorum_tick_ms: int = 100
-    token_file: str = ""
-    """File with the token every caller needs."""
-    run_dir: str = ""
-    """Absolute, or empty: neither events nor an address file, and no token of its own."""
-    image: str = ""
-    python: str = "python"
-    h: str | None = None
-    cpu: int = 1
-    memMB: int = 512
-    log_level: str = "info"
-
-    def __post_init__(self) -> None:
-        check_place(self.name, self.run_dir or "/", self.log_level)
-        if self.min_replicas < 1:
-            raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port is {self.port}; it must lie between 0 (any free one) and 65535.")
-        if self.heartbeat_timeout_ms < 0:
-            raise ConfigError(
-                f"--heartbeat_timeout_ms is {self.heartbeat_timeout_ms}; it must be a positive number of milliseconds, or "
-                "0 for what fits the kind of silence."
-            )
-        for what in ("join_timeout_ms", "quorum_tick_ms"):
-            if getattr(self, what) < 1:
-                raise ConfigError(f"--{what} is {getattr(self, what)}; it must be a positive number of milliseconds.")
-        _ = self.resource
-
-    @property
-    def resource(self) -> specs.Resource:
-        return parse_resource(cpu=self.cpu, gpu=0, memMB=self.memMB, h=self.h)
 
 
 @dataclass(frozen=True, kw_only=True)

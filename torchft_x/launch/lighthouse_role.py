@@ -2,20 +2,27 @@
 
 In the run directory it makes ``token`` (0600, kept if it is there) and then lets the server write ``lighthouse``, its
 address. Whoever reads the address can therefore read the token. ``lighthouse.state`` is what the next one there must know.
+
+Where a job brings several, each has its address and its state in ``lighthouses/``, under its place. The directory must be
+shared then: only there can the first one see whether it was ever started in this job (`begins`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import socket
 import sys
+import time
 from pathlib import Path
 
 from torchft_x import env, net
 from torchft_x.errors import ConfigError
 
 _PORT = 29510  # the peer's
+_TOKEN_WAIT = 10.0  # seconds for another lighthouse's token to be in the file that it has made
+_BEGUN = "begun-"  # and the job: a directory, which appears for everybody at once
 
 
 def new_token() -> str:
@@ -29,6 +36,9 @@ def make_token(run_dir: Path) -> Path:
         run_dir.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
+        deadline = time.monotonic() + _TOKEN_WAIT
+        while path.stat().st_size == 0 and time.monotonic() < deadline:  # else whoever reads it says so
+            time.sleep(0.02)
         return path
     except OSError as e:
         raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
@@ -40,18 +50,59 @@ def make_token(run_dir: Path) -> Path:
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """The flags of the server with what the role adds; a flag that is given stays as it is."""
     added: list[str] = []
+    address_file, state_file = run_dir / "lighthouse", run_dir / "lighthouse.state"
+    if (
+        env.read_int(env.LIGHTHOUSES, 1) or 1
+    ) > 1 and "--place" in argv:  # else a script's own, which inherits the variable
+        place = argv[argv.index("--place") + 1]
+        address_file, state_file = folder_of_several(run_dir) / place, folder_of_several(run_dir) / f"{place}.state"
+        added += ["--new_job"] if begins(run_dir, _job(), first=place == "0") else []
     if "--bind" not in argv:  # a local job shares its host's ports with everybody
         added += ["--bind", f"[::]:{0 if local else _port()}"]
     if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
-        added += ["--address_file", str(run_dir / "lighthouse")]
+        added += ["--address_file", str(address_file)]
     if "--state_file" not in argv and env.read(env.STATE_FILE) is None:
-        added += ["--state_file", str(run_dir / "lighthouse.state")]
+        added += ["--state_file", str(state_file)]
     given = env.read(env.ADVERTISE_HOST) or env.read(env.ADVERTISE_INTERFACE)
     if local and "--advertise_host" not in argv and given is None:
         added += ["--advertise_host", "127.0.0.1"]
     return [*argv, *added]
+
+
+def folder_of_several(run_dir: Path) -> Path:
+    """Where the addresses of a job's lighthouses are, by place."""
+    return run_dir / "lighthouses"
+
+
+def begins(run_dir: Path, job: str, *, first: bool) -> bool:
+    """Whether this is the first start of the job's `first` lighthouse: it may begin the job, and does so once.
+
+    Raises `ConfigError` if the directory is another job's, or can't be written.
+    """
+    folder = folder_of_several(run_dir)
+    mark = folder / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = [path.name for path in folder.iterdir() if path.name.startswith(_BEGUN)]
+        if any(name != mark.name for name in begun):
+            raise ConfigError(
+                f"Another job with several lighthouses has begun in the run directory {run_dir}, and what they wrote there "
+                "is not this one's: name another --run_dir."
+            )
+        if first:
+            mark.mkdir()
+        return first
+    except FileExistsError:
+        return False
+    except OSError as e:
+        raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
+
+
+def _job() -> str:
+    """Tells this job from others that were given the same run directory; the same when a process is started again."""
+    return f"{env.read(env.TORCHX_JOB_ID) or ''} {env.read(env.SLURM_JOB_ID) or ''}"
 
 
 def _port() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
+from torchft_x.launch.lighthouse_role import folder_of_several
 from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
 
 _CONNECT_TIMEOUT = 1.0  # seconds for one address
@@ -20,6 +21,7 @@ class Found:
     addresses: tuple[Address, ...]  # all of a list, if one of them answers
     token: str | None = field(repr=False)
     token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
+    own: bool = False  # of the job itself
 
     @property
     def address(self) -> Address:
@@ -36,7 +38,8 @@ class Locator:
     """Looks once per call, never waits longer than a connect to each address.
 
     With `given` nothing else is looked at. Without it come the address
-    file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds.
+    file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds. Where the job brings
+    several (TORCHFT_X_LIGHTHOUSES) their address files are all there is: the scheduler names one host only.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
@@ -44,6 +47,10 @@ class Locator:
     def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._file = None if run_dir is None else run_dir / "lighthouse"
+        self._files: list[Path] = []  # of the job's several lighthouses, by place
+        several = env.read_int(env.LIGHTHOUSES, 1, environ) or 1
+        if several > 1 and run_dir is not None:
+            self._files = [folder_of_several(run_dir) / str(place) for place in range(several)]
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: by the run directory and the scheduler
         self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
@@ -68,7 +75,7 @@ class Locator:
         self._tried = []
         if self._given:
             return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
-        return self._by_file() or self._by_host()
+        return self._by_files() if self._files else self._by_file() or self._by_host()
 
     def _answers(self, address: Address, by: str = "") -> bool:
         try:
@@ -78,18 +85,31 @@ class Locator:
             return False
         return True
 
+    def _by_files(self) -> Found | None:
+        """The whole list must be known, of which one may be away: who begins with a part of it could not go over."""
+        addresses = [self._read(file) for file in self._files]
+        known = [a for a in addresses if a is not None]
+        if len(known) < len(addresses) or not any(self._answers(a) for a in known):
+            return None
+        return self._with_token(*known, beside=self._token_file)
+
+    def _read(self, file: Path) -> Address | None:
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except OSError:
+            text = ""
+        if not text:
+            self._tried.append(f"no address in {file} yet")
+            return None
+        return parse_address(text, what=str(file))
+
     def _by_file(self) -> Found | None:
         """The file may be an earlier run's: it is read again at each look, and what it names must answer."""
         if self._file is None:
             return None
-        try:
-            text = self._file.read_text(encoding="utf-8").strip()
-        except OSError:
-            text = ""
-        if not text:
-            self._tried.append(f"no address in {self._file} yet")
+        address = self._read(self._file)
+        if address is None:
             return None
-        address = parse_address(text, what=str(self._file))
         # the token is written before the address
         found = self._answers(address, f" by {self._file}")
         return self._with_token(address, beside=self._token_file) if found else None
@@ -121,7 +141,9 @@ class Locator:
         environ = dict(self._environ)
         if beside is not None and not self._given_token() and beside.exists():
             environ[env.TOKEN_FILE] = str(beside)
-        return Found(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
+        return Found(
+            addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ), own=beside is not None
+        )
 
 
 def first_host(text: str) -> str:

@@ -54,7 +54,13 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "")
             from torchft_x.rpc.supervisor_clients import SupervisorClients
 
             return SupervisorClients(
-                found.addresses, group, socket.gethostname(), wire.boot_id(), found.token, companion=companion
+                found.addresses,
+                group,
+                socket.gethostname(),
+                wire.boot_id(),
+                found.token,
+                companion=companion,
+                own=found.own,
             )
         from torchft_x.rpc.supervisor_client import SupervisorClient
 

@@ -31,6 +31,8 @@ class RoleFacts:
     min_replicas: int = 1
     own_lighthouse: bool = True
     """Whether the job brings its lighthouse, as its first role."""
+    lighthouses: int = 1
+    """How many the job brings, if it does."""
     hooks: tuple[Hook, ...] = ()
     """Called in turn after our own adjustment."""
 

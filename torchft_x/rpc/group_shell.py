@@ -98,6 +98,7 @@ class GroupShell:
         self.delay = Delay()  # other groups' pauses
         self._pause: tuple[float, str] | None = None  # our own: until when, and why
         self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
+        self._pinged: deque[float] = deque()  # when those were sent in this session that have no answer yet
         self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
         callbacks = UplinkCallbacks(
             hello=self._hello,
@@ -106,6 +107,7 @@ class GroupShell:
             message=self._session_message,
             down=self._session_down,
             refused=self._session_refused,
+            pinged=self._on_ping,
         )
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{wire.SESSION}/Session"
@@ -211,6 +213,7 @@ class GroupShell:
         self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
         self._pong.clear()
         if self._uplink.is_up:
+            self._on_ping()
             self._uplink.send(codec.pause_bytes(seconds, reason))
             await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
 
@@ -351,6 +354,10 @@ class GroupShell:
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
 
+    def _on_ping(self) -> None:
+        """A ping is sent, or a pause, which is answered likewise."""
+        self._pinged.append(time.monotonic())
+
     def _session_down(self, reason: str) -> None:
         log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
         self._endurance.session(False, time.monotonic())
@@ -363,7 +370,9 @@ class GroupShell:
         else:
             self._stood.set_result(None)
         self._endurance.session(True, time.monotonic())
+        self._pinged.clear()
         if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._on_ping()
             self._uplink.send(codec.pause_bytes(left, self._pause[1]))
         self._feed(m.SessionUp())
 
@@ -376,6 +385,8 @@ class GroupShell:
             self._endurance.paused(seconds, time.monotonic())
         elif kind == "pong":
             self._pong.set()
+            if self._pinged:  # they are answered in order
+                self._feed(m.PongArrived(self._pinged.popleft()))
         event = codec.down_to_event(down)
         if isinstance(event, m.FencedArrived):
             self._feed(event)

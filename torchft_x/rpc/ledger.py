@@ -36,8 +36,7 @@ MAX_DONE = checks.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
 _MAGIC = b"TFXLEDG1"
-BLANK = b"TFXBLANK"
-"""Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_ledger.py)."""
+_BLANK = b"TFXBLANK"
 _GRANTED = struct.Struct("<q")  # at offset 8: written alone when only the grant has grown
 _REST = struct.Struct("<QQI")  # at offset 16: where what counts begins, its length, its checksum
 _OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
@@ -57,7 +56,9 @@ class Ledger:
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
         self.path = path
-        self.blank = os.pread(fd, len(BLANK), 0) == BLANK  # when it was opened nothing had ever been written
+        self.blank = os.pread(fd, _HEADER, 0) == blank_header(
+            boot_id
+        )  # when it was opened nothing had ever been written
         self._fd = fd  # locked; closed by close()
         self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run).SerializeToString()
         self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
@@ -221,6 +222,14 @@ def from_proto(p: pb.Ledger, granted: int) -> Found:
         older = tuple(codec.quorum_from_proto(q) for q in p.open)
         legacy = Legacy(codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through"), kin, older)
     return Found(legacy, tuple(p.done))
+
+
+def blank_header(boot_id: str) -> bytes:
+    """Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_ledger.py).
+
+    Since that boot: what was written later may have been lost with the host, and the mark have come to light again.
+    """
+    return (_BLANK + hashlib.sha256(boot_id.encode()).digest()[:16]).ljust(_HEADER, b"\0")
 
 
 def fingerprint(token: str | None, job: str | None) -> bytes:

@@ -102,6 +102,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
+            roster = replace(roster, deserted_after=replaced_within)
+        roster = replace(roster, several=args.place is not None)
     state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
     _check_place(args, state_file)
     return Settings(
@@ -135,8 +137,6 @@ def _check_place(args: argparse.Namespace, state_file: str | None) -> None:
         if args.new_job:
             raise ConfigError("--new_job is for the first of several lighthouses: give --place 0, or leave it out.")
         return
-    if args.job_groups is not None:
-        raise ConfigError("--place and --job_groups: a job's own lighthouse is its only one; several stand alone.")
     if args.new_job and args.place != 0:
         raise ConfigError(f"--new_job and --place {args.place}: only the first lighthouse, --place 0, begins a job.")
     if state_file is None:

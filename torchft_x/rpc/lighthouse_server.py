@@ -90,6 +90,7 @@ class LighthouseShell:
             Ways(
                 feed=self._feed,
                 next_attempt=self._machine.next_attempt,
+                in_charge=lambda: self._machine.in_charge,
                 note=self._note,
                 on_verdict=self._over,
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),

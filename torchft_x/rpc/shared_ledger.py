@@ -2,7 +2,8 @@
 
 Only a lighthouse that never has may begin a job (`core.gathering`). A file that isn't there, or is empty, says nothing: it
 may have been written on a host that is lost. So one is blank only if somebody has said that the job is new, and nothing was
-written since. The mark for that stands where the first write comes, which needs no room on the disk.
+written since. The mark for that stands where the first write comes, which needs no room on the disk. It is of a boot:
+nothing is flushed, so after a power failure it may stand there although something was issued.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.ledger import BLANK, Ledger, take_ledger
+from torchft_x.rpc.ledger import Ledger, blank_header, take_ledger
 
 
 def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bool) -> Ledger:
@@ -20,30 +21,30 @@ def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bo
     """
     try:
         if new_job and not again:
-            if os.path.exists(path) and not _is_blank(path):
+            if os.path.exists(path) and not _is_blank(path, boot_id):
                 raise ConfigError(
-                    f"--new_job, but {path} holds what a lighthouse has written: its job has begun. Leave --new_job out to "
-                    "go on with it. To begin another one, end all processes of that job, and name another --state_file for "
+                    f"--new_job, but {path} holds what a lighthouse has written, or is of another boot of this host: its job "
+                    "has begun. Leave --new_job out to go on with it. To begin another one, end all processes of that job, and name another --state_file for "
                     "each of its lighthouses."
                 )
             if not os.path.exists(path):
-                _make_blank(path)
+                _make_blank(path, boot_id)
         return take_ledger(path, boot_id=boot_id, run=run)
     except OSError as e:
         raise ConfigError(f"--state_file {path} can't be used ({e.strerror or e}); name another.") from None
 
 
-def _is_blank(path: str) -> bool:
+def _is_blank(path: str, boot_id: str) -> bool:
     with open(path, "rb") as f:
-        return f.read(len(BLANK)) == BLANK
+        return f.read() == blank_header(boot_id)
 
 
-def _make_blank(path: str) -> None:
+def _make_blank(path: str, boot_id: str) -> None:
     """At once with its content."""
     new = f"{path}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, BLANK.ljust(64, b"\0"))
+        os.write(fd, blank_header(boot_id))
     finally:
         os.close(fd)
     os.rename(new, path)

@@ -24,7 +24,8 @@ class SupervisorClients:
     """The same calls as of a `SupervisorClient`. For groups on one node, and companions.
 
     It is told to stop when a lighthouse says so and no other one that is there would have it go on: one that was started
-    wrongly must not end a job that trains at another one.
+    wrongly must not end a job that trains at another one. The job's `own` are obeyed at once: only the one in charge says
+    so (`core.roster`).
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class SupervisorClients:
         token: str | None = None,
         *,
         companion: str = "",
+        own: bool = False,
     ) -> None:
         self._name = companion or group  # for people
+        self._own = own  # see above
         self._chain = secrets.token_hex(8)  # of the lives that this supervisor starts
         self._before = b""  # the newest quorum that one of them has received, serialized
         self._needed: frozenset[str] = frozenset()  # members of it, and of what it follows
@@ -122,7 +125,7 @@ class SupervisorClients:
     def _ordered(self, line: int, code: int, sentence: str) -> None:
         self._orders[line] = (code, sentence)
         others = [x for i, x in enumerate(self._lines) if i not in self._orders and x.is_up()]
-        if others:
+        if others and not self._own:
             log.error("%s goes on, because another lighthouse is there, though one says: %s", self._name, sentence)
         elif self._on_stop is not None:
             self._on_stop(code, sentence)

@@ -34,6 +34,8 @@ class Ways:
     """To its machine."""
     next_attempt: Callable[[str], int]
     """The number of a group's next life, see `Lighthouse.next_attempt`."""
+    in_charge: Callable[[], bool]
+    """See `Lighthouse.in_charge`."""
     note: Callable[[m.Note], None]
     """To its log."""
     on_verdict: Callable[[int, str], None]
@@ -71,6 +73,8 @@ class SupervisorDesk:
 
     def tick(self) -> None:
         self._nodes.tick()
+        if self._roster is not None and self._roster.config.several:
+            self._feed_roster(r.Charge(self._ways.in_charge()))
         self._feed_roster(m.Tick())
 
     def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:

@@ -74,6 +74,8 @@ class UplinkCallbacks:
     """The session that stood is gone, for this reason. It will be tried again."""
     refused: Callable[[TorchftXError], None]
     """The lighthouse won't have us (token, version, ...); it isn't tried again."""
+    pinged: Callable[[], None] = lambda: None
+    """A ping is on its way."""
 
 
 class Uplink:
@@ -242,6 +244,7 @@ class Uplink:
                 call.cancel()
                 return
             if self._sent == sent:
+                self._callbacks.pinged()
                 self.send(self._ping)
                 self._silent += 1
             sent = self._sent

@@ -10,12 +10,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 
 from torchft_x.core.recovery import Plan
+from torchft_x.core.setbacks import Setbacks
 from torchft_x.core.step import Outcome, Step, over_error
-from torchft_x.core.types import Prepared
-from torchft_x.errors import CollectiveError, DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.core.types import Prepared, State
+from torchft_x.errors import (
+    CollectiveError,
+    DeadlineError,
+    FencedError,
+    RefusedError,
+    TorchftXError,
+    TransferError,
+    UnreachableError,
+)
 from torchft_x.observe.events import EventLog
 
 _FEW = 8  # of so many others one may ask after all when the error names none; of more only with the join
@@ -37,12 +47,15 @@ class Guard:
         log: logging.LoggerAdapter[Any],
         events: EventLog,
         suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
+        *,
+        heal_patience: float = inf,
     ) -> None:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
         self._lines = lines
         self._log = log
+        self._setbacks = Setbacks(heal_patience)  # heals that failed; decides when there were too many
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
@@ -56,6 +69,8 @@ class Guard:
         """A quorum is in hand from here on. Returns how a step ended that was left undecided; see `Step.begin`."""
         with self.lock:
             self.plan = plan
+            if not plan.heal:
+                self._setbacks.over()
             return self.step.begin(plan.quorum_id, plan.top, rank, size, commit)
 
     def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
@@ -99,13 +114,27 @@ class Guard:
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:
-        """See `Step.heal_failed`."""
+        """See `Step.heal_failed`. After too many the group must stop: the next call of the script raises `TransferError`."""
         with self.lock:
             release = self.step.heal_failed(error, torn=torn)
             config = self._config_id
-        self._log.warning("healing failed, it is tried again with the next quorum: %s", error)
+            sources = self.plan.sources if self.plan is not None else ()
+            source = sources[0].replica_id if sources else "nobody"
+            enough = self._setbacks.failed(source, len(sources), str(error), time.monotonic())
+            if enough:
+                self.ended = self.ended or TransferError(enough)
+        if enough:
+            self.events.emit("error", reason=enough)
+        else:
+            self._log.warning("healing failed, it is tried again with the next quorum: %s", error)
         if release:
             self._abort(config, str(error))
+
+    def healed(self, state: State, batches_committed: int) -> None:
+        """See `Step.healed`."""
+        with self.lock:
+            self._setbacks.over()
+            self.step.healed(state, batches_committed)
 
     def raise_if_ended(self) -> None:
         if self.ended is not None:

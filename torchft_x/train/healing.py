@@ -108,8 +108,7 @@ class Healing:
         except Exception as e:
             self._failed(plan, e, torn=True)
             return
-        with p.guard.lock:
-            p.step.healed(*read_state(state["torchft"]))
+        p.guard.healed(*read_state(state["torchft"]))
         p.log.info("healed to %s", plan.top)
 
     def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:

@@ -80,7 +80,7 @@ def assemble(
     )
     log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
     lines = Lines(pg, options)
-    guard = Guard(step, lines, log, events, link.client.suspect)
+    guard = Guard(step, lines, log, events, link.client.suspect, heal_patience=options.timeout)
     link.client.watch(guard.on_over, guard.on_end)
     worker_server.serve(options, step, link.replica_id)
     return Parts(

@@ -15,6 +15,15 @@ LOCAL_RUN_DIR = "/tmp/torchft_x"
 """A container's own run directory, where the job's isn't mounted: the submitter's path means nothing in there."""
 
 
+def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
+    """Raises `ConfigError` where several lighthouses could not work; `where` they would run ("pods")."""
+    if role.ft.own_lighthouse and role.ft.lighthouses > 1 and not shared:
+        raise ConfigError(
+            f"--lighthouses {role.ft.lighthouses} needs a run directory that all {where} share: there each finds the others, "
+            "and the first one sees whether the job has begun. Mount one (--mounts) and name it with --run_dir."
+        )
+
+
 def set_run_dir(words: list[str], run_dir: str) -> None:
     """In the command of one of our roles. What follows ``--`` is the script's."""
     end = words.index("--") if "--" in words else len(words)

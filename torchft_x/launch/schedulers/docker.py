@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
@@ -30,6 +30,7 @@ def adjust(role: FtRole, info: Any) -> Any:
         raise ConfigError("local_docker needs a container image with torchft_x in it: name one with --image.")
     # The others' mounts are as TorchX made them: whoever was adjusted before has LOCAL_RUN_DIR by now, mounted or not.
     shared = all(_is_mounted(c, _run_dir(c)) for c in containers if _run_dir(c))
+    check_shared(role, shared=shared, where="containers")
     _give_token(role, own, containers, shared)
     for container in own:
         if _run_dir(container) and not _is_mounted(container, _run_dir(container)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
 
 if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
@@ -26,8 +26,14 @@ _MAX_HOST_NAME = 63  # a pod's name is its host name, a DNS label
 _ROLE_NAME = "torchx.pytorch.org/role-name"
 _ROLE_INDEX = "torchx.pytorch.org/role-index"
 
+# Of several lighthouses one that is lost (killed, 137) must not end the job: its verdict does.
+_DECIDE_TOGETHER: list[dict[str, Any]] = [
+    {"event": "TaskCompleted", "action": "CompleteJob"},
+    {"exitCode": 1, "action": "TerminateJob"},
+]
+
 # The lighthouse's own outcome is the job's. Terminated is "failed" to TorchX, Aborted would be "cancelled".
-_DECIDES = [
+_DECIDES: list[dict[str, Any]] = [
     {"event": "TaskCompleted", "action": "CompleteJob"},
     {"event": "PodFailed", "action": "TerminateJob"},
 ]
@@ -45,6 +51,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     _patch_images(role, own, tasks)
     _know_completing()
     shared = all(_is_mounted(t, _value(t, env.RUN_DIR)) for t in tasks if _value(t, env.RUN_DIR))
+    check_shared(role, shared=shared, where="pods")
     _give_token(role, own, tasks, shared)
     for task in own:
         _adjust_task(role, task)
@@ -59,11 +66,11 @@ def adjust(role: FtRole, info: Any) -> Any:
 def _adjust_job(role: FtRole, spec: dict[str, Any], pods: int) -> None:
     facts = role.ft
     if facts.kind == "trainer":
-        spec["minAvailable"] = facts.min_replicas * facts.nodes + (1 if facts.own_lighthouse else 0)
+        spec["minAvailable"] = facts.min_replicas * facts.nodes + (facts.lighthouses if facts.own_lighthouse else 0)
         if facts.own_lighthouse:
             # A group that gave up has exited with 0: were only the pods counted, the job would seem to have succeeded
             # if Volcano counts them before it hears of the lighthouse's failure.
-            spec["minSuccess"] = pods
+            spec["minSuccess"] = pods - (facts.lighthouses - 1)  # all but one may have been lost
     if not facts.own_lighthouse:
         # Volcano lets a job's pods be reached by its own pods only: the lighthouse is in another job.
         arguments = spec.get("plugins", {}).get("svc")
@@ -73,7 +80,8 @@ def _adjust_job(role: FtRole, spec: dict[str, Any], pods: int) -> None:
 
 def _adjust_task(role: FtRole, task: dict[str, Any]) -> None:
     own_lighthouse = role.ft.kind == "lighthouse" and role.ft.own_lighthouse
-    task["policies"] = list(_DECIDES) if own_lighthouse else []
+    decide = _DECIDES if role.ft.lighthouses == 1 else _DECIDE_TOGETHER
+    task["policies"] = [dict(policy) for policy in decide] if own_lighthouse else []
     if role.ft.kind == "companion":
         task["minAvailable"] = 0  # the job neither waits for it nor fails with it
 
@@ -114,6 +122,11 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
 def _check(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
     if not _container(task).image:
         raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
+    if role.ft.kind == "lighthouse" and "--new_job" in role.args:
+        raise ConfigError(
+            "Kubernetes starts a pod again with the same command, and --new_job said twice would begin the job anew while its "
+            "groups train: start the first of several lighthouses elsewhere, or let the job bring them (--lighthouses N)."
+        )
     name = _pod_name(resource, task)
     if len(name) > _MAX_HOST_NAME:
         raise ConfigError(

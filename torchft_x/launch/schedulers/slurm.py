@@ -2,7 +2,7 @@
 
 TorchX's request lets one death end the whole job, splits environment values at commas and, after a node's death, asks
 Slurm to start the job again, which in a heterogeneous job leaves it pending for good. All of that is undone here; the
-groups restart in place instead. And the lighthouse doesn't get a node for itself: it runs beside the first trainer.
+groups restart in place instead. And a lighthouse doesn't get a node for itself: the first runs beside the first trainer.
 What a node's death does, and what was seen on a real cluster: docs/schedulers.md.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchft_x.launch.role import FtRole
 
 _FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of the first role: a node's name
-_LIGHTHOUSE = "lighthouse-0"  # its key in the request
+_LIGHTHOUSE = "lighthouse-"  # and its place: its key in the request
 # The lighthouse's output files, the length of its command, its command, the trainer's. The higher exit code counts.
 # The trap keeps the shell alive, and with it the step, while the others take their grace.
 _BESIDE = """out=$1 err=$2 n=$3; shift 3
@@ -40,8 +40,12 @@ def adjust(role: FtRole, info: Any) -> Any:
         _let_others_live(replica)
         _name_the_host_by_address(replica.env)
         _pass_environment(replica)
-    if role.ft.kind == "trainer" and role.ft.own_lighthouse and _LIGHTHOUSE in request.replicas:
-        _run_beside(request.replicas.pop(_LIGHTHOUSE), replicas[0])
+    if role.ft.kind == "trainer" and role.ft.own_lighthouse:
+        _check_lighthouses(role.ft.lighthouses, len(replicas))
+        for place, trainer in enumerate(replicas[: role.ft.lighthouses]):
+            lighthouse = request.replicas.pop(f"{_LIGHTHOUSE}{place}", None)
+            if lighthouse is not None:
+                _run_beside(lighthouse, trainer)
     request.max_retries = 0  # TorchX would start the whole job again
     return info
 
@@ -71,6 +75,14 @@ def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
         )
     if any(":" in r.args for r in replicas):
         raise ConfigError(f"The role {role.name} has the argument ':', at which srun cuts its command line.")
+
+
+def _check_lighthouses(number: int, nodes: int) -> None:
+    if number > nodes:
+        raise ConfigError(
+            f"--lighthouses is {number}, each on a node of its own beside a group, but the job has {nodes}; give as many "
+            "groups, or fewer lighthouses."
+        )
 
 
 def _check_script(args: list[str], job_dir: str | None) -> None:
@@ -111,7 +123,8 @@ def _pass_environment(replica: Any) -> None:
 
 
 def _run_beside(lighthouse: Any, trainer: Any) -> None:
-    """Slurm puts no two components on one node. The first trainer's is component 0 then, where srun runs, too."""
+    """Slurm puts no two components on one node. The first trainer's is component 0 then, where srun runs, too; other
+    lighthouses run beside the next ones."""
     command = [lighthouse.entrypoint, *lighthouse.args]
     files = [lighthouse.srun_opts["output"], lighthouse.srun_opts["error"]]
     trainer.args = ["-c", _BESIDE, "torchft_x", *files, str(len(command)), *command, trainer.entrypoint, *trainer.args]
