@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
+from tests.e2e.jobs import BIN, COLD, ROOT, SMALL, gone, running, torchx_ddp
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
 
@@ -74,7 +74,7 @@ def test_each_rank_of_groups_of_two_is_equal_in_both_groups(tmp_path: Path) -> N
     run_dir = tmp_path / "run"
     command = torchx_ddp(run_dir, "--steps", "20", "--dump-params", str(tmp_path / "dumps"), *SMALL)
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
-    with running(command, tmp_path / "log", run_dir) as job:
+    with running(command, tmp_path / "log", run_dir, **COLD) as job:
         assert job.wait(90) == 0, job.output()[-3000:]
     checked = script("check_params.py", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
@@ -148,7 +148,7 @@ def test_a_run_is_saved_and_resumed_at_its_step(tmp_path: Path) -> None:
     for steps in ("30", "50"):
         run_dir = tmp_path / f"run-{steps}"
         command = torchx_ddp(run_dir, "--steps", steps, "--checkpoint", str(saved), *SMALL)
-        with running(command, tmp_path / steps, run_dir) as job:
+        with running(command, tmp_path / steps, run_dir, **COLD) as job:
             assert job.wait(90) == 0, job.output()[-3000:]
     output = (tmp_path / "50").read_text()
     assert "resumed from" in output
