@@ -122,13 +122,13 @@ def test_the_peers_two_shell_launch_works_without_supervisor_and_torchx(tmp_path
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "kill -9"])  # twice: tests/launch/test_job.py
-def test_no_process_is_left_when_the_launcher_ends(tmp_path: Path, how: str) -> None:
+def test_no_process_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    """With kill -9. Ctrl-C: test_lighthouse_dies.py, and twice: tests/launch/test_job.py."""
     run_dir = tmp_path / "run"
     with running(torchx_ddp(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2)
         assert len(job_processes(run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
-        os.kill(job.process.pid, signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+        os.kill(job.process.pid, signal.SIGKILL)
         gone(run_dir, 10)
         assert job.wait(10) != 0
 

@@ -63,6 +63,7 @@ def test_a_lighthouse_that_is_killed_costs_nobody_a_step(tmp_path: Path) -> None
         check(job)
         os.kill(job.process.pid, signal.SIGINT)
         gone(run_dir, 15)
+        assert job.wait(10) != 0
 
 
 def check(job: Job) -> None:
