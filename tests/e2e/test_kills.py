@@ -135,7 +135,7 @@ def test_no_process_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
 
 def test_bad_data_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    command = torchx_ddp(run_dir, "--data", str(tmp_path / "nowhere"))
+    command = torchx_ddp(run_dir, "--data", str(tmp_path / "nowhere"), groups=1)
     with running(command, tmp_path / "log", run_dir) as job:
         assert job.wait(60) != 0
         assert "nowhere: no such file, directory or match." in job.output()
