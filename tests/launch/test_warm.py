@@ -98,7 +98,7 @@ def end(run: Driven) -> None:
     wait_for(lambda: not any(map(tree.is_alive, below)), 5, "the end of all processes")
 
 
-def test_a_warm_worker_finds_what_a_cold_one_finds(drive: Starter) -> None:  # noqa: F811
+def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(drive: Starter) -> None:  # noqa: F811
     """Variable by variable, and all else that a script can see of how it was started."""
     run = warm(drive, WITNESS, workers=2)
     wait_until_warm(run)
@@ -119,7 +119,11 @@ def test_a_warm_worker_finds_what_a_cold_one_finds(drive: Starter) -> None:  # n
         for own in ("pid", "chance", "seed"):
             assert cold[rank].pop(own) != first[rank].pop(own)
         assert cold[rank] == first[rank]
-    end(run)
+    # The parent, the agents, the workers: all of it, by the kernel.
+    below = tree.descendants(run.process.pid)
+    assert len(below) >= 4  # parent, agent, workers; perhaps the next life
+    run.process.kill()
+    wait_for(lambda: not any(map(tree.is_alive, below)), 10, "the end of all processes")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -237,19 +241,6 @@ def _ask(run: Driven) -> None:
     if (run.folder / "found-1-0.json").exists() and run.process.poll() is None and not getattr(run, "asked", False):
         run.asked = True  # type: ignore[attr-defined]  # once: a second request ends the grace
         run.process.send_signal(signal.SIGTERM)
-
-
-def test_killed_with_the_supervisor(drive: Starter) -> None:  # noqa: F811
-    """The parent, the agents, the workers: all of it, by the kernel."""
-    run = warm(drive, WITNESS, workers=2)
-    wait_until_warm(run)
-    kill(run, 0)
-    found(run, 1, 0)
-    found(run, 1, 1)
-    below = tree.descendants(run.process.pid)
-    assert len(below) >= 4  # parent, agent, workers; perhaps the next life
-    run.process.kill()
-    wait_for(lambda: not any(map(tree.is_alive, below)), 10, "the end of all processes")
 
 
 def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # noqa: F811
