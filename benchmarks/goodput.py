@@ -15,6 +15,7 @@ from benchmarks.record import Life
 from benchmarks.stats import Goal
 
 GROUPS = 4
+FEW = 2  # in a smoke run
 SECONDS = 60.0
 QUIET = 10.0  # seconds without a kill, first: what the groups can do
 PACE = "0.05"  # seconds of a step: four groups must not compete for the machine, or a death would help the others
@@ -32,22 +33,22 @@ class Goodput:
     timeline: dict[str, Any] = field(repr=False)
 
 
-def schedule(mtbf: float, seconds: float, seed: int) -> list[tuple[float, str]]:
+def schedule(mtbf: float, seconds: float, seed: int, groups: int = GROUPS) -> list[tuple[float, str]]:
     """When to kill which group; the same for both libraries of a pair."""
     rng, t, out = random.Random(seed), 0.0, []
     while (t := t + rng.expovariate(1 / mtbf)) < seconds:
-        out.append((t, str(rng.randrange(GROUPS))))
+        out.append((t, str(rng.randrange(groups))))
     return out
 
 
-def goodput_once(library: Library, mtbf: float, seconds: float, seed: int) -> Goodput:
-    with Job(library, GROUPS, launched=True, trainer=("--pace", PACE)) as job:
+def goodput_once(library: Library, mtbf: float, seconds: float, seed: int, groups: int) -> Goodput:
+    with Job(library, groups, launched=True, trainer=("--pace", PACE)) as job:
         job.wait_together()
         quiet = time.monotonic()
         time.sleep(min(QUIET, seconds / 3))
         begin = time.monotonic()
         kills = []
-        for after, group in schedule(mtbf, seconds, seed):
+        for after, group in schedule(mtbf, seconds, seed, groups):
             time.sleep(max(0.0, begin + after - time.monotonic()))
             try:
                 kills.append((job.kill(group), group))
@@ -55,11 +56,16 @@ def goodput_once(library: Library, mtbf: float, seconds: float, seed: int) -> Go
                 pass
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
         end = time.monotonic()
-        return account(job.records.update(), kills, quiet, begin, end)
+        return account(job.records.update(), kills, quiet, begin, end, groups)
 
 
 def account(
-    lives: Sequence[Life], kills: Sequence[tuple[float, str]], quiet: float, begin: float, end: float
+    lives: Sequence[Life],
+    kills: Sequence[tuple[float, str]],
+    quiet: float,
+    begin: float,
+    end: float,
+    groups: int = GROUPS,
 ) -> Goodput:
     """Between `begin` and `end`; the groups' rate is that of the time from `quiet` to `begin`."""
     commits = [(c.t, life.group) for life in lives for c in life.commits if c.mine]
@@ -67,7 +73,7 @@ def account(
     done = sum(begin <= t < end for t, _ in commits)
     dead = sum(_dead(commits, group, kills, begin, end) for group in {g for _, g in commits})
     possible = rate * (end - begin)
-    alive = max(1e-9, possible - rate / GROUPS * dead)
+    alive = max(1e-9, possible - rate / groups * dead)
     seconds = range(int(end - begin))
     timeline = {
         "kills": [t - begin for t, _ in kills],
@@ -93,18 +99,19 @@ def _dead(
 
 def run_goodput(bench: Bench) -> list[Measured]:
     seconds = float(bench.settings.get("seconds") or (6.0 if bench.quick else SECONDS))
+    groups = FEW if bench.quick else GROUPS
     rows = []
     for mtbf, goal in list(GOALS.items())[-1:] if bench.quick else GOALS.items():
         runs: dict[str, int] = {}
 
         def once(library: Library, mtbf: float = mtbf, runs: dict[str, int] = runs) -> Goodput:
             seed = runs.get(library.key, 0)  # the same for both of a pair, also if one had to be tried again
-            result = goodput_once(library, mtbf, seconds, seed)
+            result = goodput_once(library, mtbf, seconds, seed, groups)
             runs[library.key] = seed + 1
             return result
 
         pairs = interleave(bench, once)
-        name = f"goodput, {GROUPS} groups, a kill each {mtbf:g} s: "
+        name = f"goodput, {groups} groups, a kill each {mtbf:g} s: "
         kills = sum(x.kills for both in pairs.got.values() for x in both)
         note = "; ".join([f"runs of {seconds:g} s, {kills} kills in all", *pairs.failures])
         share = Measured(f"goodput.{mtbf:g}", name + "capacity-normalised", "%", goal=Goal(100 * goal, at_most=False))

@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.util import scaled, wait_for
+from torchft_x import env
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+COLD = {env.WARM: "0"}
+"""Variables of a job in which nobody is started again: it is spared the imports of what would be forked then."""
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2")
 
 

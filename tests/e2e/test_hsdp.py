@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.hsdp_reference import compare
-from tests.e2e.jobs import SMALL, running, torchx_ddp
+from tests.e2e.jobs import COLD, SMALL, running, torchx_ddp
 from tests.e2e.test_kills import script
 from torchft_x.observe.report import commits, training_together
 
@@ -50,7 +50,7 @@ def test_one_altered_shard_fails_the_check(tmp_path: Path) -> None:
     command[command.index("scripts/train_ddp.py")] = "scripts/train_hsdp.py"
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
     command += ["--data_parallel_replica_degree", "2", "--data_parallel_shard_degree", "2", "--min-groups", "2"]
-    with running(command, tmp_path / "log", run_dir) as job:
+    with running(command, tmp_path / "log", run_dir, **COLD) as job:
         assert job.wait(90) == 0, job.output()[-3000:]
     check_training(tmp_path / "dumps", 20, 80)
     altered = script("check_params.py", tmp_path / "dumps", "--flip-one-bit")
@@ -81,7 +81,7 @@ def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: P
             str(tmp_path / f"{name}-dumps"),
             *more,
         )
-        with running(hsdp(run_dir, workers, groups, *args), tmp_path / f"{name}.log", run_dir) as job:
+        with running(hsdp(run_dir, workers, groups, *args), tmp_path / f"{name}.log", run_dir, **COLD) as job:
             assert job.wait(120) == 0, job.output()[-3000:]
             if name == "second":
                 assert f"resumed from {url} at step 12" in job.output()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
+from tests.e2e.jobs import BIN, COLD, ROOT, SMALL, gone, running, torchx_ddp
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
 
@@ -74,7 +74,7 @@ def test_each_rank_of_groups_of_two_is_equal_in_both_groups(tmp_path: Path) -> N
     run_dir = tmp_path / "run"
     command = torchx_ddp(run_dir, "--steps", "20", "--dump-params", str(tmp_path / "dumps"), *SMALL)
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
-    with running(command, tmp_path / "log", run_dir) as job:
+    with running(command, tmp_path / "log", run_dir, **COLD) as job:
         assert job.wait(90) == 0, job.output()[-3000:]
     checked = script("check_params.py", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
@@ -122,20 +122,20 @@ def test_the_peers_two_shell_launch_works_without_supervisor_and_torchx(tmp_path
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "kill -9"])  # twice: tests/launch/test_job.py
-def test_no_process_is_left_when_the_launcher_ends(tmp_path: Path, how: str) -> None:
+def test_no_process_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    """With kill -9. Ctrl-C: test_lighthouse_dies.py, and twice: tests/launch/test_job.py."""
     run_dir = tmp_path / "run"
     with running(torchx_ddp(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2)
         assert len(job_processes(run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
-        os.kill(job.process.pid, signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+        os.kill(job.process.pid, signal.SIGKILL)
         gone(run_dir, 10)
         assert job.wait(10) != 0
 
 
 def test_bad_data_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    command = torchx_ddp(run_dir, "--data", str(tmp_path / "nowhere"))
+    command = torchx_ddp(run_dir, "--data", str(tmp_path / "nowhere"), groups=1)
     with running(command, tmp_path / "log", run_dir) as job:
         assert job.wait(60) != 0
         assert "nowhere: no such file, directory or match." in job.output()
@@ -148,7 +148,7 @@ def test_a_run_is_saved_and_resumed_at_its_step(tmp_path: Path) -> None:
     for steps in ("30", "50"):
         run_dir = tmp_path / f"run-{steps}"
         command = torchx_ddp(run_dir, "--steps", steps, "--checkpoint", str(saved), *SMALL)
-        with running(command, tmp_path / steps, run_dir) as job:
+        with running(command, tmp_path / steps, run_dir, **COLD) as job:
             assert job.wait(90) == 0, job.output()[-3000:]
     output = (tmp_path / "50").read_text()
     assert "resumed from" in output

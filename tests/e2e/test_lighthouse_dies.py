@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import SMALL, Job, gone, running, torchx_ddp
+from tests.e2e.jobs import COLD, SMALL, Job, gone, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.launch import tree
 from torchft_x.observe.processes import job_processes
@@ -63,6 +63,7 @@ def test_a_lighthouse_that_is_killed_costs_nobody_a_step(tmp_path: Path) -> None
         check(job)
         os.kill(job.process.pid, signal.SIGINT)
         gone(run_dir, 15)
+        assert job.wait(10) != 0
 
 
 def check(job: Job) -> None:
@@ -80,7 +81,7 @@ def check(job: Job) -> None:
 
 def test_it_ends_with_0_when_the_lighthouse_was_killed_after_a_group_had_finished(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(torchx_ddp(run_dir, "--steps", "300", *SMALL, groups=3), tmp_path / "log", run_dir) as job:
+    with running(torchx_ddp(run_dir, "--steps", "300", *SMALL, groups=3), tmp_path / "log", run_dir, **COLD) as job:
         job.wait_until_training(3)
         kill_lighthouse(job)
         assert job.wait(120) == 0, job.output()[-3000:]

@@ -1,10 +1,15 @@
-"""What a job on this machine is given: its GPUs. With made-up machines, and real jobs whose script says what it sees."""
+"""What a job on this machine is given: its GPUs. With made-up machines, TorchX's real requests, and real jobs whose script
+says what it sees.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torchx import specs
@@ -135,52 +140,82 @@ SMI = "#!/bin/sh\n" + "".join(f"echo 'GPU {k}: NVIDIA H200 (UUID: GPU-{k}aaaaaaa
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs a job of two groups on a machine with four GPUs; what CUDA_VISIBLE_DEVICES was in each (None: not there)."""
+def machine_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As nvidia-smi tells; a folder with a script."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "nvidia-smi").write_text(SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
 
-    def start(line: str, *words: str, options: str = "", **environ: str) -> list[str | None] | str:
-        command = ["run", "-s", "local_cwd", *(["-cfg", options] if options else []), "./components.py:ddp"]
-        command += ["--run_dir", str(tmp_path / "run"), "--script", str(tmp_path / "script.py"), *words]
-        done = torchx(*command, line=line, **environ)
-        if done.returncode != 0:
-            return done.stderr.splitlines()[-1]
-        seen = [json.loads((tmp_path / f"group{k}").read_text()) for k in range(2)]
+
+AUTO = "auto_set_cuda_visible_devices=True"
+Run = Callable[..., Any]
+
+
+def words_for(folder: Path, *words: str, options: str = "") -> list[str]:
+    """A job of two groups."""
+    command = ["-s", "local_cwd", *(["-cfg", options] if options else []), "./components.py:ddp"]
+    return [*command, "--run_dir", str(folder / "run"), "--script", str(folder / "script.py"), *words]
+
+
+@pytest.fixture
+def run(machine_of_four: Path) -> Run:
+    """Runs a job; what CUDA_VISIBLE_DEVICES was in each group (None: not there)."""
+
+    def start(line: str, *words: str, options: str = "", **environ: str) -> list[str | None]:
+        done = torchx("run", *words_for(machine_of_four, *words, options=options), line=line, **environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = [json.loads((machine_of_four / f"group{k}").read_text()) for k in range(2)]
         assert [s["REPLICA_GROUP_ID"] for s in seen] == ["0", "1"]
         return [s.get("CUDA_VISIBLE_DEVICES") for s in seen]
 
     return start
 
 
+@pytest.fixture
+def asked(machine_of_four: Path) -> Run:
+    """CUDA_VISIBLE_DEVICES of each group in the request for such a job, where it is set; or the last line of a refusal."""
+
+    def ask(line: str, *words: str, options: str = "", **environ: str) -> list[str] | str:
+        done = torchx("run", "--dryrun", *words_for(machine_of_four, *words, options=options), line=line, **environ)
+        if done.returncode != 0:
+            return done.stderr.splitlines()[-1]
+        request = done.stdout.split("=== SCHEDULER REQUEST ===")[1]
+        return re.findall(r"'CUDA_VISIBLE_DEVICES': '([^']*)'", request)
+
+    return ask
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", BOTH)
-def test_real_jobs(run, line: str) -> None:
-    assert run(line, "--gpu", "1", CUDA_VISIBLE_DEVICES="3,1") == ["3", "1"]
-    assert run(line, "--gpu", "2", options="auto_set_cuda_visible_devices=True") == ["0,1", "2,3"]
+def test_real_jobs(run: Run, line: str) -> None:
     # TorchX shares out 0 and 1 here, which aren't ours
-    auto = run(line, "--gpu", "1", options="auto_set_cuda_visible_devices=True", CUDA_VISIBLE_DEVICES="GPU-2a,GPU-3a")
+    auto = run(line, "--gpu", "1", options=AUTO, CUDA_VISIBLE_DEVICES="GPU-2a,GPU-3a")
     assert auto == ["GPU-2a", "GPU-3a"]
-    mine = ("--gpu", "1", "--env", "CUDA_VISIBLE_DEVICES=2,3,A=1")
-    assert run(line, *mine, CUDA_VISIBLE_DEVICES="0,1") == ["2,3", "2,3"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", BOTH)
-def test_gpus_are_hidden_only_when_asked(run, line: str) -> None:
     assert run(line, CUDA_VISIBLE_DEVICES="3,1") == ["3,1", "3,1"]
-    assert run(line, "--env", "CUDA_VISIBLE_DEVICES=-1,A=1", CUDA_VISIBLE_DEVICES="3,1") == ["-1", "-1"]
-    assert run(line, "--env", "CUDA_VISIBLE_DEVICES=''", CUDA_VISIBLE_DEVICES="3,1") == ["", ""]
 
 
 @pytest.mark.parametrize("line", BOTH)
-def test_too_few_for_a_job(run, line: str) -> None:
-    sentence = run(line, "--gpu", "2", CUDA_VISIBLE_DEVICES="3,1")
+def test_each_group_is_given_its_own(asked: Run, line: str) -> None:
+    assert asked(line, "--gpu", "1", CUDA_VISIBLE_DEVICES="3,1") == ["3", "1"]
+    assert asked(line, "--gpu", "2", options=AUTO) == ["0,1", "2,3"]
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_the_users_own_value_reaches_each_group(asked: Run, line: str) -> None:
+    mine = ("--gpu", "1", "--env", "CUDA_VISIBLE_DEVICES=2,3,A=1")
+    assert asked(line, *mine, CUDA_VISIBLE_DEVICES="0,1") == ["2,3", "2,3"]
+    assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=-1,A=1", CUDA_VISIBLE_DEVICES="3,1") == ["-1", "-1"]
+    assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=''", CUDA_VISIBLE_DEVICES="3,1") == ["", ""]
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_too_few_for_a_job(asked: Run, line: str) -> None:
+    sentence = asked(line, "--gpu", "2", CUDA_VISIBLE_DEVICES="3,1")
     assert sentence == (
         "torchft_x: --gpu 2 for 2 replicas of the role trainer needs 4, but there are 2 "
         "(CUDA_VISIBLE_DEVICES='3,1' in this shell); ask for fewer, or choose another scheduler with -s."
     )
-    assert "leaves the job no GPU" in str(run(line, "--gpu", "1", CUDA_VISIBLE_DEVICES=""))
+    assert "leaves the job no GPU" in str(asked(line, "--gpu", "1", CUDA_VISIBLE_DEVICES=""))

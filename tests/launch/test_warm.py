@@ -98,7 +98,7 @@ def end(run: Driven) -> None:
     wait_for(lambda: not any(map(tree.is_alive, below)), 5, "the end of all processes")
 
 
-def test_a_warm_worker_finds_what_a_cold_one_finds(drive: Starter) -> None:  # noqa: F811
+def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(drive: Starter) -> None:  # noqa: F811
     """Variable by variable, and all else that a script can see of how it was started."""
     run = warm(drive, WITNESS, workers=2)
     wait_until_warm(run)
@@ -119,7 +119,11 @@ def test_a_warm_worker_finds_what_a_cold_one_finds(drive: Starter) -> None:  # n
         for own in ("pid", "chance", "seed"):
             assert cold[rank].pop(own) != first[rank].pop(own)
         assert cold[rank] == first[rank]
-    end(run)
+    # The parent, the agents, the workers: all of it, by the kernel.
+    below = tree.descendants(run.process.pid)
+    assert len(below) >= 4  # parent, agent, workers; perhaps the next life
+    run.process.kill()
+    wait_for(lambda: not any(map(tree.is_alive, below)), 10, "the end of all processes")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -201,24 +205,24 @@ ValueError: bad luck
     )
 
 
-@pytest.mark.parametrize(
-    ("end_of_script", "code"), [("sys.exit(0)", 0), ("sys.exit(2)", 1), ("sys.exit('sentence')", 1)]
-)
-def test_exit_codes(drive: Starter, end_of_script: str, code: int) -> None:  # noqa: F811
-    text = f"""
+def test_exit_codes(drive: Starter) -> None:  # noqa: F811
+    text = """
 import atexit, os, signal, sys
 atexit.register(lambda: print("at exit", __name__, flush=True))
 print("up", os.getpid(), flush=True)
-if os.environ["TORCHFT_X_ATTEMPT"] == "0":
+life = int(os.environ["TORCHFT_X_ATTEMPT"])
+if life == 0:
     signal.pause()
-{end_of_script}
+sys.exit({1: "sentence", 2: 3, 3: 0}[life])
 """
-    run = warm(drive, text, rules={"max_restarts": 1})
+    run = warm(drive, text)
     wait_until_warm(run)
     os.kill(run.worker(), signal.SIGKILL)
-    assert run.wait(60) == code
-    assert [e["warm"] for e in events(run, "start")] == [False, True]
-    assert run.out.read_text().endswith("at exit __main__\n")
+    assert run.wait(60) == 0
+    assert [e["warm"] for e in events(run, "start")] == [False, True, True, True]
+    assert [e["code"] for e in events(run, "exit")] == [-signal.SIGKILL, 1, 3, 0]
+    assert run.out.read_text().count("at exit __main__\n") == 3
+    assert "sentence\n" in run.err.read_text()
 
 
 def test_a_stopped_supervisor_asks_a_warm_worker_to_end(drive: Starter) -> None:  # noqa: F811
@@ -237,19 +241,6 @@ def _ask(run: Driven) -> None:
     if (run.folder / "found-1-0.json").exists() and run.process.poll() is None and not getattr(run, "asked", False):
         run.asked = True  # type: ignore[attr-defined]  # once: a second request ends the grace
         run.process.send_signal(signal.SIGTERM)
-
-
-def test_killed_with_the_supervisor(drive: Starter) -> None:  # noqa: F811
-    """The parent, the agents, the workers: all of it, by the kernel."""
-    run = warm(drive, WITNESS, workers=2)
-    wait_until_warm(run)
-    kill(run, 0)
-    found(run, 1, 0)
-    found(run, 1, 1)
-    below = tree.descendants(run.process.pid)
-    assert len(below) >= 4  # parent, agent, workers; perhaps the next life
-    run.process.kill()
-    wait_for(lambda: not any(map(tree.is_alive, below)), 10, "the end of all processes")
 
 
 def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # noqa: F811

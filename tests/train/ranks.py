@@ -65,7 +65,8 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
 _context: Any = None
 
 
-def _forkserver() -> Any:
+def forkserver() -> Any:
+    """Has imported what ranks and workers need."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
@@ -81,11 +82,11 @@ class Group:
         self.number = number
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
-        self.steps = _forkserver().Value("i", 0)  # committed by any rank
+        self.steps = forkserver().Value("i", 0)  # committed by any rank
         for rank in range(ranks):
             mine, theirs = multiprocessing.Pipe(duplex=False)
             place = Place(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
-            process = _forkserver().Process(target=_enter, args=(theirs, body, place), daemon=True)
+            process = forkserver().Process(target=_enter, args=(theirs, body, place), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.train.forked import Program
 from tests.train.jobs import lighthouse
 from tests.util import scaled, wait_for
 
@@ -25,13 +24,13 @@ class Group:
         self.path = folder / f"group{number}.txt"
         self.path.touch()
         stop = str(folder / "stop")
-        self._args = [sys.executable, "-m", module, str(number), address, str(self.path), stop, *more]
-        self._log = (folder / f"group{number}.log").open("ab")
+        self._module = module
+        self._args = [str(number), address, str(self.path), stop, *more]
+        self._log = folder / f"group{number}.log"
         self.start()
 
     def start(self) -> None:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "FATAL", "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(self._args, cwd=ROOT, env=env, stdout=self._log, stderr=self._log)
+        self.process = Program(self._module, self._args, self._log, os.environ)
 
     def kill(self) -> float:
         """Returns when (monotonic seconds)."""
