@@ -10,6 +10,7 @@ much of it streaming hides; and the loss of a small model of text after the same
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -78,31 +79,21 @@ class Member:
         outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9, nesterov=True)
         return manager, DiLoCo(manager, [net], inner, outer, should_quantize=way != "fp32" and way, **kwargs)
 
-    def sync(self, way: str, *, rounds: int, delay: int = 0, pause: float = 0.0) -> dict[str, float]:
-        """Medians: bytes on the wire (both ways) and seconds of an exchange that the inner steps have to wait for."""
-        net = nn.Linear(WIDTH, WIDTH, bias=False)
-        inner = torch.optim.SGD(net.parameters(), lr=0.01)
-        manager, loop = self.diloco(net, inner, way, sync_every=delay + 2, fragment_sync_delay=delay)
-        net.weight.grad = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(self.group))
-        bytes_, waited, plain = [], [], []
-        with loop:
-            for _ in range(rounds + 1):  # the first warms up
-                before, steps = on_the_wire(), []
-                for _ in range(delay + 2):
-                    time.sleep(pause)
-                    began = time.monotonic()
-                    inner.step()
-                    steps.append(time.monotonic() - began)
-                plain.append(steps[0])
-                waited.append(sum(steps))
-                bytes_.append(on_the_wire() - before)
-        self.close(manager)
-        own = statistics.median(plain) * (delay + 2)
-        return {
-            "bytes": statistics.median(bytes_[1:]),
-            "seconds": statistics.median(waited[1:]) - own,
-            "best": min(waited[1:]) - own,
-        }
+    def session(self, way: str, *, delay: int = 0, pause: float = 0.0) -> Session:
+        return Session(self, way, delay=delay, pause=pause)
+
+    def rounds(self, number: int, **kwargs: Any) -> dict[str, list[dict[str, float]]]:
+        """By way, what `Session.round` found. Interleaved: the three jobs live side by side, and each round takes one exchange
+        of each, so that other work on the machine hits all alike."""
+        with contextlib.ExitStack() as stack:
+            sessions = {way: stack.enter_context(self.session(way, **kwargs)) for way in WAYS}
+            for session in sessions.values():
+                session.round()  # warms up
+            found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+            for _ in range(number):
+                for way, session in sessions.items():
+                    found[way].append(session.round())
+            return found
 
     def per_step(self, steps: int = 5) -> dict[str, float]:
         net = nn.Linear(WIDTH, WIDTH, bias=False)
@@ -167,6 +158,45 @@ class Member:
                 note(f"text {way}", self.text(way, seed))
         if self.group == 0:
             Path(out).write_text(json.dumps(found))
+
+
+class Session:
+    """A job of two groups that exchange in one way, a round at a time. Use as a context manager."""
+
+    def __init__(self, member: Member, way: str, *, delay: int, pause: float) -> None:
+        self.member, self.delay, self.pause = member, delay, pause
+        net = model()
+        self.inner = torch.optim.SGD(net.parameters(), lr=0.01)
+        self.manager, self.loop = member.diloco(net, self.inner, way, sync_every=delay + 2, fragment_sync_delay=delay)
+        self.lighthouse = member.lighthouse
+        generator = torch.Generator().manual_seed(member.group)
+        for p in net.parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+
+    def __enter__(self) -> Session:
+        self.loop.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.loop.__exit__(None, None, None)
+        self.member.lighthouse = self.lighthouse
+        self.member.close(self.manager)
+
+    def round(self) -> dict[str, float]:
+        """Of one exchange: seconds that the inner steps had to wait, seconds of the processor (this group's, its inner
+        steps and its share of the network's work left out), bytes on the wire (both ways)."""
+        bytes_, cpu, steps = on_the_wire(), time.process_time(), []
+        for _ in range(self.delay + 2):
+            time.sleep(self.pause)
+            began = time.monotonic()
+            self.inner.step()
+            steps.append(time.monotonic() - began)
+        own = steps[0] * len(steps)
+        return {
+            "seconds": sum(steps) - own,
+            "cpu": time.process_time() - cpu,
+            "bytes": on_the_wire() - bytes_,
+        }
 
 
 def on_the_wire() -> int:

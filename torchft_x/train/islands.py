@@ -8,7 +8,7 @@ business: shards may be of any number and uneven.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from types import TracebackType
 from typing import Any
@@ -179,9 +179,9 @@ class Leading:
     def tensors(self) -> Sequence[torch.Tensor]:
         return self._fragment.tensors()
 
-    def fill(self, views: Sequence[torch.Tensor]) -> None:
+    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
         self._island.gather()
-        self._fragment.fill(views)
+        yield from self._fragment.fill(views)
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         if self._fragment.alpha:
