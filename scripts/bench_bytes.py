@@ -76,7 +76,7 @@ class Member:
         manager = self.manager(
             load_state_dict=inner.load_state_dict, state_dict=inner.state_dict, use_async_quorum=False
         )
-        outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9, nesterov=True, fused=True)
         return manager, DiLoCo(manager, [net], inner, outer, should_quantize=way != "fp32" and way, **kwargs)
 
     def session(self, way: str, *, delay: int = 0, pause: float = 0.0) -> Session:
