@@ -10,8 +10,8 @@ All tensors of a call are one run of values. It is taken in chunks, and each chu
 
 A reduce-scatter ends with the third phase, which then writes float32 instead of codes. While some chunks travel others are
 encoded, reduced and decoded: `AHEAD` chunks are sent before the first is awaited, and a chunk is decoded `BEHIND` chunks after
-it was reduced, so that four transfers are with the network whenever this thread waits, or is kept from running. Beside the
-tensors about 4 bytes are needed per value of four chunks, whatever the tensors' size.
+it was reduced, so that five transfers are with the network whenever this thread waits, or is kept from running. Beside the
+tensors about 3 bytes are needed per value of six chunks, whatever the tensors' size.
 
 Bytes that a member sends per value: 2 (n-1)/n times those of the format; a ring all-reduce of float32 has 2 (n-1)/n times 4.
 
@@ -43,8 +43,8 @@ from torchft_x.errors import ConfigError
 CHUNK = 1 << 20
 """Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding is
 hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1 Gbit/s)."""
-AHEAD = 2  # chunks; see above
-BEHIND = 1
+AHEAD = 3  # chunks; see above
+BEHIND = 2
 
 
 def allreduce_quantized(
