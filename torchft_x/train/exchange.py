@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import ReduceOp
 
+from torchft_x.comm.quantize import format_of
 from torchft_x.core.schedule import Census
 from torchft_x.errors import StepError
 from torchft_x.train.flats import Filling, Flats, Part
@@ -50,10 +51,11 @@ class Exchange:
         self._weight = weight
         self._count = count
         self._quantize = quantize
+        self._in_chunks = format_of(quantize) is not None  # the reduction asks for its values piece by piece
         self._feedback = feedback  # see above
         self._works: list[Any] = []  # of the newest attempt
         self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
-        self._flats = Flats(part.tensors(), _WHOLE if quantize and cap is not None else cap)
+        self._flats = Flats(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
         self._census: Census | None = None  # of the newest attempt; None: it failed
         self._sent = False  # at least once
         self._kept: list[torch.Tensor] | None = None  # the values themselves, if they change
@@ -92,7 +94,7 @@ class Exchange:
             more: dict[str, Any] = {}
             if lost is not None:
                 more["lost"] = lost[number][a:b]
-            if filling is not None and self._quantize:
+            if filling is not None and self._in_chunks:
                 more["before"] = functools.partial(_fill, filling, number, a)
             elif filling is not None:
                 filling.upto(number, b)
@@ -106,7 +108,7 @@ class Exchange:
         """The training thread turns to other things. Quantised reductions get on only where somebody waits for them, so a
         thread does, until `finish`; nobody else uses the process group meanwhile, so the order of collectives is the same in
         all groups. On an accelerator it would wait on a stream of its own, where nothing of this is needed."""
-        if self._quantize and all(flat.device.type == "cpu" for flat in self._flats.flat):
+        if self._in_chunks and all(flat.device.type == "cpu" for flat in self._flats.flat):
             self._driver = threading.Thread(target=self._wait, name="torchft_x-exchange", daemon=True)
             self._driver.start()
 

@@ -17,6 +17,7 @@ from torchft_x.comm.quantize import Format
 from torchft_x.comm.quantized import reduce_quantized
 from torchft_x.comm.quantized_work import QuantizedWork
 from torchft_x.comm.sent import Sent, ring_bytes
+from torchft_x.errors import ConfigError
 from torchft_x.train.digest import digest
 
 Report = Callable[[Exception], None]
@@ -120,6 +121,8 @@ def issue(
     with torch.no_grad():
         if not contributes:
             fill_neutral(tensor, op)
+        elif before is not None and fmt is None:
+            raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
         elif op == ReduceOp.AVG and fmt is None:
             tensor.mul_(1.0 / participants)
     if fmt is not None:
