@@ -37,6 +37,7 @@ def diloco(
     num_fragments: int = 1,
     fragment_sync_delay: int = 0,
     quantize: str = "none",
+    islands: str = "",
     name: str = "diloco",
     lighthouse: str = "",
     lighthouses: int = 1,
@@ -55,7 +56,7 @@ def diloco(
     """Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.
 
     The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, TORCHFT_X_NUM_FRAGMENTS,
-    TORCHFT_X_FRAGMENT_SYNC_DELAY and TORCHFT_X_QUANTIZE.
+    TORCHFT_X_FRAGMENT_SYNC_DELAY, TORCHFT_X_QUANTIZE and TORCHFT_X_ISLANDS.
 
     Args:
         script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2
@@ -69,6 +70,7 @@ def diloco(
         num_fragments: parts of the model that are exchanged in turn
         fragment_sync_delay: steps that an exchange may take in the background
         quantize: none, int8 or int4: what is exchanged
+        islands: processes of each group, as in 1,2,3; only rank 0 of a group exchanges then
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
         lighthouses: how many the job brings: with 2 or more the others stand by
@@ -96,6 +98,7 @@ def diloco(
         num_fragments=num_fragments,
         fragment_sync_delay=fragment_sync_delay,
         quantize=quantize,
+        islands=islands,
         name=name,
         lighthouse=lighthouse,
         lighthouses=lighthouses,

@@ -58,7 +58,15 @@ class Job:
     """One run of the real command. Use as a context manager: nothing of it is left behind."""
 
     def __init__(
-        self, folder: Path, groups: int, script_args: list[str], *, keep: bool, component: str = "ddp", workers: int = 1
+        self,
+        folder: Path,
+        groups: int,
+        script_args: list[str],
+        *,
+        keep: bool,
+        component: str = "ddp",
+        workers: int = 1,
+        islands: str = "",
     ) -> None:
         self.run_dir = folder / "run"
         self.dumps = folder / "dumps"
@@ -70,7 +78,8 @@ class Job:
         if torchx is None:
             raise SystemExit("kill_test.py: there is no torchx command; activate the environment of ./scripts/test.")
         command = [torchx, "run", "-s", "local_cwd", f"./components.py:{component}", "--replicas", str(groups)]
-        command += ["--workers_per_replica", str(workers), "--max_restarts", "1000", "--run_dir", str(self.run_dir)]
+        command += ["--islands", islands] if islands else ["--workers_per_replica", str(workers)]
+        command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir)]
         command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps), *script_args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
@@ -272,6 +281,7 @@ def main(argv: list[str] | None = None) -> int:
         "--component", choices=("ddp", "hsdp", "diloco"), default="ddp", help="and its script, train_COMPONENT.py"
     )
     p.add_argument("--workers", type=int, default=1, help="processes of a group")
+    p.add_argument("--islands", default="", help="of diloco: processes of each group, as in 1,2,3")
     p.add_argument(
         "--what",
         choices=("worker", "rank0", "other", "group", "mixed"),
@@ -287,7 +297,7 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.groups < 2 or min(args.kills, args.hangs, args.lighthouse) < 0:
         p.error("--groups must be at least 2 (somebody has to survive), --kills, --hangs and --lighthouse at least 0")
-    if args.workers < (2 if args.what in ("other", "mixed") else 1):
+    if not args.islands and args.workers < (2 if args.what in ("other", "mixed") else 1):
         p.error(f"--what {args.what} needs groups of --workers 2 or more")
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
@@ -295,7 +305,15 @@ def main(argv: list[str] | None = None) -> int:
     steps = 100 + (args.kills + args.hangs + args.lighthouse) * args.steps_per_kill
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
-    with Job(folder, args.groups, script_args, keep=args.keep, component=args.component, workers=args.workers) as job:
+    with Job(
+        folder,
+        args.groups,
+        script_args,
+        keep=args.keep,
+        component=args.component,
+        workers=args.workers,
+        islands=args.islands,
+    ) as job:
         faults, complete = run(job, args)
         if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much

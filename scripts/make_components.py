@@ -94,6 +94,7 @@ SYNC = (
     Parameter("num_fragments", "int", "1", "parts of the model that are exchanged in turn"),
     Parameter("fragment_sync_delay", "int", "0", "steps that an exchange may take in the background"),
     Parameter("quantize", "str", '"none"', "none, int8 or int4: what is exchanged"),
+    Parameter("islands", "str", '""', "processes of each group, as in 1,2,3; only rank 0 of a group exchanges then"),
 )
 
 LIGHTHOUSE = (
@@ -136,7 +137,7 @@ COMPONENTS = (
         "diloco",
         "Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.",
         "The script does it, as the default one shows; it finds the settings in TORCHFT_X_SYNC_STEPS, "
-        "TORCHFT_X_NUM_FRAGMENTS,\n    TORCHFT_X_FRAGMENT_SYNC_DELAY and TORCHFT_X_QUANTIZE.",
+        "TORCHFT_X_NUM_FRAGMENTS,\n    TORCHFT_X_FRAGMENT_SYNC_DELAY, TORCHFT_X_QUANTIZE and TORCHFT_X_ISLANDS.",
         "diloco_app",
         training("diloco", *SYNC, script="scripts/train_diloco.py"),
     ),

@@ -199,3 +199,18 @@ def test_a_gpu_writes_and_reads_the_same_bytes(fmt: Format) -> None:
     assert torch.equal(there.cpu(), encode(x, fmt)) or fmt is FP8  # a division may differ in its last bit
     here = decode(there.cpu(), x.numel(), fmt)
     assert torch.equal(decode(there, x.numel(), fmt).cpu().view(torch.int32), here.view(torch.int32))
+
+
+@formats
+@settings(deadline=None, max_examples=50)
+@given(x=tensors(finite=False))
+def test_what_is_left_out_is_added_while_it_is_written(fmt: Format, x: torch.Tensor) -> None:
+    """Bit for bit what decoding and subtracting give, broken blocks included."""
+    lost = torch.zeros(x.numel())
+    assert torch.equal(encode(x, fmt, lost=lost), encode(x, fmt))
+    want = residual(x, fmt)
+    assert torch.equal(lost.nan_to_num(1.0), want.nan_to_num(1.0))
+    assert torch.equal(lost.isnan(), want.isnan())
+    once = lost.clone()
+    encode(x, fmt, lost=lost)
+    assert torch.equal(lost.nan_to_num(1.0), (once + once).nan_to_num(1.0))

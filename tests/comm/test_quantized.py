@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torchft_x.comm import quantized
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.quantize import INT4, INT8, Format, decode, encode, format_of, residual
 from torchft_x.comm.quantized import (
+    QuantizedWork,
     allocate_reduce_scatter_output,
     allreduce_quantized,
     get_padded_sizes,
@@ -114,6 +116,29 @@ def test_what_is_left_out_is_told(size: int, fmt: str, meeting: Meeting, small_c
     torch.testing.assert_close(results[0][0] + missing, whole, atol=2e-6, rtol=0)
     as_said = torch.stack([lost == residual(x, f) for (_, lost), x in zip(results, inputs, strict=True)])
     assert (as_said.sum(0) >= size - 1).all()  # everybody but who reduces the value
+
+
+def test_values_may_be_made_while_others_travel(meeting: Meeting, small_chunks: None) -> None:
+    """Each in time, once and in order; the last are not asked for before the first have come back."""
+    inputs = [torch.randn(8000, generator=torch.Generator().manual_seed(r)) for r in range(2)]
+
+    def run(rank: int, group: Counting) -> tuple[torch.Tensor, list[tuple[int, int]], int]:
+        t, asked = torch.full((8000,), float("nan")), []
+
+        def make(a: int, b: int) -> None:
+            asked.append((a, b))
+            t[a:b] = inputs[rank][a:b]
+
+        work = reduce_quantized([t], INT8, group, before=make)
+        at_start = len(asked)
+        work.wait()
+        return t, asked, at_start
+
+    with members(2, meeting) as groups:
+        for got, asked, at_start in each(groups, run):
+            assert torch.equal(got, expected(inputs, "int8", 1 << 10, 1.0))
+            assert asked == [(a, min(a + 1024, 8000)) for a in range(0, 8000, 1024)]
+            assert 0 < at_start < len(asked) - 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -305,6 +330,28 @@ def test_a_wait_has_a_limit(meeting: Meeting) -> None:
         work = allreduce_quantized([torch.ones(100)], ReduceOp.SUM, groups[0])
         with pytest.raises(CollectiveError, match="did not end within the limit"):
             work.wait(timedelta(seconds=0.2))
+
+
+def test_the_limit_of_a_phase_needs_not_grow_with_the_tensor(meeting: Meeting, small_chunks: None) -> None:
+    """A member that is slow and not silent is waited for, chunk after chunk."""
+    limit = scaled(0.3)
+
+    def run(rank: int, group: Counting) -> float:
+        began = time.monotonic()
+        work = reduce_quantized(
+            [torch.ones(10 << 10)], INT8, group, before=lambda a, b: time.sleep(limit / 4 if rank else 0.0)
+        )
+        assert isinstance(work, QuantizedWork)
+        work.wait(each=timedelta(seconds=limit))
+        return time.monotonic() - began
+
+    with members(2, meeting) as groups:
+        assert min(each(groups, run)) > 2 * limit
+    with members(2, meeting) as groups:
+        work = reduce_quantized([torch.ones(100)], INT8, groups[0])
+        assert isinstance(work, QuantizedWork)
+        with pytest.raises(CollectiveError, match="did not end within the limit"):
+            work.wait(each=timedelta(seconds=0.2))
 
 
 def test_nothing_more_is_issued_among_other_members(meeting: Meeting, small_chunks: None) -> None:

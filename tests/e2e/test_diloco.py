@@ -11,6 +11,8 @@ import pytest
 from tests.e2e.jobs import BIN, SMALL, running
 from tests.e2e.test_kills import script
 from tests.train.test_fault_tolerance import FRAGMENTS, ISLANDS, ON_CPU
+from torchft_x.observe.events import read_events
+from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -60,6 +62,18 @@ def test_the_component_survives_kills_with_equal_global_weights(tmp_path: Path) 
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["kills"], result["exit_code"], result["findings"]) == (1, 0, [])
     assert result["shared_steps"] > 10
+
+
+def test_islands_of_one_two_and_three_ranks_survive_kills_in_one_job(tmp_path: Path) -> None:
+    args = ["--component", "diloco", "--groups", "3", "--islands", "1,2,3", "--kills", "2", "--steps-per-kill", "50"]
+    args += ["--what", "other"]  # a rank that follows
+    done = script("kill_test.py", *args, "--keep", "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])
+    assert result["shared_steps"] > 10
+    events = read_events(tmp_path / "run" / "run")
+    assert {(w.group, w.rank) for w in workers(events)} == {("0", 0), ("1", 0), ("1", 1), ("2", 0), ("2", 1), ("2", 2)}
 
 
 def test_a_mistake_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:

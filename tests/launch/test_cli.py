@@ -36,6 +36,12 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         (["supervise", "--group", "0", "--groups", "1"], 2, "No script given"),
         (["supervise", "--group", "0", "--groups", "0", "--", "x"], 2, "groups is 0"),
         (["supervise", "--group", "0", "--groups", "1", "--workers", "0", "--", "x"], 2, "workers is 0"),
+        (["supervise", "--group", "0", "--groups", "3", "--workers", "1,2", "--", "x"], 2, "--workers names 2 groups"),
+        (
+            ["supervise", "--group", "0", "--groups", "1", "--workers", "two", "--", "x"],
+            2,
+            "--workers 'two' is no number",
+        ),
         (["supervise", "--group", "0", "--groups", "1", "--max_restarts", "-1", "--", "x"], 2, "max_restarts is -1"),
         (["supervise", "--group", "0", "--groups", "1", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
         (["supervise", "--group", "0", "--nodes", "2", "--groups", "1", "--", "x"], 2, "give --replica K"),

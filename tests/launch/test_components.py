@@ -113,8 +113,12 @@ def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_
     _, trainer = diloco(script="train.py", sync_steps=20, num_fragments=2, fragment_sync_delay=3, env=env).roles
     names = ("SYNC_STEPS", "NUM_FRAGMENTS", "FRAGMENT_SYNC_DELAY", "QUANTIZE")
     assert [trainer.env[f"TORCHFT_X_{n}"] for n in names] == ["20", "2", "3", "int4"]
+    assert "TORCHFT_X_ISLANDS" not in trainer.env
     with pytest.raises(SystemExit, match=r"torchft_x: --num_fragments is 3"):
         diloco(script="train.py", num_fragments=3)
+    _, trainer = diloco(script="train.py", replicas=3, islands="1,2,3").roles
+    assert (trainer.num_replicas, trainer.env["TORCHFT_X_ISLANDS"]) == (3, "1")
+    assert trainer.args[trainer.args.index("--workers") + 1] == "1,2,3"
 
 
 def test_the_default_script_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

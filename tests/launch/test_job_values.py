@@ -106,11 +106,25 @@ def test_mistakes_in_a_lighthouse(options: dict, named: str) -> None:
         ({"fragment_sync_delay": -1}, "--fragment_sync_delay"),
         ({"sync_steps": 10, "num_fragments": 2, "fragment_sync_delay": 5}, r"--fragment_sync_delay is 5; .*\(5\)"),
         ({"quantize": "int3"}, "--quantize 'int3' is not one of none, int8, int4"),
+        (
+            {"islands": (1, 2), "num_fragments": 2, "sync_steps": 2},
+            "--num_fragments is 2, and islands exchange the whole",
+        ),
     ],
 )
 def test_mistakes_in_dilocos_settings(options: dict, named: str) -> None:
     with refused(named):
         DilocoSettings(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"replicas": 3}, {"workers_per_replica": 2}, {"workers_per_replica": 2, "nodes_per_replica": 2}],
+    ids=str,
+)
+def test_islands_have_a_number_for_each_group_and_one_node(options: dict) -> None:
+    with refused("--islands names 2 groups on one node each"):
+        FtJob(script="t.py", run_dir="/r", **{"replicas": 2, "workers_by_group": (1, 2), **options})
 
 
 def test_a_whole_resource_wins() -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.parse import parse_addresses, parse_bool, parse_command, parse_mounts, parse_resource
+from torchft_x.launch.parse import (
+    parse_addresses,
+    parse_bool,
+    parse_command,
+    parse_counts,
+    parse_mounts,
+    parse_resource,
+)
 
 
 def refused(sentence: str):
@@ -60,6 +67,14 @@ def test_mounts(options: object) -> None:
 def test_mistakes_in_mounts(words: str, reason: str) -> None:
     with refused(f"--mounts {words}: {reason}.*; write type=bind"):
         parse_mounts(words)
+
+
+def test_counts() -> None:
+    assert parse_counts("1, 2,3", what="--islands") == (1, 2, 3)
+    assert parse_counts("", what="--islands") == ()
+    for wrong in ("0", "1,,2", "-1", "two", "1.5", "\u0662"):
+        with refused("--islands .* is not a list of numbers"):
+            parse_counts(wrong, what="--islands")
 
 
 def test_commands() -> None:

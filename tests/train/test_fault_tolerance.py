@@ -68,6 +68,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_environment(tmp_path: Path) 
     found = settings("", tmp_path, *flags)
     assert (found.enable, found.replica_id, found.group_size) == (True, 1, 2)
     assert settings(FRAGMENTS, tmp_path, environ={"REPLICA_GROUP_ID": "3", "NUM_REPLICA_GROUPS": "4"}).replica_id == 3
+    assert settings("", tmp_path, environ={"TORCHFT_X_ISLANDS": "1"}).rank0_synchronization_only
     named = settings("", tmp_path, "--fault_tolerance.module_fqns_per_model_fragment=a,b;c")
     assert named.module_fqns_per_model_fragment == (("a", "b"), ("c",))
 

@@ -102,10 +102,11 @@ def has_fp8(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
 
 
-def encode(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
+def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | None = None) -> Tensor:
     """The buffer (uint8, `Format.nbytes`) of a flat contiguous floating tensor; of float64, after rounding to float32.
 
-    `out`: a flat buffer to write it to, beginning at an even byte of its storage.
+    `out`: a flat buffer to write it to, beginning at an even byte of its storage. `lost`: flat float32 of as many values;
+    `residual` is added to it, from codes that are still in the cache.
     """
     numel = x.numel()
     if out is None:
@@ -120,7 +121,15 @@ def encode(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
         scale = _scale(work.amax(1), fmt)
         scales[b : b + rows].copy_(scale)  # exact: it is rounded already
         torch.div(values, scale.unsqueeze(1), out=work)
-        _write_codes(work, fmt, codes[c : c + rows * fmt.code_bytes(width)].view(rows, -1))
+        written = codes[c : c + rows * fmt.code_bytes(width)].view(rows, -1)
+        _write_codes(work, fmt, written)
+        if lost is not None:
+            sent = (
+                _read_codes(written, fmt, width) if fmt is FP8 else work
+            )  # of the others the codes as they were rounded
+            # A code times a scale is exact, so these are the bits that decoding and subtracting give.
+            torch.addcmul(values, sent, scale.unsqueeze(1), value=-1, out=work)
+            lost[first : first + rows * width].view(rows, width).add_(work)
     return out
 
 

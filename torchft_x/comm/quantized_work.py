@@ -61,9 +61,10 @@ class QuantizedWork(Work):
     def result(self) -> Any:
         return self._tensors
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Do the rest, for at most `timeout` in all (None or zero: the group's own, for each phase). Raises what failed."""
-        self._drive(timeout)
+    def wait(self, timeout: timedelta | None = None, *, each: timedelta | None = None) -> bool:
+        """Do the rest, for at most `timeout` in all, and `each` for one phase (None or zero: the group's own, for each phase).
+        Raises what failed."""
+        self._drive(timeout, each)
         if self._stream is not None:
             torch.accelerator.current_stream().wait_stream(self._stream)
         return True
@@ -78,16 +79,17 @@ class QuantizedWork(Work):
             future.set_exception(e)
         return future
 
-    def _drive(self, timeout: timedelta | None) -> None:
+    def _drive(self, timeout: timedelta | None, each: timedelta | None = None) -> None:
         deadline = time.monotonic() + timeout.total_seconds() if timeout else None
         while self._phases is not None:
             try:
                 assert self._pending is not None
                 if deadline is None:
-                    self._pending.wait()
+                    self._pending.wait(each) if each else self._pending.wait()
                 else:
                     # Not zero, which would mean the group's own limit.
-                    self._pending.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                    left = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
+                    self._pending.wait(min(left, each) if each else left)
             except Exception as e:
                 self._end(e)
             else:

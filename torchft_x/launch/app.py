@@ -77,7 +77,8 @@ def _trainer(job: FtJob) -> FtRole:
         args += ["--group", "${replica_id}"]
     else:  # replica k is node k % N of group k // N
         args += ["--replica", "${replica_id}", "--nodes", str(job.nodes_per_replica)]
-    args += ["--groups", str(job.replicas), "--workers", str(job.workers_per_replica)]
+    args += ["--groups", str(job.replicas), "--workers"]
+    args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir, "--", job.script, *job.script_args]
     return FtRole(
         name="trainer",

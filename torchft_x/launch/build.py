@@ -31,7 +31,7 @@ from torchft_x.launch.app import to_app
 from torchft_x.launch.checks import check_arguments, check_mounts, check_script, check_token_file
 from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob
 from torchft_x.launch.lighthouse_job import FtLighthouse
-from torchft_x.launch.parse import parse_addresses, parse_bool, parse_mounts
+from torchft_x.launch.parse import parse_addresses, parse_bool, parse_counts, parse_mounts
 from torchft_x.launch.role import Hook
 
 AUTO = "auto"  # --lighthouse: the job brings its own
@@ -44,6 +44,7 @@ def ft_app(
     name: str = "ft",
     replicas: int = 2,
     workers_per_replica: int = 1,
+    workers_by_group: Sequence[int] = (),
     nodes_per_replica: int = 1,
     max_restarts: int = 10,
     min_replicas: int = 1,
@@ -66,8 +67,8 @@ def ft_app(
 ) -> specs.AppDef:
     """A fault-tolerant job as a TorchX app: the builder for your own component.
 
-    The parameters are those of the components (docs/components.md), and three more: `resource` (a TorchX resource,
-    instead of h, cpu, gpu and memMB), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
+    The parameters are those of the components (docs/components.md), and four more: `resource` (a TorchX resource,
+    instead of h, cpu, gpu and memMB), `workers_by_group` (processes of each, where groups differ in size), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
     and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted.
 
     Raises `SystemExit` with one sentence for a mistake: TorchX prints that without a traceback.
@@ -82,6 +83,7 @@ def ft_app(
             name=name,
             replicas=replicas,
             workers_per_replica=workers_per_replica,
+            workers_by_group=tuple(workers_by_group),
             nodes_per_replica=nodes_per_replica,
             max_restarts=max_restarts,
             min_replicas=min_replicas,
@@ -117,6 +119,7 @@ def diloco_app(
     num_fragments: int = 1,
     fragment_sync_delay: int = 0,
     quantize: str = "none",
+    islands: str = "",
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> specs.AppDef:
@@ -127,8 +130,10 @@ def diloco_app(
             num_fragments=num_fragments,
             fragment_sync_delay=fragment_sync_delay,
             quantize=quantize,
+            islands=parse_counts(islands, what="--islands"),
         )
-    return ft_app(script, script_args, env={**settings.variables(), **(env or {})}, **options)
+    environ = {**settings.variables(), **(env or {})}
+    return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
 
 
 def lighthouse_app(

@@ -15,6 +15,7 @@ from torchft_x.launch.accompany import CompanionConfig
 from torchft_x.launch.accompany import accompany as run_companion
 from torchft_x.launch.lighthouse_keeper import keep_lighthouse
 from torchft_x.launch.lighthouse_role import complete
+from torchft_x.launch.parse import parse_counts
 from torchft_x.launch.restarts import RestartRules
 from torchft_x.launch.supervisor import SupervisorConfig
 from torchft_x.launch.supervisor import supervise as run_supervisor
@@ -42,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--replica", type=int, help="instead, of a group over N nodes: node K %% N of group K // N")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of this group, with --replica")
     parser.add_argument("--groups", type=int, required=True, help="number of groups of the job")
-    parser.add_argument("--workers", type=int, default=1, help="processes of this group, on all its nodes")
+    parser.add_argument(
+        "--workers", default="1", help="processes of this group, on all its nodes; or, with commas, of each group"
+    )
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
@@ -63,7 +66,7 @@ def supervise(argv: list[str]) -> int:
         config = SupervisorConfig(
             group=group,
             groups=args.groups,
-            workers=args.workers,
+            workers=_workers(args, group),
             node=node,
             nodes=args.nodes,
             command=tuple(argv[cut + 1 :]),
@@ -97,6 +100,21 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
             f"{args.groups * args.nodes - 1}."
         )
     return str(args.replica // args.nodes), args.replica % args.nodes
+
+
+def _workers(args: argparse.Namespace, group: str) -> int:
+    """Of this group. Raises `ConfigError`."""
+    if "," not in args.workers:
+        try:
+            return int(args.workers)
+        except ValueError:
+            raise ConfigError(f"--workers {args.workers!r} is no number.") from None
+    each = parse_counts(args.workers, what="--workers")
+    if not (len(each) == args.groups and group.isdecimal() and int(group) < args.groups):
+        raise ConfigError(
+            f"--workers names {len(each)} groups, and this is group {group} of {args.groups}; give a number for each."
+        )
+    return each[int(group)]
 
 
 def accompany(argv: list[str]) -> int:

@@ -10,7 +10,7 @@ from torchft_x import env
 
 # glibc gives memory back to the system and takes it again each step otherwise: thousands of page faults per step on
 # CPU trainers. Left alone when the user tunes the allocator or brings another one.
-_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"}
+ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     if not any(k.startswith("MALLOC_") or k in ("GLIBC_TUNABLES", "LD_PRELOAD") for k in out):
-        out.update(_ALLOCATOR)
+        out.update(ALLOCATOR)
     return out
 
 

@@ -109,6 +109,8 @@ class FtJob:
     """Replica groups."""
     workers_per_replica: int = 1
     """Processes of a group, on all its nodes together."""
+    workers_by_group: tuple[int, ...] = ()
+    """Processes of each group, where they differ; wins over `workers_per_replica`. Each group is on one node then."""
     nodes_per_replica: int = 1
     """Nodes of a group; each is one replica of the trainer role."""
     max_restarts: int = 10
@@ -197,6 +199,12 @@ class FtJob:
                 f"--workers_per_replica is {workers}, the workers of a whole group; "
                 f"it must be a multiple of --nodes_per_replica ({nodes})."
             )
+        if self.workers_by_group and (nodes > 1 or workers > 1 or len(self.workers_by_group) != self.replicas):
+            raise ConfigError(
+                f"--islands names {len(self.workers_by_group)} groups on one node each, and --replicas is {self.replicas}, "
+                f"--nodes_per_replica {nodes}, --workers_per_replica {workers}; give as many numbers as --replicas says, and "
+                "leave out the other two."
+            )
         if not 1 <= self.min_replicas <= self.replicas:
             raise ConfigError(
                 f"--min_replicas is {self.min_replicas}; it must lie between 1 and --replicas ({self.replicas})."
@@ -232,6 +240,8 @@ class DilocoSettings:
     """Steps an exchange may take in the background."""
     quantize: str = "none"
     """One of `QUANTIZE`."""
+    islands: tuple[int, ...] = ()
+    """Processes of each group, where they differ: each group's rank 0 exchanges for all of its ranks."""
 
     def __post_init__(self) -> None:
         if self.sync_steps < 1:
@@ -249,14 +259,20 @@ class DilocoSettings:
             )
         if self.quantize not in QUANTIZE:
             raise ConfigError(f"--quantize {self.quantize!r} is not one of {', '.join(QUANTIZE)}.")
+        if self.islands and self.num_fragments > 1:
+            raise ConfigError(
+                f"--num_fragments is {self.num_fragments}, and islands exchange the whole model at once; leave it out."
+            )
 
     def variables(self) -> dict[str, str]:
         """What the script reads; its own flags win over them."""
+        islands = {environment.ISLANDS: "1"} if self.islands else {}
         return {
             environment.SYNC_STEPS: str(self.sync_steps),
             environment.NUM_FRAGMENTS: str(self.num_fragments),
             environment.FRAGMENT_SYNC_DELAY: str(self.fragment_sync_delay),
             environment.QUANTIZE: self.quantize,
+            **islands,
         }
 
 

@@ -35,6 +35,14 @@ def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
     return words
 
 
+def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
+    """Numbers of 1 or more, as in 1,2,3; none if empty. Raises `ConfigError`."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isascii() and word.isdecimal() and int(word) for word in words):
+        raise ConfigError(f"{what} {text!r} is not a list of numbers of 1 or more, as in 1,2,3.")
+    return tuple(map(int, words))
+
+
 def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts") -> tuple[Any, ...]:
     """TorchX's mounts: ``type=bind,src=PATH,dst=PATH[,readonly]``, one after the other, as text or split at commas."""
     words = options.split(",") if isinstance(options, str) else list(options or ())

@@ -6,67 +6,25 @@ what it sends by its share, so that the sum is the weighted average. A member wi
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ReduceOp
 
+from torchft_x.comm.quantize import format_of
 from torchft_x.core.schedule import Census
 from torchft_x.errors import StepError
+from torchft_x.train.flats import Filling, Flats, Part
 
 if TYPE_CHECKING:
     from torchft_x.train.feedback import Feedback
     from torchft_x.train.manager import Manager
 
-_ALIGNED = 1024  # elements: a bucket within a flat buffer begins at a multiple of this
-
-
-class Part(Protocol):
-    """What is averaged."""
-
-    def tensors(self) -> Sequence[torch.Tensor]:
-        """This rank's, for their shapes, dtypes and devices; the same in all groups."""
-
-    def fill(self, views: Sequence[torch.Tensor]) -> None:
-        """Write what this rank sends into `views`, which have the shapes of `tensors`. The same until `apply`."""
-
-
-class Flats:
-    """Memory for some tensors, one flat buffer for each (dtype, device), with a view per tensor.
-
-    `chunks` are slices of the buffers of at most `cap` bytes (None: one per tensor). A tensor that is larger than that
-    is in several of them: where it begins and ends is of no interest to a sum.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor], cap: int | None) -> None:
-        self.flat: list[torch.Tensor] = []
-        self._cuts: list[list[int]] = []  # by flat buffer: sizes of its chunks
-        views: dict[int, torch.Tensor] = {}
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for i, t in enumerate(tensors):
-            kinds.setdefault((t.dtype, t.device), []).append(i)
-        for (dtype, device), members in kinds.items():
-            flat = torch.empty(sum(tensors[i].numel() for i in members), dtype=dtype, device=device)
-            at = 0
-            for i in members:
-                views[i] = flat[at : at + tensors[i].numel()].view(tensors[i].shape)
-                at += tensors[i].numel()
-            self.flat.append(flat)
-            if cap is None:
-                self._cuts.append([tensors[i].numel() for i in members])
-            else:
-                size = max(_ALIGNED, cap // flat.element_size() // _ALIGNED * _ALIGNED)
-                self._cuts.append([part.numel() for part in flat.split(size)])
-        self.views = [views[i] for i in range(len(tensors))]
-        self.chunks = self.cut(self.flat)
-
-    def cut(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The chunks of other buffers as large as `flat`."""
-        parts = [part for flat, sizes in zip(flats, self._cuts, strict=True) for part in flat.split(sizes)]
-        return [part for part in parts if part.numel()]
+_WHOLE = 1 << 62  # bytes: a bucket for all
 
 
 class Exchange:
@@ -77,7 +35,8 @@ class Exchange:
         part: what is averaged.
         weight: of this rank's values in the average.
         count: takes the census in the quorum in hand.
-        cap: bytes of a bucket; None: one tensor in each.
+        cap: bytes of a bucket; None: one tensor in each. What is quantised has no buckets: its reduction is cut into chunks
+            itself, and with several the network would rest where one ends.
         quantize: what is sent is quantised.
         changes: the values change while they are on the way (inner steps in the background), so they are kept.
         feedback: of the part, if it is quantised with error feedback. Whoever applies the exchange commits it.
@@ -92,15 +51,18 @@ class Exchange:
         self._weight = weight
         self._count = count
         self._quantize = quantize
+        self._in_chunks = format_of(quantize) is not None  # the reduction asks for its values piece by piece
         self._feedback = feedback  # see above
         self._works: list[Any] = []  # of the newest attempt
         self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
-        self._flats = Flats(part.tensors(), cap)
+        self._flats = Flats(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
         self._census: Census | None = None  # of the newest attempt; None: it failed
         self._sent = False  # at least once
         self._kept: list[torch.Tensor] | None = None  # the values themselves, if they change
         if changes:
-            part.fill(self._flats.views)
+            made = Filling(self._flats, part, None, 1.0, None)
+            for i, flat in enumerate(self._flats.flat):
+                made.upto(i, flat.numel())
             self._kept = [flat.clone() for flat in self._flats.flat]
 
     @property
@@ -118,33 +80,35 @@ class Exchange:
         """Start the reductions of this attempt. After a census that failed they fail at once."""
         self._census, self._sent = census, True
         share = self._weight / census.weight if census is not None and census.weight else 0.0
-        if share == 0.0:
-            for flat in self._flats.flat:
-                flat.zero_()  # not a product: nothing times NaN is NaN
-        else:
-            if self._kept is None:
-                self._part.fill(self._flats.views)
-            for i, flat in enumerate(self._flats.flat):
-                if self._kept is not None:
-                    flat.copy_(self._kept[i])
-                if share != 1.0:
-                    flat.mul_(share)
-        chunks = self._flats.chunks
-        more: list[dict[str, Any]] = [{} for _ in chunks]
+        flats, lost, filling = self._flats, None, None
         if self._feedback is not None:
             sends = share != 0.0 and self._manager.is_participating()
-            lost = self._flats.cut(self._feedback.start(self._flats.flat, sends=sends))
-            more = [{"lost": part} for part in lost]
-        self._works = [
-            self._manager.allreduce(chunk, should_quantize=self._quantize, reduce_op=ReduceOp.SUM, **kwargs)
-            for chunk, kwargs in zip(chunks, more, strict=True)
-        ]
+            lost = self._feedback.start(flats.flat, sends=sends)
+        if share == 0.0:
+            for flat in flats.flat:
+                flat.zero_()  # not a product: nothing times NaN is NaN
+        else:
+            filling = Filling(flats, self._part, self._kept, share, self._feedback)
+        self._works = []
+        for number, a, b in flats.chunks:
+            more: dict[str, Any] = {}
+            if lost is not None:
+                more["lost"] = lost[number][a:b]
+            if filling is not None and self._in_chunks:
+                more["before"] = functools.partial(_fill, filling, number, a)
+            elif filling is not None:
+                filling.upto(number, b)
+            self._works.append(
+                self._manager.allreduce(
+                    flats.flat[number][a:b], should_quantize=self._quantize, reduce_op=ReduceOp.SUM, **more
+                )
+            )
 
     def drive(self) -> None:
         """The training thread turns to other things. Quantised reductions get on only where somebody waits for them, so a
         thread does, until `finish`; nobody else uses the process group meanwhile, so the order of collectives is the same in
         all groups. On an accelerator it would wait on a stream of its own, where nothing of this is needed."""
-        if self._quantize and all(flat.device.type == "cpu" for flat in self._flats.flat):
+        if self._in_chunks and all(flat.device.type == "cpu" for flat in self._flats.flat):
             self._driver = threading.Thread(target=self._wait, name="torchft_x-exchange", daemon=True)
             self._driver.start()
 
@@ -172,6 +136,11 @@ class Exchange:
         for work in self._works:
             good = work.wait() is not False and good
         return good
+
+
+def _fill(filling: Filling, number: int, first: int, a: int, b: int) -> None:
+    """`a`, `b`: of a bucket that begins at `first` of its buffer."""
+    filling.upto(number, first + b)
 
 
 def take_census(

@@ -152,6 +152,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     quantize = env.read(env.QUANTIZE, "none", environ)
     if quantize != "none":
         found["should_quantize"] = quantize
+    if env.read(env.ISLANDS, None, environ) == "1":
+        found["rank0_synchronization_only"] = True
     return found
 
 

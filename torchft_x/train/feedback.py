@@ -32,28 +32,41 @@ class Feedback:
         self._device = device or torch.device("cpu")
         self._carried: list[torch.Tensor] = []  # committed; empty: zeros
         self._lost: list[torch.Tensor] | None = None  # of the newest attempt of the exchange in hand
+        self._sends = False  # in that attempt
 
     @torch.no_grad()
     def start(self, flats: Sequence[torch.Tensor], *, sends: bool) -> list[torch.Tensor]:
-        """Begin an attempt: add what is carried to what is sent. Returns where the reduction adds what it leaves out.
+        """Begin an attempt to send `flats`. Returns where the reduction adds what it leaves out, for each of them.
 
-        `sends`: the values count. Else they are left alone, and what is carried stays for the exchange after.
+        `sends`: the values count, and each goes through `add` once before it is reduced. Else they are left alone, and what is
+        carried stays for the exchange after.
         """
-        self._lost = []
-        for i, flat in enumerate(flats):
-            lost = torch.zeros_like(flat, dtype=torch.float32)
-            self._lost.append(lost)
-            if not self._carried:
-                continue
-            lost.copy_(self._carried[i])
-            if sends and flat.dtype == torch.float32:
-                flat.add_(lost)
-                lost.zero_()
-            elif sends:  # a narrower type rounds, which counts as left out
-                lost.add_(flat)
-                flat.copy_(lost)
-                lost.sub_(flat)
+        self._sends = sends
+        if sends:
+            self._lost = [torch.empty_like(flat, dtype=torch.float32) for flat in flats]
+        else:
+            self._lost = [torch.zeros_like(flat, dtype=torch.float32) for flat in flats]
+            for lost, carried in zip(self._lost, self._carried, strict=bool(self._carried)):
+                lost.copy_(carried)
         return self._lost
+
+    @torch.no_grad()
+    def add(self, number: int, values: torch.Tensor, first: int) -> None:
+        """Add what is carried to what is sent: `values` of flat buffer `number`, the first of which is its `first`."""
+        if self._lost is None or not self._sends:
+            return
+        lost = self._lost[number][first : first + values.numel()]
+        if not self._carried:
+            lost.zero_()
+            return
+        carried = self._carried[number][first : first + values.numel()]
+        if values.dtype == torch.float32:
+            values.add_(carried.to(values.device))
+            lost.zero_()
+        else:  # a narrower type rounds, which counts as left out
+            torch.add(carried.to(values.device), values, out=lost)
+            values.copy_(lost)
+            lost.sub_(values)
 
     @torch.no_grad()
     def commit(self) -> None:

@@ -17,8 +17,9 @@ from torch.utils.hooks import RemovableHandle
 from torchft_x.core.schedule import Act, Census, Schedule, Settings
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.train.exchange import Exchange, Part, take_census
+from torchft_x.train.exchange import Exchange, take_census
 from torchft_x.train.feedback import Feedback
+from torchft_x.train.flats import Part
 from torchft_x.train.optim import OptimizerWrapper
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ business: shards may be of any number and uneven.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from types import TracebackType
 from typing import Any
@@ -19,7 +19,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from torchft_x import env
 from torchft_x.errors import ConfigError, StepError
+from torchft_x.observe.events import EventLog
 from torchft_x.train.feedback import Feedback
 from torchft_x.train.fragments import Fragment
 from torchft_x.train.hsdp import reshard
@@ -63,7 +65,8 @@ class Island:
         reshard(model)
         self._model = model
         self._group = group
-        self.leads = dist.get_rank(group) == 0
+        self.rank = dist.get_rank(group)
+        self.leads = self.rank == 0
         self._params = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._params:
             raise ConfigError("the model has no parameter that needs a gradient; there is nothing to exchange.")
@@ -179,9 +182,9 @@ class Leading:
     def tensors(self) -> Sequence[torch.Tensor]:
         return self._fragment.tensors()
 
-    def fill(self, views: Sequence[torch.Tensor]) -> None:
+    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
         self._island.gather()
-        self._fragment.fill(views)
+        yield from self._fragment.fill(views)
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         if self._fragment.alpha:
@@ -207,6 +210,12 @@ class Follower:
         """See `DiLoCo.progress`."""
 
     def __enter__(self) -> Follower:
+        events = EventLog(
+            env.read(env.RUN_DIR), "trainer", group=env.read(env.REPLICA_GROUP_ID),
+            rank=self._island.rank, attempt=env.read_int(env.ATTEMPT, 0),
+        )  # fmt: skip
+        events.emit("joined", step=0)  # as a rank that has a Manager: who watches the job knows this process
+        events.close()
         self._hooks = [self._inner.register_step_post_hook(self._after_step)]
         self._after_step()
         return self

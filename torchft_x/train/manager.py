@@ -205,7 +205,7 @@ class Manager:
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
-        lost: torch.Tensor | None = None,
+        lost: torch.Tensor | None = None, before: Callable[[int, int], None] | None = None,
     ) -> dist.Work:  # fmt: skip
         """Reduce `tensor` in place over the participating groups. Never fails: a bad reduction drops the step.
 
@@ -217,6 +217,8 @@ class Manager:
                 floating point. The same in all groups: see `declare_quantization`. Its ``wait()`` does half of the work.
             lost: flat, float32, of as many values: what quantising leaves out here is added to it, for error feedback. Good
                 once the step is committed. See `torchft_x.comm.quantized.reduce_quantized`.
+            before: of a quantised one: writes values of `tensor` just before they are read. See there. Not called if this group
+                contributes nothing.
 
         Raises `ConfigError` (a ValueError) for AVG of integers and for what can't be quantised, and what `wait_quorum`
         raises.
@@ -238,7 +240,7 @@ class Manager:
             try:
                 inner = work.issue(
                     self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
-                    lost=lost, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
+                    lost=lost, before=before, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
                 )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)

@@ -15,7 +15,9 @@ from torch.futures import Future
 
 from torchft_x.comm.quantize import Format
 from torchft_x.comm.quantized import reduce_quantized
+from torchft_x.comm.quantized_work import QuantizedWork
 from torchft_x.comm.sent import Sent, ring_bytes
+from torchft_x.errors import ConfigError
 from torchft_x.train.digest import digest
 
 Report = Callable[[Exception], None]
@@ -42,6 +44,8 @@ class ManagedWork(dist.Work):
         timeout: seconds `wait` takes at most unless it is given a shorter time.
         report: called with the error.
         digests: take the result's digest, for the vote between the groups.
+
+    A quantised reduction goes in chunks; there the timeout is of each phase of a chunk, so it needn't grow with the tensor.
     """
 
     def __init__(
@@ -62,7 +66,10 @@ class ManagedWork(dist.Work):
             if self._good is None:
                 limit = timedelta(seconds=self._timeout)
                 try:
-                    self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
+                    if isinstance(self._inner, QuantizedWork):
+                        self._good = self._inner.wait(timeout, each=limit)
+                    else:
+                        self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
                     if self._good and self._digests:
                         self.digest = digest(self._tensor)
                 except Exception as e:
@@ -101,23 +108,27 @@ def issue(
     participants: int,
     fmt: Format | None = None,
     lost: torch.Tensor | None = None,
+    before: Callable[[int, int], None] | None = None,
     sent: Sent | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.
 
-    `fmt`: how values are written on the wire; None: as they are. `lost`: see `reduce_quantized`. `sent`: counts what goes
+    `fmt`: how values are written on the wire; None: as they are. `lost`, `before`: see `reduce_quantized`. `sent`: counts what goes
     to others. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is encoded is
     `tensor` itself.
     """
     with torch.no_grad():
         if not contributes:
             fill_neutral(tensor, op)
+        elif before is not None and fmt is None:
+            raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
         elif op == ReduceOp.AVG and fmt is None:
             tensor.mul_(1.0 / participants)
     if fmt is not None:
         scale = 1.0 / participants if op == ReduceOp.AVG else 1.0
-        return reduce_quantized([tensor], fmt, pg, scale, lost=lost, sent=sent, still=still)
+        before = before if contributes else None
+        return reduce_quantized([tensor], fmt, pg, scale, lost=lost, before=before, sent=sent, still=still)
     if sent is not None:
         sent.add(ring_bytes(tensor.nbytes, pg.size()))
     opts = dist.AllreduceOptions()
