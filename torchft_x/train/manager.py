@@ -360,6 +360,15 @@ class Manager:
         """
         self._declared.add(name, words, parts, digest)
 
+    def check_device(self, kind: str) -> None:
+        """Raises `ConfigError` if `allreduce` can't take tensors on devices of this kind ("cpu")."""
+        takes = getattr(self._pg, "takes", None)
+        if takes not in (None, kind):
+            raise ConfigError(
+                f"the gradients are on {kind}, and {type(self._pg).__name__} takes tensors on {takes} only; give the Manager "
+                "a ProcessGroupGloo (a model that CPUOffloadPolicy keeps on the host needs it too)."
+            )
+
     def declare_quantization(self, should_quantize: bool | str) -> None:
         """Say how this group's reductions are quantised ("int8", "int4", "fp8", True, or False for not at all), so that
         a group that does it otherwise is refused at its join. Before the first `start_quorum`: `allreduce` says it too,
