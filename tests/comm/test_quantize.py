@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from torchft_x.comm import quantize
 from torchft_x.comm.quantize import FORMATS, FP8, INT4, INT8, Format, decode, encode, format_of, residual
+from torchft_x.core import formats as launched
 from torchft_x.errors import ConfigError
 
 LARGE = 2.0**127  # within 1 % of the largest float32, twice this, a value may arrive as infinity
@@ -199,3 +200,7 @@ def test_a_gpu_writes_and_reads_the_same_bytes(fmt: Format) -> None:
     assert torch.equal(there.cpu(), encode(x, fmt)) or fmt is FP8  # a division may differ in its last bit
     here = decode(there.cpu(), x.numel(), fmt)
     assert torch.equal(decode(there, x.numel(), fmt).cpu().view(torch.int32), here.view(torch.int32))
+
+
+def test_the_launcher_knows_the_same_names() -> None:
+    assert tuple(FORMATS) == launched.FORMATS
