@@ -30,7 +30,7 @@ import check_params
 from kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
 
 from torchft_x.observe.events import EventTail, read_events
-from torchft_x.observe.processes import job_processes
+from torchft_x.observe.processes import job_processes, lighthouse_process
 from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,8 +96,11 @@ class Job:
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
     if kind == LIGHTHOUSE:
+        pid = lighthouse_process(job.run_dir)
+        if pid is None:
+            raise ProcessLookupError("no lighthouse")
         t = time.time()
-        os.kill(lighthouse(job.run_dir), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         return Fault(kind, "", t, t)
     alive = workers(job.events)
     if what == "mixed":
@@ -115,17 +118,6 @@ def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
             except ProcessLookupError:  # its supervisor has ended it
                 pass
     return Fault(kind, worker.group, t, time.time() if kind == HANG else t)
-
-
-def lighthouse(run_dir: Path) -> int:
-    """The process id of the one that serves. Raises ProcessLookupError."""
-    for pid in job_processes(run_dir):
-        try:
-            if b"torchft_x.rpc.lighthouse_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
-        except OSError:
-            continue
-    raise ProcessLookupError("no lighthouse")
 
 
 def recovered(events: list[dict[str, Any]], last: Fault | None, groups: int) -> bool:
