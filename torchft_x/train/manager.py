@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.agreed import agree
 from torchft_x.comm.quantize import format_of
 from torchft_x.comm.quantized import check_quantized
 from torchft_x.core.recovery import WorldSizeMode
@@ -148,6 +149,7 @@ class Manager:
             options.quorum_patience,
         )  # arguments of the newest start_quorum
         self._closed = False
+        self._agreed = 0  # configuration of the process group whose members quantise alike
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
@@ -214,8 +216,8 @@ class Manager:
             lost: flat, float32, of as many values: what quantising leaves out here is added to it, for error feedback. Good
                 once the step is committed. See `torchft_x.comm.quantized.reduce_quantized`.
 
-        Raises `ConfigError` (a ValueError) for AVG of integers and for what can't be quantised, and what `wait_quorum`
-        raises.
+        Raises `ConfigError` (a ValueError) for AVG of integers, for what can't be quantised, and if the other groups quantise
+        otherwise; and what `wait_quorum` raises.
         """
         p = self._parts
         fmt = format_of(should_quantize)
@@ -232,12 +234,17 @@ class Manager:
         inner = None
         if possible and not failed:
             try:
+                if fmt is not None and self._agreed != (config := self._guard.config_id):
+                    agree(self._pg, fmt, tensor.device, contributes=rank is not None)
+                    self._agreed = config
                 inner = work.issue(
                     self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
                     lost=lost, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
                 )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
+                if isinstance(e, ConfigError):
+                    raise
         managed = ManagedWork(
             inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), digests=p.options.commit_vote
         )
