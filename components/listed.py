@@ -217,7 +217,7 @@ def diloco(
         sync_steps: steps of a group between two exchanges of the same part of the model
         num_fragments: parts of the model that are exchanged in turn
         fragment_sync_delay: steps that an exchange may take in the background
-        quantize: none, int8 or int4: what is exchanged
+        quantize: none, int8, int4 or fp8: what is exchanged
         islands: processes of each group, as in 1,2,3; only rank 0 of a group exchanges then
         name: of the job, as the scheduler shows it
         lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto

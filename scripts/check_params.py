@@ -164,14 +164,33 @@ def shared_steps(dumps: list[Dump]) -> int:
     return sum(len(groups) > 1 for groups in at.values())
 
 
-def thrown_away(dumps: list[Dump]) -> int:
-    """Batches that were drawn by a process that lived on, and committed by nobody: the price of dropped steps."""
+@dataclass(frozen=True)
+class Lost:
+    """Batches that were drawn by a process that lived on, and committed by nobody: the price of dropped steps. (What a
+    killed process was computing is known to nobody.)"""
+
+    group: str
+    rank: int
+    attempt: int
+    step: int  # its last committed one before
+    number: int
+    begin: float  # unix seconds of its commit before,
+    end: float  # ... and of the one behind
+
+
+def lost(dumps: list[Dump]) -> list[Lost]:
+    """In the order of steps."""
     lives: dict[str, list[Dump]] = defaultdict(list)
     for d in dumps:
         if d.drawn:
             lives[d.life].append(d)
-    made = [sorted(life, key=lambda d: d.step) for life in lives.values()]
-    return sum(two.drawn - one.drawn - 1 for life in made for one, two in pairwise(life))
+    found = [
+        Lost(one.group, one.rank, one.attempt, one.step, two.drawn - one.drawn - 1, one.t, two.t)
+        for life in lives.values()
+        for one, two in pairwise(sorted(life, key=lambda d: d.step))
+        if two.drawn - one.drawn > 1
+    ]
+    return sorted(found, key=lambda x: (x.step, x.group, x.rank))
 
 
 def table(dumps: list[Dump]) -> str:

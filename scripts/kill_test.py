@@ -7,8 +7,8 @@
 The job is started as a user would: ``torchx run ./components.py:ddp``. Workers are killed (kill -9) or stopped for some
 seconds (SIGSTOP), the lighthouse is killed, in an order by chance; each time all groups must train together again before
 the next. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
-table says what each cost. Arguments after ``--`` go to train_ddp.py, in place of those in MODEL. Exit code 0
-only if all was done, the job ended with 0, and the check passed.
+table says what each cost, and whose batches were lost. Arguments after ``--`` go to train_ddp.py, in place of those in
+MODEL. Exit code 0 only if all was done, the job ended with 0, and the check passed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import check_params
+from kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
 
 from torchft_x.observe.events import EventTail, read_events
-from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import Death, commits, death, training_together, workers
+from torchft_x.observe.processes import job_processes, lighthouse_process
+from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).resolve().parent.parent
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
@@ -41,17 +39,6 @@ STALL = 5.0  # seconds without a commit that are worth a look: the run's folder 
 # Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down, and a group that is
 # left alone with the machine doesn't finish the job before the other one is back.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
-
-
-KILL, HANG, LIGHTHOUSE = "kill -9", "SIGSTOP", "kill -9 of the lighthouse"
-
-
-@dataclass(frozen=True)
-class Fault:
-    kind: str
-    group: str  # of the victim; empty: the lighthouse
-    t: float  # unix seconds
-    over: float  # until then the victim was kept from coming back
 
 
 class Job:
@@ -118,8 +105,11 @@ class Job:
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
     if kind == LIGHTHOUSE:
+        pid = lighthouse_process(job.run_dir)
+        if pid is None:
+            raise ProcessLookupError("no lighthouse")
         t = time.time()
-        os.kill(lighthouse(job.run_dir), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         return Fault(kind, "", t, t)
     alive = workers(job.events)
     if what == "mixed":
@@ -137,17 +127,6 @@ def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
             except ProcessLookupError:  # its supervisor has ended it
                 pass
     return Fault(kind, worker.group, t, time.time() if kind == HANG else t)
-
-
-def lighthouse(run_dir: Path) -> int:
-    """The process id of the one that serves. Raises ProcessLookupError."""
-    for pid in job_processes(run_dir):
-        try:
-            if b"torchft_x.rpc.lighthouse_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
-        except OSError:
-            continue
-    raise ProcessLookupError("no lighthouse")
 
 
 def recovered(events: list[dict[str, Any]], last: Fault | None, groups: int) -> bool:
@@ -190,85 +169,15 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
     return done, len(done) == len(kinds)
 
 
-def figures(values: list[float | None]) -> dict[str, float | None]:
-    known = [v for v in values if v is not None]
-    missing = len(values) - len(known)
-    if not known:
-        return {"median": None, "worst": None, "missing": missing}
-    return {"median": round(median(known), 4), "worst": round(max(known), 4), "missing": missing}
-
-
-def longest_gap(events: list[dict[str, Any]], begin: float, end: float) -> float:
-    """Seconds in which no group committed, at the most."""
-    times = [begin, *(float(e["t"]) for e in commits(events) if begin < float(e["t"]) < end)]
-    return max((b - a for a, b in pairwise(times)), default=end - begin)
-
-
-def report(job: Job, faults: list[Fault], args: argparse.Namespace) -> dict[str, Any]:
-    """What is written as JSON."""
-    events = read_events(job.run_dir)
-    ends = [f.t for f in faults[1:]] + [float("inf")] * bool(faults)
-    deaths: dict[str, list[Death]] = {KILL: [], HANG: []}
-    gaps: list[float | None] = []
-    bystanders = 0  # trainers that ended because the lighthouse did
-    for fault, end in zip(faults, ends, strict=True):
-        if fault.kind == LIGHTHOUSE:
-            gaps.append(longest_gap(events, fault.t, min(end, fault.t + 5.0)))
-            bystanders += sum(
-                e.get("event") == "restart" and e.get("role") == "supervisor" and fault.t < float(e["t"]) < end
-                for e in events
-            )
-        else:
-            deaths[fault.kind].append(death(events, fault.group, fault.t, until=end))
-    dumps = check_params.read_dumps(job.dumps)
-    findings = check_params.check(dumps) if dumps else ["no dumps were written"]
-    if bystanders:
-        findings.append(f"{bystanders} trainers were started again after the lighthouse was killed")
-    kills, hangs = deaths[KILL], deaths[HANG]
-    return {
-        "groups": args.groups,
-        "kills": len(kills),
-        "hangs": len(hangs),
-        "lighthouse_kills": len(gaps),
-        "exit_code": job.process.returncode,
-        "dumps": len(dumps),
-        "shared_steps": check_params.shared_steps(dumps),
-        "findings": findings,
-        "detected": figures([d.detected for d in kills]),
-        "next_commit": figures([d.next_commit for d in kills]),
-        "rejoined": figures([d.rejoined for d in kills]),
-        "hang_next_commit": figures([d.next_commit for d in hangs]),
-        "lighthouse_gap": figures(gaps),
-        "dropped_steps": sum(d.dropped for d in (*kills, *hangs)),
-        "batches_thrown_away": check_params.thrown_away(dumps),
-        "deaths": [asdict(d) for d in kills],
-        "stops": [asdict(d) for d in hangs],
-    }
-
-
-def show(result: dict[str, Any]) -> None:
-    more = "".join(
-        f", {result[key]} {what}"
-        for key, what in (("hangs", "SIGSTOP"), ("lighthouse_kills", LIGHTHOUSE))
-        if result[key]
-    )
-    print(f"\n{result['groups']} groups, {result['kills']} kills -9{more}, exit code {result['exit_code']}")
-    for key, what in (
-        ("detected", "kill -> a survivor knows"),
-        ("next_commit", "kill -> survivors' next commit"),
-        ("rejoined", "kill -> first commit of the restarted group"),
-        ("hang_next_commit", "stopped -> survivors' next commit"),
-        ("lighthouse_gap", "lighthouse killed: longest time without a commit"),
-    ):
-        f = result[key]
-        if f["median"] is not None:
-            print(f"  {what:<50} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
-    print(f"  {'steps dropped':<50} {result['dropped_steps']}")
-    print(f"  {'batches drawn by survivors, not committed':<50} {result['batches_thrown_away']}")
-    for finding in result["findings"]:
-        print(f"  FAILED: {finding}")
-    if not result["findings"]:
-        print(f"  parameters bit-equal at all {result['shared_steps']} shared steps ({result['dumps']} dumps), no gap")
+def compare(dumps: Path, ranks: int, script_args: list[str]) -> dict[str, Any]:
+    """What hsdp_reference.py says; under "error" if it is bad."""
+    print("comparing with one process that computes all batches", flush=True)
+    command = [sys.executable, ROOT / "scripts/hsdp_reference.py", dumps, "--ranks", str(ranks), "--", *script_args]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout))
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return {"error": said[-1] if said else f"it ended with {done.returncode}"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -292,6 +201,11 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
+    p.add_argument(
+        "--reference",
+        action="store_true",
+        help="of hsdp: compare all losses and parameters with those of one process (as much disk as --keep)",
+    )
     p.add_argument("--out", type=Path, help="write the figures as JSON here too")
     p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for train_ddp.py")
     args = p.parse_args(argv)
@@ -299,17 +213,20 @@ def main(argv: list[str] | None = None) -> int:
         p.error("--groups must be at least 2 (somebody has to survive), --kills, --hangs and --lighthouse at least 0")
     if not args.islands and args.workers < (2 if args.what in ("other", "mixed") else 1):
         p.error(f"--what {args.what} needs groups of --workers 2 or more")
+    if args.reference and args.component != "hsdp":
+        p.error("--reference needs --component hsdp: the other scripts don't write who took part in a step")
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
     folder.mkdir(parents=True)
     steps = 100 + (args.kills + args.hangs + args.lighthouse) * args.steps_per_kill
     began = time.monotonic()
     script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
+    keep = args.keep or args.reference
     with Job(
         folder,
         args.groups,
         script_args,
-        keep=args.keep,
+        keep=keep,
         component=args.component,
         workers=args.workers,
         islands=args.islands,
@@ -318,7 +235,14 @@ def main(argv: list[str] | None = None) -> int:
         if complete:
             job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much
         ended = job.process.poll() is not None
-    result = report(job, faults, args) | {"seconds": round(time.monotonic() - began, 1), "seed": args.seed}
+    reference = compare(job.dumps, args.workers, script_args) if args.reference and complete and ended else None
+    result = {
+        "groups": args.groups,
+        "exit_code": job.process.returncode,
+        **report(read_events(job.run_dir), check_params.read_dumps(job.dumps), faults, reference=reference),
+        "seconds": round(time.monotonic() - began, 1),
+        "seed": args.seed,
+    }
     show(result)
     text = json.dumps(result, indent=1)
     (folder / "result.json").write_text(text + "\n")

@@ -93,7 +93,7 @@ SYNC = (
     Parameter("sync_steps", "int", "10", "steps of a group between two exchanges of the same part of the model"),
     Parameter("num_fragments", "int", "1", "parts of the model that are exchanged in turn"),
     Parameter("fragment_sync_delay", "int", "0", "steps that an exchange may take in the background"),
-    Parameter("quantize", "str", '"none"', "none, int8 or int4: what is exchanged"),
+    Parameter("quantize", "str", '"none"', "none, int8, int4 or fp8: what is exchanged"),
     Parameter("islands", "str", '""', "processes of each group, as in 1,2,3; only rank 0 of a group exchanges then"),
 )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from torchft_x.comm import quantize
 from torchft_x.comm.quantize import FORMATS, FP8, INT4, INT8, Format, decode, encode, format_of, residual
+from torchft_x.core import formats as launched
 from torchft_x.errors import ConfigError
 
 LARGE = 2.0**127  # within 1 % of the largest float32, twice this, a value may arrive as infinity
@@ -214,3 +215,7 @@ def test_what_is_left_out_is_added_while_it_is_written(fmt: Format, x: torch.Ten
     once = lost.clone()
     encode(x, fmt, lost=lost)
     assert torch.equal(lost.nan_to_num(1.0), (once + once).nan_to_num(1.0))
+
+
+def test_the_launcher_knows_the_same_names() -> None:
+    assert tuple(FORMATS) == launched.FORMATS

@@ -12,25 +12,12 @@ import pytest
 from tests.e2e.jobs import COLD, SMALL, Job, gone, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.launch import tree
-from torchft_x.observe.processes import job_processes
+from torchft_x.observe.processes import lighthouse_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KILLS = 3
 SERVES = "Lighthouse listening on"
-
-
-def lighthouse(run_dir: Path) -> int:
-    """Process id of the server, which is the child of the role's process."""
-    found = [pid for pid in job_processes(run_dir) if "torchft_x.rpc.lighthouse_main" in command(pid)]
-    return found[-1] if found else 0
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def furthest(job: Job) -> int:
@@ -40,7 +27,7 @@ def furthest(job: Job) -> int:
 
 def kill_lighthouse(job: Job, *others: int) -> None:
     """SIGKILL for it, and for others in the same moment; returns when another one serves."""
-    before = wait_for(lambda: lighthouse(job.run_dir), 10, "the lighthouse's process")
+    before = wait_for(lambda: lighthouse_process(job.run_dir), 10, "the lighthouse's process")
     served = job.output().count(SERVES)
     tree.send([before, *others], signal.SIGKILL)
     job.wait_for(lambda: job.output().count(SERVES) > served, 30, "another lighthouse")

@@ -105,7 +105,7 @@ def test_mistakes_in_a_lighthouse(options: dict, named: str) -> None:
         ({"sync_steps": 10, "num_fragments": 3}, r"--num_fragments is 3; .* --sync_steps \(10\)"),
         ({"fragment_sync_delay": -1}, "--fragment_sync_delay"),
         ({"sync_steps": 10, "num_fragments": 2, "fragment_sync_delay": 5}, r"--fragment_sync_delay is 5; .*\(5\)"),
-        ({"quantize": "int3"}, "--quantize 'int3' is not one of none, int8, int4"),
+        ({"quantize": "int3"}, r"--quantize 'int3' is not one of none, int8, int4, fp8\."),
         (
             {"islands": (1, 2), "num_fragments": 2, "sync_steps": 2},
             "--num_fragments is 2, and islands exchange the whole",

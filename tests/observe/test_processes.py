@@ -12,7 +12,7 @@ import pytest
 
 from tests.util import wait_for
 from torchft_x import env
-from torchft_x.observe.processes import job_processes, orphans
+from torchft_x.observe.processes import job_processes, lighthouse_process, orphans
 
 
 def test_only_processes_started_with_the_run_directory_are_found(tmp_path: Path) -> None:
@@ -23,6 +23,18 @@ def test_only_processes_started_with_the_run_directory_are_found(tmp_path: Path)
         wait_for(lambda: job_processes(tmp_path) == [process.pid], what="the process to show its environment")
         assert job_processes(tmp_path / "other") == []
     assert job_processes(tmp_path) == []
+
+
+def test_the_lighthouse_is_the_process_that_serves(tmp_path: Path) -> None:
+    environ = {**os.environ, env.RUN_DIR: str(tmp_path)}
+    code = "import sys; sys.stdin.read()"
+    assert lighthouse_process(tmp_path) is None
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environ) as other:
+        wait_for(lambda: job_processes(tmp_path) == [other.pid], what="the process to show its environment")
+        assert lighthouse_process(tmp_path) is None
+        command = [sys.executable, "-c", code, "torchft_x.rpc.lighthouse_main"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ) as server:
+            wait_for(lambda: lighthouse_process(tmp_path) == server.pid, what="the server to be seen")
 
 
 def started(code: str, *, parent_dies: bool, **variables: str) -> tuple[subprocess.Popen[str], int]:

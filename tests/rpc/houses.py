@@ -22,9 +22,9 @@ class House:
         self._bind = Address("127.0.0.1", 0)
         self._shell: LighthouseShell | None = None
 
-    def start(self, *, new_job: bool = False) -> None:
+    def start(self, *, new_job: bool = False, token: str | None = None) -> None:
         config = LighthouseConfig(place=self.place, new_job=new_job, restarted=not new_job, **self.config)
-        self._shell = LighthouseShell(config)
+        self._shell = LighthouseShell(config, token=token)
         self._bind = self._bind._replace(port=loop.call(self._shell.start(self._bind), scaled(5.0)))
 
     def stop(self) -> None:

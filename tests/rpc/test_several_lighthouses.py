@@ -16,7 +16,7 @@ from tests.util import scaled, wait_for
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address, parse_address, parse_addresses
-from torchft_x.rpc import loop
+from torchft_x.rpc import loop, supervisor_client
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.record import make_record, open_record, read_word
 from torchft_x.rpc.supervisor_client import KEPT_EXITS
@@ -314,5 +314,60 @@ def test_it_is_told_to_stop_when_nobody_would_have_it_go_on(houses: tuple[House,
         assert orders[0][0] == 2
         assert "unprintable" in orders[0][1]
         assert supervisor.away() > 0
+    finally:
+        supervisor.close(0.0)
+
+
+def test_one_that_refuses_is_asked_again_while_another_is_there_or_may_come(
+    houses: tuple[House, House], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A standby that was started with another job's token, by the time it is started again as it should be."""
+    monkeypatch.setattr(supervisor_client, "FIRST_AGAIN", 0.1)
+    monkeypatch.setattr(supervisor_client, "LAST_AGAIN", 0.2)
+    monkeypatch.setattr(supervisor_client, "COMING", scaled(20.0))
+    for house in houses:
+        house.stop()
+    houses[1].start(token="of-another-job")
+    orders: list[tuple[int, str]] = []
+    supervisor = lines(*houses)
+    refused, line = supervisor._lines[1], supervisor._lines[0]
+    try:
+        supervisor.on_stop(lambda code, sentence: orders.append((code, sentence)))
+        supervisor.started(0, "t0")
+        wait_for(lambda: refused._refusals > 2, what="the refusals")  # the other one had no time to come
+        houses[0].start()
+        wait_for(line.is_up, 20.0, "the other one")
+        houses[0].stop()  # and away for a while: it was there
+        again = refused._refusals + 2
+        wait_for(lambda: refused._refusals >= again, what="more refusals")
+        assert caplog.text.count("it asks again, though one says") == 1
+        assert refused.away() > 0.2  # a refusal is no touch
+        houses[1].stop()
+        houses[1].start()
+        wait_for(lambda: refused.is_up() and not refused._refusals, 20.0, "the session")
+        supervisor.exited(0, "t0", 1, "killed")  # it hears what it needs
+        wait_for(lambda: refused._unanswered <= 0 and len(refused._reports) == 2, what="the reports")
+        assert orders == []
+    finally:
+        supervisor.close(0.0)
+
+
+def test_it_is_told_to_stop_once_when_all_refuse_it(
+    houses: tuple[House, House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_client, "FIRST_AGAIN", 0.1)
+    for house in houses:
+        house.stop()
+        house.start(token="of-another-job")
+    orders: list[tuple[int, str]] = []
+    supervisor = lines(*houses)
+    try:
+        supervisor.on_stop(lambda code, sentence: orders.append((code, sentence)))
+        wait_for(lambda: orders, what="the order")
+        assert orders[0][0] == 2
+        assert "token" in orders[0][1]
+        more = supervisor._lines[0]._refusals + 2
+        wait_for(lambda: supervisor._lines[0]._refusals >= more, what="more refusals")
+        assert len(orders) == 1
     finally:
         supervisor.close(0.0)

@@ -72,6 +72,9 @@ class FakeManager:
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         self.declared[name] = describe(name, words, parts, digest)
 
+    def check_device(self, kind: str) -> None:
+        pass
+
     def keep(self, kept: Any, works: int) -> bool:
         return True
 

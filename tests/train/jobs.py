@@ -1,16 +1,22 @@
-"""Whole jobs in one process: a real lighthouse, groups as threads, real gloo on loopback."""
+"""Whole jobs: a real lighthouse, real gloo on loopback, groups as threads of one process, or as processes to be killed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import random
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from tests.util import scaled
+from tests.train.forked import Program
+from tests.util import scaled, wait_for
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.train.ddp import DistributedDataParallel
@@ -18,6 +24,7 @@ from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 
 HOST = "127.0.0.1"
+ROOT = Path(__file__).parents[2]
 rng = threading.Lock()  # threads share torch's generator
 
 
@@ -127,3 +134,92 @@ class Gate:
     def __call__(self) -> None:
         self.reached.set()
         assert self.open.wait(scaled(30))
+
+
+class Group:
+    """A group's processes over its lives; all write to one file. For use by `killed_and_back`."""
+
+    def __init__(self, number: int, address: str, folder: Path, module: str = "tests.train.worker", *more: str) -> None:
+        self.path = folder / f"group{number}.txt"
+        self.path.touch()
+        stop = str(folder / "stop")
+        self._module = module
+        self._args = [str(number), address, str(self.path), stop, *more]
+        self._log = folder / f"group{number}.log"
+        self.start()
+
+    def start(self) -> None:
+        self.process = Program(self._module, self._args, self._log, os.environ)
+
+    def kill(self) -> float:
+        """Returns when (monotonic seconds)."""
+        now = time.monotonic()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        return now
+
+    def lines(self, kind: str = "commit") -> list[tuple[int, str, float]]:
+        """(step, digest, when) of whole lines."""
+        found = []
+        for line in self.path.read_text().split("\n")[:-1]:
+            what, step, digest, when = line.split()
+            if what == kind:
+                found.append((int(step), digest, float(when)))
+        return found
+
+    def last_step(self) -> int:
+        return max((step for step, _, _ in self.lines()), default=0)
+
+    def digests(self) -> dict[int, set[str]]:
+        """By step, over all lives."""
+        found: dict[int, set[str]] = {}
+        for step, digest, _ in self.lines():
+            found.setdefault(step, set()).add(digest)
+        return found
+
+
+def killed_and_back(
+    groups: list[Group], folder: Path, rng: random.Random, *, kills: int, together: int, within: float, more: int
+) -> tuple[list[float], int, dict[int, set[str]]]:
+    """SIGKILL for a random group, and its next life, again and again; then all come to their end.
+
+    Args:
+        kills: how often; `together` steps of all groups before each, and of the last victim behind it.
+        within: seconds behind those in which the kill comes.
+        more: steps that all make at the end.
+
+    Returns the seconds until the next step of each survivor of each kill, the last step, and all digests by step.
+    """
+    waits = []
+    try:
+        for _ in range(kills):
+            goal = max(g.last_step() for g in groups) + together
+            wait_for(lambda: all(g.last_step() >= goal for g in groups), 60, "all groups to train together")  # noqa: B023
+            time.sleep(rng.random() * within)
+            victim = rng.choice(groups)
+            when = victim.kill()
+            for g in groups:
+                if g is not victim:
+                    after = wait_for(
+                        lambda: [t for _, _, t in g.lines() if t > when + 0.002],  # noqa: B023
+                        30,
+                        "a survivor's next step",
+                    )
+                    waits.append(after[0] - when)
+            victim.start()
+        back = victim.last_step()
+        wait_for(lambda: victim.last_step() > back + together, 60, "the last one killed to be back")
+        last = max(g.last_step() for g in groups) + more
+        (folder / "new").write_text(str(last))
+        (folder / "new").rename(folder / "stop")
+        wait_for(lambda: all(g.process.poll() is not None for g in groups), 60, "the end of the run")
+        assert [g.process.returncode for g in groups] == [0] * len(groups)
+    finally:
+        for g in groups:
+            if g.process.poll() is None:
+                g.kill()
+    found: dict[int, set[str]] = {}
+    for g in groups:
+        for step, digests in g.digests().items():
+            found.setdefault(step, set()).update(digests)
+    return waits, last, found

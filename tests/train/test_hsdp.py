@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.train.jobs import lighthouse
@@ -36,11 +36,20 @@ def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bo
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], net), expected, step)
 
 
+def offloading(net: Net) -> None:
+    """A policy that changes nothing here (test_offload.py), and does no harm."""
+    shard(net, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
 def plain(place: Place) -> Any:
     return Trainer(place, **place.kwargs).run_to(4).end()
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 0.0001, "clip": 0.5}], ids=["", "many buckets, clipped"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bucket_cap_mb": 0.0001, "clip": 0.5}, {"cut": offloading}],
+    ids=["", "many buckets, clipped", "offload policy"],
+)
 def test_two_groups_train_like_one_process(groups: Groups, options: dict[str, Any]) -> None:
     check(groups.run(2, plain, **options), reference(2, RANKS, 4, clip=options.get("clip", 0.0)))
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.jobs import lighthouse
-from tests.train.test_kill import Group
+from tests.train.jobs import Group, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.observe.events import read_events
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.test_kill import ROOT, Group
+from tests.train.jobs import ROOT, Group
 from tests.util import wait_for
 from torchft_x.observe.events import read_events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -145,6 +146,34 @@ def test_a_group_that_quantises_otherwise_is_refused_at_its_join() -> None:
         with pytest.raises(RefusedError, match="its quantisation is none where group_0's is int8"):
             run_threads(2, lambda g: c.step() if g else a.run_to(a.manager.current_step() + 4))
         a.manager.shutdown()
+
+
+def test_of_groups_that_quantise_otherwise_and_did_not_say_so_one_ends_with_a_sentence() -> None:
+    """gloo would end both processes. The other one goes on."""
+    with lighthouse(1) as addr:
+        trainers = start(2, addr)
+
+        def body(g: int) -> str:
+            m = trainers[g].manager
+            together, committed = False, 0
+            while committed < 2:
+                m.start_quorum()
+                try:
+                    good = m.allreduce(torch.ones(1000), ("int8", "int4")[g]).wait()
+                except ConfigError as e:
+                    m.shutdown()
+                    return str(e)
+                together = together or m.num_participants() == 2
+                assert good or together
+                committed += m.should_commit() and together
+            m.shutdown()
+            return ""
+
+        said = run_threads(2, body)
+    assert sorted(map(bool, said)) == [False, True]
+    assert re.match(
+        "this group quantises in 'int[48]', and the one at place 0 of 2 in 'int[48]'; use one format", max(said)
+    )
 
 
 def test_it_is_declared_once_and_may_be_left_out() -> None:

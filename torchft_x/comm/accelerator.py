@@ -65,6 +65,10 @@ class AcceleratorGroup(ProcessGroup):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._present or 'not configured'})"
 
+    @property
+    def takes(self) -> str | None:
+        return self._device
+
     def configure(
         self,
         store_addr: str,

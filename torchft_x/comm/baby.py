@@ -58,6 +58,10 @@ class ProcessGroupBaby(ProcessGroup):
         weakref.finalize(self, _end_all, self._latest).atexit = False  # a forgotten group must not keep its child
         NURSERY.warm_up()
 
+    @property
+    def takes(self) -> str | None:
+        return None if self._device == "cpu" else self._device
+
     def __repr__(self) -> str:
         present = self._present
         state = "not configured" if present is None else f"{present.place}: {present.error or 'up'}"

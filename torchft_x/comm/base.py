@@ -47,6 +47,11 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
             None,
         )  # replica id, group rank, group world size
 
+    @property
+    def takes(self) -> str | None:
+        """The kind of device its tensors must be on, such as "cuda"; None: any."""
+        return None
+
     # -- what a subclass writes --
 
     @abstractmethod

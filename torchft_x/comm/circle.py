@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import secrets
@@ -15,14 +14,11 @@ from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
+from torchft_x.comm.reception import SECRET_BYTES, Reception, introduction
 from torchft_x.comm.store import listen, read_now
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
-_HELLO = struct.Struct("!8s16sI")  # what a connection begins with: the name below, the listener's secret, own rank
-_NAME = b"tfx vote"
-_SECRET = 16  # bytes
 _MAX_NOTICE = 512  # bytes of what a member says in the store about itself
-_MAX_STRANGERS = 64  # connections that have not said who they are; with more, the oldest is closed
 _POLL = 0.002  # seconds between two looks for a member's address
 _TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
@@ -45,7 +41,7 @@ class Circle:
         self._deadline = 0.0  # of connecting
         self._message = struct.Struct(f"!Q{width}q")  # number of the turn, a row
         self._turn = 0  # number of turns begun
-        self._secret = secrets.token_bytes(_SECRET)  # who knows it has read our place in the store
+        self._secret = secrets.token_bytes(SECRET_BYTES)  # who knows it has read our place in the store
         self._using = threading.Lock()  # held by the thread that uses the sockets; who has it may close them
         self._lock = threading.Lock()  # guards what follows
         self._why = ""  # it has ended; a clause
@@ -126,30 +122,15 @@ class Circle:
         for rank in self._heirs():
             self._there[rank] = self._call(store, rank)
         wanted = {rank for rank in range(self.size) if self._rank in _heirs(rank, self.size)}
-        strangers: dict[socket.socket, bytes] = {}
-        with selectors.DefaultSelector() as ready:
-            ready.register(listener, selectors.EVENT_READ)
+        with Reception(listener, self._secret, self._keep, self._drop) as reception:
             while wanted:
                 self._check(sorted(wanted))
-                for key, _ in ready.select(_TICK):
-                    sock = key.fileobj
-                    assert isinstance(sock, socket.socket)
-                    if sock is listener:
-                        self._admit(listener, strangers, ready)
-                    if sock not in strangers:  # the listener, or closed a moment ago
-                        continue
-                    caller = self._who(sock, strangers)
-                    if caller is None:
-                        continue
-                    ready.unregister(sock)
-                    del strangers[sock]
-                    if caller in wanted:
-                        wanted.remove(caller)
-                        self._back[caller] = sock
+                for rank, sock in reception.members(_TICK):
+                    if rank in wanted:
+                        wanted.remove(rank)
+                        self._back[rank] = sock
                     else:
                         self._drop(sock)
-        for sock in strangers:
-            self._drop(sock)
         self._drop(listener)
         self._listener = None
         store.delete_key(_key(self._rank))  # whoever wanted to read it is here
@@ -177,7 +158,7 @@ class Circle:
             ) from None
         try:
             sock = self._dial(where, rank)
-            sock.sendall(_HELLO.pack(_NAME, secret, self._rank))
+            sock.sendall(introduction(secret, self._rank))
         except OSError as e:
             self._check([rank])
             words = f"{self._place} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
@@ -198,39 +179,6 @@ class Circle:
             raise OSError(code, os.strerror(code))
         sock.setblocking(True)
         return sock
-
-    def _admit(
-        self, listener: socket.socket, strangers: dict[socket.socket, bytes], ready: selectors.BaseSelector
-    ) -> None:
-        try:
-            sock, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        if len(strangers) == _MAX_STRANGERS:  # a member says who it is at once
-            oldest = next(iter(strangers))
-            ready.unregister(oldest)
-            del strangers[oldest]
-            self._drop(oldest)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        strangers[self._keep(sock)] = b""
-        ready.register(sock, selectors.EVENT_READ)
-
-    def _who(self, sock: socket.socket, strangers: dict[socket.socket, bytes]) -> int | None:
-        """The rank that has called; -1: nobody we know; None: it has not said it yet."""
-        try:
-            got = sock.recv(_HELLO.size - len(strangers[sock]))
-        except BlockingIOError:
-            return None
-        except OSError:
-            return -1
-        strangers[sock] += got
-        if not got:
-            return -1
-        if len(strangers[sock]) < _HELLO.size:
-            return None
-        name, secret, rank = _HELLO.unpack(strangers[sock])
-        return int(rank) if name == _NAME and hmac.compare_digest(secret, self._secret) else -1
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 

@@ -99,6 +99,10 @@ class ProcessGroupWrapper(ProcessGroup):
         """The group that does the work."""
         return self._pg
 
+    @property
+    def takes(self) -> str | None:
+        return self._pg.takes
+
     def configure(
         self,
         store_addr: str,

@@ -11,12 +11,13 @@ from torchx import specs
 
 from torchft_x import env as environment
 from torchft_x.core.coalition import PLACES
+from torchft_x.core.formats import FORMATS
 from torchft_x.errors import ConfigError
 from torchft_x.launch.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
 from torchft_x.launch.role import Hook
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-QUANTIZE = ("none", "int8", "int4")
+QUANTIZE = ("none", *FORMATS)
 
 DEBUG_ENV = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 
-from torchft_x.errors import RefusedError, UnreachableError
+from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc import checks, codec, loop, places, supervisor_codec, wire
 from torchft_x.rpc.notifier import Notifier
@@ -26,6 +26,12 @@ KEPT_EXITS = 8
 the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
 """With several lighthouses: ends of older lives that are said again, without what the life had received."""
+
+FIRST_AGAIN, LAST_AGAIN = 2.0, 30.0
+"""Seconds until one of several lighthouses that has refused the supervisor is asked again: doubled from the first to the
+last, as it may be started again as it should be, and needs the proofs of deaths then."""
+COMING = 2.0
+"""Seconds one of several lighthouses has for its first answer; one that takes longer isn't there."""
 
 
 class SupervisorClient:
@@ -68,6 +74,9 @@ class SupervisorClient:
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
+        self._on_refused: Callable[[str], None] | None = None  # see on_refused
+        self._refusals = 0  # by one of several, since the last session
+        self._was_up = False  # a session has stood
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_number: Callable[[int], None] | None = None  # see on_number
         self._number: int | None = None  # newest that was told
@@ -77,10 +86,10 @@ class SupervisorClient:
         callbacks = UplinkCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
             welcome=self._welcome,
-            up=self._resend,
+            up=self._up,
             message=self._hear,
             down=self._down,
-            refused=lambda error: self._stopped(REFUSED_CODE, str(error)),
+            refused=self._refused,
         )
         address = parse_address(lighthouse, what="lighthouse address")
         self._uplink = Uplink(
@@ -121,9 +130,20 @@ class SupervisorClient:
         """Nobody stands for the lives so far any more. From any thread."""
         loop.post(self._ends.clear)
 
+    def on_refused(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(sentence)`, on the thread of `on_stop`, each time one of several lighthouses refuses this
+        supervisor. It is asked again, and that is no order to stop."""
+        loop.post(lambda: setattr(self, "_on_refused", callback))
+
     def is_up(self) -> bool:
         """Whether a session with the lighthouse stands."""
         return self._uplink.is_up
+
+    def may_come(self) -> bool:
+        """Whether a session with the lighthouse stands, or may soon: it has stood, or it had no time yet to answer."""
+        if self._stop is not None or self._refusals:
+            return False
+        return self.is_up() or self._was_up or self.away() < COMING
 
     def ready(self, attempt: int, meeting: str) -> None:
         """This node runs nothing and waits for the group's next life. `meeting`: host:port, from node 0."""
@@ -158,7 +178,7 @@ class SupervisorClient:
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
 
-        Also when it refuses this supervisor (wrong token, other version): nothing good can follow.
+        Also when it refuses this supervisor (wrong token, other version) and is the only one: nothing good can follow.
         """
 
         def begin() -> None:
@@ -219,6 +239,10 @@ class SupervisorClient:
         self._unanswered += 1
         self._uplink.send(data)
 
+    def _up(self) -> None:
+        self._was_up, self._refusals = True, 0
+        self._resend()
+
     def _resend(self) -> None:
         self._unanswered = 0
         for data in (*self._reports.values(), *self._ends.values()):
@@ -275,6 +299,17 @@ class SupervisorClient:
                 log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
             else:
                 log.warning("The lighthouse is away (%s); trying again.", reason)
+
+    def _refused(self, error: TorchftXError) -> float | None:
+        if not self._place or self._stop is not None:
+            self._stopped(REFUSED_CODE, str(error))
+            return None
+        pause = min(FIRST_AGAIN * 2.0 ** min(self._refusals, 10), LAST_AGAIN)
+        self._refusals += 1
+        callback, sentence = self._on_refused, str(error)
+        if callback is not None:
+            self._notifier.post(lambda: callback(sentence))
+        return pause
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:

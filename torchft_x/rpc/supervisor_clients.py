@@ -15,7 +15,7 @@ from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.net import Address
 from torchft_x.rpc import loop, record
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor_client import SupervisorClient
+from torchft_x.rpc.supervisor_client import REFUSED_CODE, SupervisorClient
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,8 @@ class SupervisorClients:
 
     It is told to stop when a lighthouse says so and no other one that is there would have it go on: one that was started
     wrongly must not end a job that trains at another one. The job's `own` are obeyed at once: only the one in charge says
-    so (`core.roster`).
+    so (`core.roster`). One that refuses it (token, version) is asked again, now and then, and the others are waited for:
+    those that were there before, and for a moment those that were not.
     """
 
     def __init__(
@@ -46,13 +47,15 @@ class SupervisorClients:
         self._needed: frozenset[str] = frozenset()  # members of it, and of what it follows
         self._records: dict[str, str] = {}  # life that has not ended -> path of its record
         self._orders: dict[int, tuple[int, str]] = {}  # lines that were told to stop; changed on the notifiers' threads
+        self._refusals: dict[int, str] = {}  # newest sentence of lines that were refused; changed there, too
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._lines = [
             SupervisorClient(a.url, group, host, boot_id, token, companion=companion, place=i + 1)
             for i, a in enumerate(lighthouses)
         ]
-        for line in self._lines:
+        for i, line in enumerate(self._lines):
             line.keep_words(lambda: self._needed, lambda: self._chain)
+            line.on_refused(partial(self._refused, i))
 
     def __repr__(self) -> str:
         return f"SupervisorClients({self._lines})"
@@ -129,6 +132,20 @@ class SupervisorClients:
             log.error("%s goes on, because another lighthouse is there, though one says: %s", self._name, sentence)
         elif self._on_stop is not None:
             self._on_stop(code, sentence)
+
+    def _refused(self, line: int, sentence: str) -> None:
+        """Again and again. What is final is said by `_ordered`."""
+        if any(x.may_come() for i, x in enumerate(self._lines) if i != line and i not in self._orders):
+            if self._refusals.get(line) != sentence:
+                log.error(
+                    "%s goes on, because another lighthouse is there or may come; it asks again, though one says: %s",
+                    self._name,
+                    sentence,
+                )
+            self._refusals[line] = sentence
+        elif self._on_stop is not None:
+            on_stop, self._on_stop = self._on_stop, None
+            on_stop(REFUSED_CODE, sentence)
 
     def on_number(self, callback: Callable[[int], None]) -> None:
         """See `SupervisorClient.on_number`; the highest that is told counts."""

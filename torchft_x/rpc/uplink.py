@@ -72,8 +72,8 @@ class UplinkCallbacks:
     """A message after the welcome. Raises `RefusedError` if it ends all sessions."""
     down: Callable[[str], None]
     """The session that stood is gone, for this reason. It will be tried again."""
-    refused: Callable[[TorchftXError], None]
-    """The lighthouse won't have us (token, version, ...); it isn't tried again."""
+    refused: Callable[[TorchftXError], float | None]
+    """The lighthouse won't have us (token, version, ...). Seconds until it is tried again; None: it isn't."""
     pinged: Callable[[], None] = lambda: None
     """A ping is on its way."""
 
@@ -163,9 +163,13 @@ class Uplink:
                 self.last_failure = "it ended the session"
             except RefusedError as e:
                 self.last_failure = str(e)
-                self._outbox, self.away_since = None, time.monotonic()
-                self._callbacks.refused(e)  # and not down: it won't be tried again
-                return
+                if self._outbox is not None:
+                    self._outbox, self.away_since = None, time.monotonic()
+                again = self._callbacks.refused(e)  # and not down
+                if again is None:
+                    return
+                await asyncio.sleep(again * random.uniform(0.5, 1.0))
+                continue
             except TorchftXError as e:
                 self.last_failure = _short(e)
             except Exception:  # a defect of ours must not end the keeper without a word

@@ -69,7 +69,12 @@ class Declarations:
 
 
 def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]) -> None:
-    """Names, shapes and dtypes of a module's parameters, and the flat buffers in which they are reduced."""
+    """Names, shapes and dtypes of a module's parameters, and the flat buffers in which they are reduced.
+
+    Raises `ConfigError` if the manager's process group can't reduce where they are.
+    """
+    for kind in sorted({b.device.type for b in buckets}):
+        manager.check_device(kind)
     params = list(module.named_parameters())
     values = sum(math.prod(p.shape) for _, p in params)
     manager.declare(MODEL, f"{len(params)} tensors, {values:,} values", [_parameter(name, p) for name, p in params])

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed import ReduceOp
 from torch.optim import Optimizer
 
 from torchft_x import env
 from torchft_x.comm.quantize import format_of
+from torchft_x.comm.quantized import check_quantized
 from torchft_x.core.schedule import Settings
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
@@ -58,7 +60,8 @@ class DiLoCo:
         pin_memory: there in pinned memory, if there is an accelerator.
         use_bucketization: send buckets, not tensor by tensor. TORCHFT_USE_BUCKETIZATION if None, else yes.
         bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. The same in all groups.
-        should_quantize: "int8" (True), "int4" or "fp8": pseudo-gradients travel so (docs/quantised.md).
+        should_quantize: "int8" (True), "int4" or "fp8": pseudo-gradients travel so (docs/quantised.md). `ConfigError` where
+            the chip has no fp8.
         fragment_sync_delay: inner steps a reduction may take in the background. What they learn in the fragment is kept
             as far as `fragment_update_alpha` says.
         fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
@@ -113,7 +116,8 @@ class DiLoCo:
         if use_bucketization is None:
             use_bucketization = env.read(env.USE_BUCKETIZATION, "True") == "True"
         cap = bucket_bytes(use_bucketization, bucket_cap_mb)
-        quantizes = format_of(should_quantize) is not None
+        fmt = format_of(should_quantize)
+        quantizes = fmt is not None
         if quantizes:
             manager.declare_quantization(should_quantize)
         self._fragments = [
@@ -129,6 +133,9 @@ class DiLoCo:
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
+        if fmt is not None:  # say now what the first exchange would say
+            for tensor in (t for fragment in self._fragments for t in fragment.tensors()):
+                check_quantized(tensor, fmt, ReduceOp.SUM)
         what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, "
         declare_fragments(manager, modules, what + (f"buckets of {cap} bytes" if cap else "a bucket per tensor"))
         for i, fragment in enumerate(self._fragments):

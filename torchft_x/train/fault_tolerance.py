@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env
+from torchft_x.core.formats import FORMATS
 from torchft_x.core.schedule import Settings
 from torchft_x.errors import ConfigError
 
@@ -36,7 +37,6 @@ PROCESS_GROUPS = {
     "baby-xccl": "ProcessGroupBabyXCCL",
 }
 """The setting's words, and the classes of `torchft_x`. `make_process_group` makes one."""
-FORMATS = ("int8", "int4", "fp8")
 METHODS = ("diloco", "local_sgd")
 
 

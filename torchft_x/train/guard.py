@@ -100,6 +100,12 @@ class Guard:
             self._broken = self.step.error is not None
         return time.monotonic() - began
 
+    @property
+    def config_id(self) -> int:
+        """Of the newest configure that was begun."""
+        with self.lock:
+            return self._config_id
+
     def fail(self, error: Exception, quorum_id: int | None = None) -> None:
         """Note an error of the quorum in hand (or of `quorum_id`, if it still is the one) and release its collectives."""
         with self.lock:

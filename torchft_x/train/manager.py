@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.agreed import agree
 from torchft_x.comm.quantize import format_of
 from torchft_x.comm.quantized import check_quantized
 from torchft_x.core.recovery import WorldSizeMode
@@ -149,6 +150,7 @@ class Manager:
         )  # arguments of the newest start_quorum
         self._closed = False
         self._prepared = False  # whether the transport knows how much it will have to offer
+        self._agreed = 0  # configuration of the process group whose members quantise alike
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
@@ -220,8 +222,8 @@ class Manager:
             before: of a quantised one: writes values of `tensor` just before they are read. See there. Not called if this group
                 contributes nothing.
 
-        Raises `ConfigError` (a ValueError) for AVG of integers and for what can't be quantised, and what `wait_quorum`
-        raises.
+        Raises `ConfigError` (a ValueError) for AVG of integers, for what can't be quantised, and if the other groups quantise
+        otherwise; and what `wait_quorum` raises.
         """
         p = self._parts
         fmt = format_of(should_quantize)
@@ -238,12 +240,17 @@ class Manager:
         inner = None
         if possible and not failed:
             try:
+                if fmt is not None and self._agreed != (config := self._guard.config_id):
+                    agree(self._pg, fmt, tensor.device, contributes=rank is not None)
+                    self._agreed = config
                 inner = work.issue(
                     self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
                     lost=lost, before=before, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
                 )  # fmt: skip
             except Exception as e:
                 self._guard.fail(e, quorum_id)
+                if isinstance(e, ConfigError):
+                    raise
         managed = ManagedWork(
             inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), digests=p.options.commit_vote
         )
@@ -368,6 +375,15 @@ class Manager:
             digest: of the value, if words and parts don't make it up.
         """
         self._declared.add(name, words, parts, digest)
+
+    def check_device(self, kind: str) -> None:
+        """Raises `ConfigError` if `allreduce` can't take tensors on devices of this kind ("cpu")."""
+        takes = getattr(self._pg, "takes", None)
+        if takes not in (None, kind):
+            raise ConfigError(
+                f"the gradients are on {kind}, and {type(self._pg).__name__} takes tensors on {takes} only; give the Manager "
+                "a ProcessGroupGloo (a model that CPUOffloadPolicy keeps on the host needs it too)."
+            )
 
     def declare_quantization(self, should_quantize: bool | str) -> None:
         """Say how this group's reductions are quantised ("int8", "int4", "fp8", True, or False for not at all), so that

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.hsdp import reshard
-from torchft_x.train.shards import describe, is_dtensor, like, local
+from torchft_x.train.shards import describe, is_dtensor, like, local, offloaded
 
 
 class ShardedState:
@@ -58,6 +58,8 @@ class ShardedState:
         self._check(state)
         # Gathered copies of the old values would serve the next forward (a module that wasn't resharded after it).
         reshard(self._module)
+        if any(offloaded(p) for p in self._params.values()):
+            torch.accelerator.synchronize()  # a forward's copies to the device may still read what we write now
         for name, p in self._params.items():
             _fill(local(p), state["model"][name])
         for name, (m, at) in self._buffers.items():

@@ -8,7 +8,7 @@ import torch
 
 from torchft_x.transfer.flatten import is_dtensor
 
-__all__ = ["describe", "is_dtensor", "like", "local", "local_grad"]
+__all__ = ["describe", "is_dtensor", "like", "local", "local_grad", "offloaded"]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -18,8 +18,14 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return data.detach()
 
 
+def offloaded(tensor: torch.Tensor) -> bool:
+    """Whether its shards lie elsewhere than its mesh computes: on the host, by FSDP's `CPUOffloadPolicy`."""
+    t: Any = tensor
+    return is_dtensor(t) and t.device.type != t.device_mesh.device_type
+
+
 def local_grad(p: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of what this rank holds of `p`, not copied.
+    """The gradient of what this rank holds of `p`, not copied, and there.
 
     Autograd may leave the gradient of a DTensor in other placements than the parameter's (partial sums under tensor
     parallelism); then the group's ranks bring it there together. FSDP has done so already.
@@ -29,16 +35,25 @@ def local_grad(p: torch.Tensor) -> torch.Tensor | None:
         return grad
     if is_dtensor(p) and grad.placements != p.placements:
         grad = grad.redistribute(p.device_mesh, p.placements)
-    return local(grad)
+    shard = local(grad)
+    if offloaded(p) and shard.is_pinned():
+        # Before torch 2.13 FSDP called the hooks while the copy from the device was under way (pytorch#180666). We are on
+        # the stream of that copy.
+        torch.accelerator.current_stream().synchronize()
+    return shard
 
 
 def like(p: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
-    """`shard` as a tensor of the form of `p`: a DTensor with its placements if it is one."""
+    """`shard` as a tensor of the form of `p`: a DTensor with its placements if it is one. It is this very memory."""
     if not is_dtensor(p):
         return shard
     from torch.distributed.tensor import DTensor
 
-    q: Any = p
+    q: Any = p.detach()
+    if offloaded(q):  # `from_local` would copy it to the mesh's device
+        _, form = q.__tensor_flatten__()
+        parts = {"_local_tensor": shard, "device_mesh": q.device_mesh}
+        return DTensor.__tensor_unflatten__(parts, form, q.shape, q.stride())
     return DTensor.from_local(
         shard, q.device_mesh, q.placements, run_check=False, shape=torch.Size(q.shape), stride=q.stride()
     )

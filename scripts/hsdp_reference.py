@@ -1,24 +1,27 @@
 """An independent reference for train_hsdp.py: one process, a whole model, plain torch, every rank's batches.
 
-    python -m tests.e2e.hsdp_reference DUMPS ARG...        (ARG... as train_hsdp.py was given them)
+    python scripts/hsdp_reference.py DUMPS [--ranks N] -- ARG...        (ARG... as train_hsdp.py was given them)
 
-It reads who took part in each step from the dumps' headers, computes the same steps, and compares each loss that was
-written and, where all ranks of a group have written one step, their shards put together.
+DUMPS is what ``train_hsdp.py --dump-params DUMPS`` wrote. Who took part in each step is read from the dumps' headers; the
+same steps are computed, and each loss that was written is compared, and, where all ranks of a group have written one
+step, their shards put together. Prints one line of JSON (`Result`). Exit code 0 if all is within NOISE, 1 if not.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+import train_ddp  # beside this file
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import train_ddp  # noqa: E402
+# Sums in float32 in another order, over hundreds of steps of AdamW; a batch that is missing or counted twice shows as
+# 0.001 and more.
+NOISE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,12 @@ class Dump:
     participant: int | None  # place of the group when it computed its gradients; None: they did not count
     participants: int
     loss: float
-    body: bytes
+    path: Path
+
+    @property
+    def body(self) -> bytes:
+        """Read when it is asked for: all of them together may be more than there is memory."""
+        return self.path.read_bytes().partition(b"\n")[2]
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,18 @@ class Result:
 
 
 def read(folder: Path) -> dict[int, list[Dump]]:
+    """Raises ValueError for what train_hsdp.py has not written."""
     by_step: dict[int, list[Dump]] = defaultdict(list)
     for path in sorted(folder.glob("*.bin")):
-        line, _, body = path.read_bytes().partition(b"\n")
-        h = json.loads(line)
-        by_step[h["step"]].append(
-            Dump(h["group"], h["rank"], h["step"], h["participant"], h["participants"], h["loss"], body)
-        )
+        with path.open("rb") as f:
+            h = json.loads(f.readline())
+        try:
+            d = Dump(h["group"], h["rank"], h["step"], h["participant"], h["participants"], h["loss"], path)
+        except KeyError as e:
+            raise ValueError(f"{path}: its header lacks {e}; only train_hsdp.py's dumps say who took part") from None
+        by_step[d.step].append(d)
+    if not by_step:
+        raise ValueError(f"{folder} holds no dumps; run train_hsdp.py with --dump-params, and keep them (--keep)")
     return by_step
 
 
@@ -58,7 +71,8 @@ def streams_of(dumps: list[Dump]) -> list[int]:
     n = dumps[0].participants
     if len(known) == n:
         return known
-    assert n > len(known), f"step {dumps[0].step}: {known} took part, but the divisor was {n}"
+    if n < len(known):
+        raise ValueError(f"step {dumps[0].step}: the groups at {known} took part, but the divisor was {n}")
     return list(range(n))
 
 
@@ -75,6 +89,8 @@ def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, in
         more = read(later[0])
         by_step.update(more)
         ranks_at.update(dict.fromkeys(more, later[1]))
+    if missing := set(range(1, max(by_step) + 1)) - by_step.keys():
+        raise ValueError(f"no dump of step {min(missing)} in {folder}: every step is needed")
     losses, wholes, loss_error, value_error = 0, 0, 0.0, 0.0
     for step in range(max(by_step)):
         for g in adamw.param_groups:
@@ -114,5 +130,21 @@ def difference(model: torch.nn.Module, bodies: list[bytes]) -> float:
     return worst
 
 
+def main(argv: list[str] | None = None) -> int:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage="%(prog)s DUMPS [--ranks N] -- ARG...")
+    p.add_argument("folder", metavar="DUMPS", type=Path)
+    p.add_argument("--ranks", type=int, default=2, help="of a group")
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)  # argparse would take DUMPS for the only positional one
+    args = p.parse_args(words[:end])
+    try:
+        result = compare(args.folder, words[end + 1 :], args.ranks)
+    except (OSError, ValueError) as e:
+        print(f"hsdp_reference.py: {e}", file=sys.stderr)
+        return 2
+    print(json.dumps(asdict(result)))
+    return 0 if max(result.loss_error, result.value_error) < NOISE else 1
+
+
 if __name__ == "__main__":
-    print(compare(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What kill_test.py says about a run: what each fault cost, and whose batches were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import check_params  # beside this file
+
+from torchft_x.observe.report import Death, commits, death
+
+Event = dict[str, Any]
+
+KILL, HANG, LIGHTHOUSE = "kill -9", "SIGSTOP", "kill -9 of the lighthouse"
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    group: str  # of the victim; empty: the lighthouse
+    t: float  # unix seconds
+    over: float  # until then the victim was kept from coming back
+
+
+def figures(values: list[float | None]) -> dict[str, float | None]:
+    known = [v for v in values if v is not None]
+    missing = len(values) - len(known)
+    if not known:
+        return {"median": None, "worst": None, "missing": missing}
+    return {"median": round(median(known), 4), "worst": round(max(known), 4), "missing": missing}
+
+
+def longest_gap(events: list[dict[str, Any]], begin: float, end: float) -> float:
+    """Seconds in which no group committed, at the most."""
+    times = [begin, *(float(e["t"]) for e in commits(events) if begin < float(e["t"]) < end)]
+    return max((b - a for a, b in pairwise(times)), default=end - begin)
+
+
+def report(
+    events: list[Event], dumps: list[check_params.Dump], faults: list[Fault], *, reference: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is written as JSON. `reference`: what hsdp_reference.py has found."""
+    ends = [f.t for f in faults[1:]] + [float("inf")] * bool(faults)
+    deaths: dict[str, list[Death]] = {KILL: [], HANG: []}
+    gaps: list[float | None] = []
+    bystanders = 0  # trainers that ended because the lighthouse did
+    for fault, end in zip(faults, ends, strict=True):
+        if fault.kind == LIGHTHOUSE:
+            gaps.append(longest_gap(events, fault.t, min(end, fault.t + 5.0)))
+            bystanders += sum(
+                e.get("event") == "restart" and e.get("role") == "supervisor" and fault.t < float(e["t"]) < end
+                for e in events
+            )
+        else:
+            deaths[fault.kind].append(death(events, fault.group, fault.t, until=end))
+    findings = check_params.check(dumps) if dumps else ["no dumps were written"]
+    if bystanders:
+        findings.append(f"{bystanders} trainers were started again after the lighthouse was killed")
+    if reference is not None and "error" in reference:
+        findings.append(f"the reference: {reference['error']}")
+    kills, hangs = deaths[KILL], deaths[HANG]
+    return {
+        "kills": len(kills),
+        "hangs": len(hangs),
+        "lighthouse_kills": len(gaps),
+        "dumps": len(dumps),
+        "shared_steps": check_params.shared_steps(dumps),
+        "findings": findings,
+        "detected": figures([d.detected for d in kills]),
+        "next_commit": figures([d.next_commit for d in kills]),
+        "rejoined": figures([d.rejoined for d in kills]),
+        "hang_next_commit": figures([d.next_commit for d in hangs]),
+        "lighthouse_gap": figures(gaps),
+        "dropped_steps": sum(d.dropped for d in (*kills, *hangs)),
+        "lost_batches": [lost_batch(one, faults, events) for one in check_params.lost(dumps)],
+        "reference": reference,
+        "deaths": [asdict(d) for d in kills],
+        "stops": [asdict(d) for d in hangs],
+    }
+
+
+def lost_batch(lost: check_params.Lost, faults: Sequence[Fault], events: Sequence[Event]) -> dict[str, Any]:
+    """Whose it was and why it counts nowhere. `stopped`: its own group stood still meanwhile, so the others went on
+    without it, and its gradient is of a step that is over; any other one is a loss that should not be."""
+    stopped = any(f.kind == HANG and f.group == lost.group and f.t < lost.end and f.over > lost.begin for f in faults)
+    of_this_life = {"group": lost.group, "rank": lost.rank, "attempt": lost.attempt}
+    reasons = [
+        str(e.get("reason"))
+        for e in events
+        if e.get("event") == "drop"
+        and lost.begin < float(e["t"]) <= lost.end
+        and {"group": str(e.get("group")), "rank": e.get("rank", 0), "attempt": e.get("attempt", 0)} == of_this_life
+    ]
+    reason = reasons[0] if reasons else "no event of this life says why"
+    return {**of_this_life, "step": lost.step, "number": lost.number, "stopped": stopped, "reason": reason}
+
+
+def show(result: dict[str, Any]) -> None:
+    more = "".join(
+        f", {result[key]} {what}"
+        for key, what in (("hangs", "SIGSTOP"), ("lighthouse_kills", LIGHTHOUSE))
+        if result[key]
+    )
+    print(f"\n{result['groups']} groups, {result['kills']} kills -9{more}, exit code {result['exit_code']}")
+    for key, what in (
+        ("detected", "kill -> a survivor knows"),
+        ("next_commit", "kill -> survivors' next commit"),
+        ("rejoined", "kill -> first commit of the restarted group"),
+        ("hang_next_commit", "stopped -> survivors' next commit"),
+        ("lighthouse_gap", "lighthouse killed: longest time without a commit"),
+    ):
+        f = result[key]
+        if f["median"] is not None:
+            print(f"  {what:<50} median {f['median']:.3f} s, worst {f['worst']:.3f} s, missing {f['missing']}")
+    print(f"  {'steps dropped':<50} {result['dropped_steps']}")
+    ours = [b for b in result["lost_batches"] if not b["stopped"]]
+    theirs = [b for b in result["lost_batches"] if b["stopped"]]
+    print(f"  {'batches drawn by survivors, not committed':<50} {sum(b['number'] for b in ours)}")
+    if theirs:
+        print(f"  {'... by those that were stopped':<50} {sum(b['number'] for b in theirs)}")
+    for b in (*ours, *theirs):
+        whose = f"{'stopped ' if b['stopped'] else ''}group {b['group']} rank {b['rank']} attempt {b['attempt']}"
+        print(f"    {b['number']} of {whose}, after step {b['step']}: {b['reason']}")
+    for finding in result["findings"]:
+        print(f"  FAILED: {finding}")
+    if result["reference"] is not None and "error" not in result["reference"]:
+        r = result["reference"]
+        print(
+            f"  one process that computes all batches: {r['losses']} losses differ by at most {r['loss_error']:.1e}, "
+            f"{r['wholes']} whole models by {r['value_error']:.1e}"
+        )
+    if not result["findings"]:
+        print(f"  parameters bit-equal at all {result['shared_steps']} shared steps ({result['dumps']} dumps), no gap")

@@ -1,0 +1,98 @@
+"""Where the members of a circle call each other: who calls says at once who it is, and that it knows the secret."""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import struct
+from collections.abc import Callable
+
+_HELLO = struct.Struct("!8s16sI")  # what a connection begins with: the name below, the listener's secret, own rank
+_NAME = b"tfx vote"
+SECRET_BYTES = 16
+_MAX_STRANGERS = 64  # connections that have not said who they are; with more, the oldest is closed
+
+
+def introduction(secret: bytes, rank: int) -> bytes:
+    """The first bytes of a connection to the listener that has this secret."""
+    return _HELLO.pack(_NAME, secret, rank)
+
+
+class Reception:
+    """Calls at a listener (which doesn't block), until they have said who they are. Leaving it hangs up on the others.
+
+    Args:
+        secret: what a member has read of us in the store.
+        keep, drop: take over a new socket; close one.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        keep: Callable[[socket.socket], object],
+        drop: Callable[[socket.socket], None],
+    ) -> None:
+        self._listener, self._secret, self._keep, self._drop = listener, secret, keep, drop
+        self._strangers: dict[socket.socket, bytes] = {}  # the oldest first; what they have said
+        self._ready = selectors.DefaultSelector()
+
+    def __enter__(self) -> Reception:
+        self._ready.register(self._listener, selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ready.close()
+        for sock in self._strangers:
+            self._drop(sock)
+        self._strangers = {}
+
+    def members(self, seconds: float) -> list[tuple[int, socket.socket]]:
+        """Those who have become known within so many seconds, perhaps none: rank as they say, socket that does not block."""
+        found: list[tuple[int, socket.socket]] = []
+        for key, _ in self._ready.select(seconds):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            if sock is self._listener:
+                self._admit()
+            elif sock in self._strangers:  # else it was closed a moment ago
+                self._listen_to(sock, found)
+        return found
+
+    def _admit(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        if len(self._strangers) == _MAX_STRANGERS:  # a member says who it is at once
+            self._dismiss(next(iter(self._strangers)))
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._keep(sock)
+        self._strangers[sock] = b""
+        self._ready.register(sock, selectors.EVENT_READ)
+
+    def _listen_to(self, sock: socket.socket, found: list[tuple[int, socket.socket]]) -> None:
+        """It goes to `found` once it has said all, and is dismissed for anything wrong."""
+        try:
+            got = sock.recv(_HELLO.size - len(self._strangers[sock]))
+        except BlockingIOError:
+            return
+        except OSError:
+            got = b""
+        said = self._strangers[sock] = self._strangers[sock] + got
+        if got and len(said) < _HELLO.size:
+            return
+        name, secret, rank = _HELLO.unpack(said) if got else (b"", b"", 0)
+        if name != _NAME or not hmac.compare_digest(secret, self._secret):
+            self._dismiss(sock)
+            return
+        self._ready.unregister(sock)
+        del self._strangers[sock]
+        found.append((int(rank), sock))
+
+    def _dismiss(self, sock: socket.socket) -> None:
+        self._ready.unregister(sock)
+        del self._strangers[sock]
+        self._drop(sock)
