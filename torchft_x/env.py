@@ -51,7 +51,8 @@ QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
 GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, so that it is not started again
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
-WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "1": trainers have a server to ask; to them the supervisor names the folder of its socket
+WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
+PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks
 WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
 WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does

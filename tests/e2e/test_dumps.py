@@ -38,7 +38,7 @@ def dumps(run_dir: Path) -> str:
 
 def test_a_group_that_sleeps_is_named_with_the_function_it_sleeps_in(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(command(run_dir, "nap"), tmp_path / "log", run_dir, TORCHFT_X_WORKER_SERVER="1") as job:
+    with running(command(run_dir, "nap"), tmp_path / "log", run_dir) as job:
         said = finding(job)
         job.wait_for(lambda: said in job.output(), 20, "the supervisor's line")
     assert "Group 0 rank 0 waits in #" in said
@@ -50,12 +50,13 @@ def test_a_group_that_sleeps_is_named_with_the_function_it_sleeps_in(tmp_path: P
 
 def test_a_worker_that_fails_leaves_its_error_and_last_lines(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(command(run_dir, "boom"), tmp_path / "log", run_dir, TORCHFT_X_WORKER_SERVER="1") as job:
+    with running(command(run_dir, "boom"), tmp_path / "log", run_dir) as job:
         said = finding(job)
     assert said == "Group 1 died: worker 0 exited with code 1; rank 0: ArithmeticError: telltale trouble."
     (folder,) = (run_dir / "dumps").iterdir()
     error = json.loads((folder / "1-0.error.json").read_text())
     assert "in boom" in error["message"]["extraInfo"]["py_callstack"]
     assert "my last line" in (folder / "1-0.log.txt").read_text()
+    assert json.loads((folder / "1-0.status.json").read_text())["step"] > 10  # of the dead one, from its memory
     assert json.loads((folder / "0-0.status.json").read_text())["rank"] == 0  # the other group's part
     assert "my last line" in dumps(run_dir)

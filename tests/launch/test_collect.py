@@ -1,10 +1,11 @@
-"""Asking real worker processes over their sockets, and the folders; without a job around them."""
+"""What the supervisor reads and asks, from those that lie, and the folders. Real workers: tests/train/test_watched.py."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,74 +21,89 @@ from torchft_x.launch import asking
 from torchft_x.launch.asking import Silent, Target
 from torchft_x.launch.collect import Scene, _log_end
 from torchft_x.launch.dump_folders import KEPT, all_folders, number, open_folder
-
-WORKER = """
-import sys, time
-from torch._C._distributed_c10d import _WorkerServer
-server = _WorkerServer(sys.argv[1])
-def telltale():
-    while True: time.sleep(0.05)
-telltale()
-"""
+from torchft_x.observe import whereabouts
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
-def test_a_worker_is_asked_and_a_stopped_one_is_described(short: Path) -> None:
-    path = short / "0.sock"
-    process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stderr=subprocess.DEVNULL)
-    target = Target(0, process.pid, path)
-    try:
-        wait_for(path.exists, 60, "the worker's socket")
-        assert wait_for(lambda: b"in telltale" in asking.ask(target, asking.STACKS, scaled(5)), 20)
-        assert b'"pg_config"' in asking.ask(target, asking.RECORDER, scaled(5))
-        with pytest.raises(Silent, match="torchft_x: it answers 404"):  # of a process without our Manager
-            asking.ask(target, asking.STATUS, scaled(5))
-        os.kill(process.pid, signal.SIGSTOP)
-        began = time.monotonic()
-        with pytest.raises(Silent, match=r"did not answer within 0\.3 s"):
-            asking.ask(target, asking.STACKS, 0.3)
-        assert time.monotonic() - began < scaled(2)
-        wait_for(lambda: asking.why_silent(process.pid) == "it is stopped (a signal or a debugger)")
-        assert f"thread {process.pid} (" in asking.kernel_view(process.pid)
-    finally:
-        process.kill()
-        process.wait()
-    assert asking.why_silent(process.pid) == "it is dead"
-    with pytest.raises(Silent, match="its socket fails"):
-        asking.ask(target, asking.STACKS, 1.0)
+def a_liar(path: Path, *answers: bytes, pause: float = 0.0) -> socket.socket:
+    """Answers each question with this, again and again."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(100)
+                connection.sendall(answer[:8])
+                while True:
+                    connection.sendall(answer[8:])
+                    if not answer[8:]:
+                        break
+                    time.sleep(pause)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
 
 
 def test_an_endless_answer_is_cut_off(short: Path) -> None:
     """Slowly or quickly: neither the time nor the memory is the other side's to choose."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(short / "s"))
-    listener.listen()
-
-    def serve() -> None:
-        for pause in (0.0, 0.05):
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                try:
-                    while True:
-                        connection.sendall(b"x" * (1 << 14 if pause == 0 else 1))
-                        time.sleep(pause)
-                except OSError:
-                    continue
-
-    threading.Thread(target=serve, daemon=True).start()
-    target = Target(0, os.getpid(), short / "s")
-    with pytest.raises(Silent, match="longer than 65536 bytes"):
-        asking.ask(target, asking.STATUS, scaled(5))
-    with pytest.raises(Silent, match="did not answer within"):
-        asking.ask(target, asking.STATUS, 0.5)
+    huge, large = struct.pack("<Q", 1 << 62), struct.pack("<Q", 1 << 20)
+    listener = a_liar(short / "0.sock", huge + b"x", large + b"x", large[:5], pause=0.05)
+    target = Target(0, os.getpid(), short)
+    with pytest.raises(Silent, match="longer than 1048576 bytes"):
+        asking.ask(target, asking.STACKS, scaled(5))
+    began = time.monotonic()
+    with pytest.raises(Silent, match=r"did not answer within 0\.5 s"):
+        asking.ask(target, asking.STACKS, 0.5)
+    assert time.monotonic() - began < scaled(2)
+    with pytest.raises(Silent, match="ends in the middle"):
+        asking.ask(target, asking.STACKS, scaled(5))
     listener.close()
+
+
+def test_who_shows_nothing_or_nonsense_is_silent(short: Path) -> None:
+    target = Target(0, os.getpid(), short)
+    with pytest.raises(Silent, match="shows no status"):
+        asking.status(target)
+    os.mkfifo(short / "0.status")  # an open that waits for somebody would wait for ever
+    with pytest.raises(Silent, match="shows no status"):
+        asking.status(target)
+    for content in (b"", bytes(100), os.urandom(whereabouts.SIZE)):
+        (short / "0.status").unlink()
+        (short / "0.status").write_bytes(content)
+        with pytest.raises(Silent, match="can't be read"):
+            asking.status(target)
+
+
+def test_a_dead_one_is_described(short: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    target = Target(0, process.pid, short)
+    assert asking.why_silent(process.pid) == "it is dead"
+    assert "is gone" in asking.kernel_view(process.pid)
+    with pytest.raises(Silent, match="can't answer"):
+        asking.ask(target, asking.STACKS, 1.0)
+    assert f"thread {os.getpid()} (" in asking.kernel_view(os.getpid())
+
+
+def test_only_a_process_that_sleeps_may_be_asked_by_a_signal() -> None:
+    for code, sleeps in (("while True: pass", False), ("import time; time.sleep(1000)", True)):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        try:
+            if sleeps:
+                assert wait_for(lambda pid=process.pid: asking._sleeps(pid), 20)  # type: ignore[misc]
+            else:
+                assert not any(asking._sleeps(process.pid) for _ in range(5))
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_supervisors_meet_in_one_folder_per_event_and_the_oldest_go(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_an_installed_package_needs_no_path() -> None:
     assert package_root("/usr/lib/site-packages/torchft_x/__init__.py", ("/usr/lib/site-packages",)) is None
 
 
-def test_the_workers_server_is_switched_on_by_the_user() -> None:
-    assert trainer_environment({"TORCHFT_X_WORKER_SERVER": "1"}, SETTINGS)["TORCHFT_X_WORKER_SERVER"] == SETTINGS.folder
-    for given in ({}, {"TORCHFT_X_WORKER_SERVER": "0"}, {"TORCHFT_X_WORKER_SERVER": "/of/another"}):
-        assert "TORCHFT_X_WORKER_SERVER" not in trainer_environment(given, SETTINGS)
+def test_where_a_worker_shows_itself_is_its_lifes_own_unless_the_user_wants_none() -> None:
+    for given in ({}, {"TORCHFT_X_WORKER_SERVER": "1"}, {"TORCHFT_X_PRIVATE": "/of/another"}):
+        assert trainer_environment(given, SETTINGS)["TORCHFT_X_PRIVATE"] == SETTINGS.folder
+    off = {"TORCHFT_X_WORKER_SERVER": "0", "TORCHFT_X_PRIVATE": "/of/another"}
+    assert "TORCHFT_X_PRIVATE" not in trainer_environment(off, SETTINGS)
+    assert trainer_environment({"TORCHFT_X_WORKER_SERVER": "1"}, SETTINGS)["TORCHFT_X_WORKER_SERVER"] == "1"

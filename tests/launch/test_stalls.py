@@ -26,6 +26,7 @@ def status(**fields: Any) -> dict[str, Any]:
         ({"phase": "asking"}, False),  # it waits for others
         ({"phase": "idle"}, True),  # it does not begin the next one
         ({"paused": True}, False),
+        ({"phase": "idle", "leaving": True}, False),  # it has left, and does something else
         ({"commits": 0}, False),  # a first step compiles
         ({"commits": 0, "step_seconds": 46.0}, True),
         ({"commits": 0, "step_seconds": 46.0, "phase": "idle"}, False),

@@ -1,9 +1,11 @@
-"""A real trainer with a WorkerServer, asked all the time: what it says, and that its exit is its own."""
+"""A real trainer that is looked at and asked all the time: what it says, and that its exit is its own."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,9 @@ import sys, time
 import torch
 from torch import nn
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft_x.train.status import Board
+phases, write = [], Board.write
+Board.write = lambda self, *moment: (phases.append(moment[:2]), write(self, *moment))
 net = nn.Linear(2, 2)
 manager = Manager(
     pg=ProcessGroupGloo(), load_state_dict=net.load_state_dict, state_dict=net.state_dict, min_replica_size=1,
@@ -33,31 +38,57 @@ while manager.current_step() < 20:
     optimizer.zero_grad()
     ddp(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+print([p for p in phases if p[1] != 1][-6:])
 if sys.argv[2] == "fail":
     raise ArithmeticError("telltale")
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("fail", 1), ("finish", 0)])
-def test_it_answers_while_it_trains_and_its_exit_code_is_its_own(end: str, code: int) -> None:
-    """A handler that runs when Python ends, and a server that is shut down, each have ways to end or hang the process."""
+class Torch(http.client.HTTPConnection):
+    """A person's tool, at torch's own server."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("worker")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(scaled(5))
+        self.sock.connect(str(self._path))
+
+    def ask(self, handler: str) -> bytes:
+        self.request("POST", f"/handler/{handler}", body=b"")
+        return self.getresponse().read()
+
+
+@pytest.mark.parametrize(("end", "code", "server"), [("fail", 1, "0"), ("finish", 0, "1")])
+def test_it_answers_while_it_trains_and_its_exit_code_is_its_own(end: str, code: int, server: str) -> None:
     lighthouse = LighthouseServer("127.0.0.1:0", 1)
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, lighthouse.address(), end],
-            env={**os.environ, "TORCHFT_X_WORKER_SERVER": folder, "TORCHFT_X_ATTEMPT": "3"},
+            env={
+                **os.environ,
+                "TORCHFT_X_PRIVATE": folder,
+                "TORCHFT_X_ATTEMPT": "3",
+                "TORCHFT_X_WORKER_SERVER": server,
+            },
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
-        target = Target(0, process.pid, Path(folder, "0.sock"))
-        heard, deadline = [], time.monotonic() + scaled(60)
+        )
+        target, torchs = Target(0, process.pid, Path(folder)), Path(folder, "0.torch.sock")
+        heard, recorded, by_torch, deadline = [], 0, {}, time.monotonic() + scaled(60)
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 try:
-                    heard.append(asking.status(target, 1.0))
+                    heard.append(asking.status(target))
+                    if not by_torch and torchs.exists():
+                        by_torch = json.loads(Torch(torchs).ask("torchft_x"))
                     assert b"Thread" in asking.ask(target, asking.STACKS, 1.0)
+                    recorded += b'"pg_config"' in asking.ask(target, asking.RECORDER, 1.0)
                 except Silent:
                     time.sleep(0.001)
-            _, err = process.communicate(timeout=scaled(5))
+            out, err = process.communicate(timeout=scaled(5))
             assert process.returncode == code, err.decode()[-2000:]
             error = Path(folder, "0.error.json")
             assert error.exists() == (end == "fail")
@@ -67,10 +98,18 @@ def test_it_answers_while_it_trains_and_its_exit_code_is_its_own(end: str, code:
             process.kill()
             process.wait()
             lighthouse.shutdown()
-    last = heard[-1]
+    assert recorded
+    assert bool(by_torch) == (server == "1")
+    if by_torch:
+        assert {**by_torch, "t": 0}.keys() == heard[-1].keys()
+        assert by_torch["replica_id"] == heard[-1]["replica_id"]
+    last = [h for h in heard if not h["leaving"]][-1]
     assert last["replica_id"].startswith("7:")
     assert (last["rank"], last["attempt"], last["pid"], last["world_size"]) == (0, 3, process.pid, 1)
     assert last["commits"] > 10
     assert last["step_seconds"] < scaled(5)
-    assert last["phase"] in ("idle", "asking", "running", "voting")
+    # each change of a step's phase is shown: running, voting, idle; inside a grant nothing is asked
+    assert out.decode().strip() == str([(18, 2), (18, 3), (19, 0), (19, 2), (19, 3), (20, 0)])
+    assert {h["members"] and h["members"][0] for h in heard if h["commits"]} == {last["replica_id"]}
+    assert heard[0]["leaving"] is False
     assert sorted(h["step"] for h in heard) == [h["step"] for h in heard]

@@ -1,6 +1,6 @@
 """Collects what explains a death or a hang, on this supervisor's host, beside the training and the restarts.
 
-On a thread of its own it asks the group's workers once a second where they are. When one stalls, is stopped, dies, or
+On a thread of its own it reads from the workers' memory once a second where they are. When one stalls, is stopped, dies, or
 another group is lost, it makes a folder for the event (dump_folders.py) and puts there, per worker,
 ``<group>-<rank>.status.json``, ``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json``, and for the group
 ``<group>.why.json``. Every other supervisor that sees a new folder adds the same of its own workers. Whoever made it
@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.launch import asking, stalls
-from torchft_x.launch.asking import Silent, Target
+from torchft_x.launch.asking import Silent, Target, View
 from torchft_x.launch.dump_folders import all_folders, is_fresh, open_folder
 from torchft_x.launch.life import Life
 from torchft_x.observe import dumps
+from torchft_x.observe.story import LEFT
 
 _LOOK = 1.0  # seconds between looks
 _PATIENCE = 2.0  # seconds one worker has for each answer
@@ -49,13 +50,13 @@ class Scene:
     targets: tuple[Target, ...]  # workers that were announced
     log: Path | None  # what they print
     ranks: bool  # whether its lines begin with the rank
-    folder: Path  # private: sockets, torchrun's files
+    folder: Path  # private: what workers show, their sockets, torchrun's files
 
 
 def scene_of(life: Life, token: str) -> Scene:
     """As of now."""
     spec = life.spec
-    targets = [Target(rank, pid, spec.folder / f"{rank}.sock") for rank, pid in sorted(life.pids.items())]
+    targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
     return Scene(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
 
 
@@ -84,6 +85,7 @@ class Collector:
         self._closing = False
         self._done_in: set[str] = set()  # names of folders that have our part
         self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
+        self._views: dict[int, View] = {}  # by pid, of the life that was looked at last; our thread's
         self._lost: dict[str, tuple[float, str]] = {}  # replica id -> (when to make its folder, reason)
         self._lost_done: set[str] = set()  # replica ids that are taken care of
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
@@ -155,11 +157,12 @@ class Collector:
                     return
 
     def _look_at(self, scene: Scene) -> None:
+        for pid in set(self._views) - {target.pid for target in scene.targets}:
+            self._views.pop(pid).close()
         for target in scene.targets:
-            try:
-                said = asking.status(target, _PATIENCE)
-            except Silent:
-                continue  # stopped and dead ones are told by others; one that starts has no server yet
+            said = self._read(target)
+            if said is None or not asking.goes_on(target):
+                continue  # stopped and dead ones are told by others; one that starts shows nothing yet
             if stalls.is_stalled(said) and self._stalled != (scene.life, said.get("step")):
                 self._stalled = (scene.life, said.get("step"))
                 seconds = float(said.get("step_seconds", 0.0))
@@ -173,9 +176,20 @@ class Collector:
                 if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
                     self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
 
+    def _read(self, target: Target) -> dict[str, Any] | None:
+        """Where it is, or was when it died."""
+        try:
+            if target.pid not in self._views:
+                self._views[target.pid] = View(target)
+            return self._views[target.pid].read()
+        except Silent:
+            return None
+
     def _hear_of_losses(self, said: dict[str, Any]) -> None:
         for lost in said.get("lost") or ():
             replica_id = str(lost.get("replica_id"))
+            if lost.get("reason") == LEFT:  # that explains itself
+                continue
             if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
                 self._lost_done.add(replica_id)
                 self._lost[replica_id] = (time.monotonic() + _LOST, str(lost.get("reason")))
@@ -196,6 +210,11 @@ class Collector:
                 time.sleep(0.1)
             self._say(folder, dumps.headline(dumps.examine(dumps.read_folder(folder))))
 
+    def _left_by(self, target: Target) -> Files:
+        """What a dead worker has left."""
+        said = self._read(target) if target.pid in self._views else None
+        return {} if said is None else {"status.json": json.dumps(said).encode()}
+
     def _say(self, folder: Path, sentence: str) -> None:
         self._found.append((folder, sentence))
         self._wake()
@@ -207,10 +226,12 @@ class Collector:
         stem = self._group.replace("/", "_")
         scene = event.scene
         missing = []
+        recorder = bool(event.why) or _needs_recorder(folder)
         for target in scene.targets:
             files = event.held.get(target.rank, {})
-            if "status.json" not in files and event.why != "died":
-                files = {**_ask_all(target, _PATIENCE), **files}
+            if "status.json" not in files:
+                dead = event.why == "died"
+                files = {**(self._left_by(target) if dead else _ask_all(target, _PATIENCE, recorder)), **files}
             log = _log_end(scene, target.rank)
             if log:
                 files["log.txt"] = log
@@ -232,21 +253,34 @@ def _write(path: Path, data: bytes) -> None:
     partial.replace(path)
 
 
-def _ask_all(target: Target, seconds: float) -> Files:
-    """Status, stacks, Flight Recorder; of one that doesn't answer, what the kernel says. `silent`: why."""
+def _needs_recorder(folder: Path) -> bool:
+    """Whether the collectives of those who only add their part can explain another group's event. A full recorder holds
+    Python's lock for 50 ms, and a plain death shall not cost the others that."""
+    return "-stalled-" in folder.name or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
+
+
+def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
+    """Status, stacks, Flight Recorder if wanted; of one that doesn't answer, what the kernel says. `silent`: why."""
     files: Files = {}
+    said: dict[str, Any] = {}
     try:
-        files["status.json"] = asking.ask(target, asking.STATUS, seconds)
+        said = asking.status(target)
+        files["status.json"] = json.dumps(said).encode()
+        if said["leaving"]:  # between its question and its answer Python may end
+            return files | {"stack.txt": asking.kernel_view(target.pid).encode(), "silent": b"it is about to end"}
         files["stack.txt"] = asking.ask(target, asking.STACKS, seconds)
-        files["fr.json"] = asking.ask(target, asking.RECORDER, seconds)
+        if recorder:
+            files["fr.json"] = asking.ask(target, asking.RECORDER, seconds)
     except Silent as e:
         files["silent"] = f"{e}; {asking.why_silent(target.pid)}".encode()
-        files.setdefault("stack.txt", asking.kernel_view(target.pid).encode())
+        if "stack.txt" not in files:
+            python = asking.stacks_by_signal(target, said) if said and seconds >= _PATIENCE else b""
+            files["stack.txt"] = python + asking.kernel_view(target.pid).encode()
     return files
 
 
 def _error_file(scene: Scene, rank: int) -> bytes | None:
-    """torchelastic's, written by scripts with ``@record``, else ours (train/worker_server.py)."""
+    """torchelastic's, written by scripts with ``@record``, else ours (train/watched.py)."""
     first = min(t.rank for t in scene.targets)
     theirs = sorted(scene.folder.glob(f"torchrun/*/attempt_*/{rank - first}/error.json"))
     for path in [*theirs, scene.folder / f"{rank}.error.json"]:

@@ -45,8 +45,9 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
     out[env.LIFE] = settings.life
-    if out.pop(env.WORKER_SERVER, None) == "1":
-        out[env.WORKER_SERVER] = settings.folder
+    out.pop(env.PRIVATE, None)
+    if out.get(env.WORKER_SERVER) != "0":
+        out[env.PRIVATE] = settings.folder
     out.pop(env.RECORD, None)
     if settings.record is not None:
         out[env.RECORD] = settings.record

@@ -1,4 +1,4 @@
-"""Does a step last too long? Pure: the worker's own status is given (train/worker_server.py)."""
+"""Does a step last too long? Pure: the worker's own status is given (train/status.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def limit(status: Mapping[str, Any]) -> float:
 
 
 def is_stalled(status: Mapping[str, Any]) -> bool:
-    """Who waits for a quorum is not stalled itself; an announced pause is none."""
-    if status.get("paused") or status.get("phase") == "asking":
+    """Who waits for a quorum is not stalled itself; an announced pause is none, and who has left takes no steps."""
+    if status.get("paused") or status.get("leaving") or status.get("phase") == "asking":
         return False
     if not status.get("commits") and status.get("phase") == "idle":
         return False  # it has not begun

@@ -154,7 +154,7 @@ class Supervisor(Keeper):
     def _watched(self) -> Collector | None:
         """The collector, if there is anything it could look at."""
         config = self.config
-        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) != "1"
+        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
         if self._collector is None and not off:
             assert config.run_dir is not None
             self._collector = Collector(config.run_dir, config.group, config.groups, self._stops.wake)

@@ -28,7 +28,7 @@ OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.d
 OURS += ("torchft_x.observe", "torchft_x.rpc.group_server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
 
 # Different in each life, and read by nobody before the script runs.
-_OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.TOKEN_FILE, env.RECORD, env.WORKER_SERVER}
+_OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.TOKEN_FILE, env.RECORD, env.PRIVATE}
 # They change what torchrun does beside starting workers; only torchrun can do it.
 _FOR_TORCHRUN = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 _TORCHRUN_OPTION = "PET_"  # PET_X is torchrun's option --x, unless that is given, as these are (`LifeSpec.argv`)

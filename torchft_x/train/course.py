@@ -113,11 +113,14 @@ class Course:
             return
         with p.guard.lock:
             terms = p.step.ask()
+        p.status.asked()
         waits = self._waits or self.quorum is None or terms.state.step == 0
         self.round = round = self._next_round(terms, self.quorum, waits=waits, keeps=False, late=self._late)
-        if round.runs_on():
+        if round.runs_on():  # answered at once: there was no time in which somebody could have seen it asking
             self.wait_quorum()
-        elif waits:
+            return
+        p.status.publish()
+        if waits:
             round.run()
             self.wait_quorum()
         else:
@@ -213,6 +216,7 @@ class Course:
             round.wait_done()
             with self._parts.guard.lock:
                 vote = self._parts.step.vote()
+            self._parts.status.publish()
             reply = self._poll.ask(vote, [w.digest for w in self.works], limit, meanwhile)
             if early and reply.commit:
                 self._passed = _Passed(round, vote, reply, len(self.works))
@@ -300,6 +304,7 @@ class Course:
         keeps = self._may_redo(vote.errored, early=early)
         with p.guard.lock:
             terms = p.step.ask()
+        p.status.publish()
         computed_at = before.computed_at
         self.round = round = self._next_round(terms, self.quorum, waits=True, keeps=keeps, late=self._late)
         try:

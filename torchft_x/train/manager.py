@@ -27,7 +27,7 @@ from torchft_x.core.types import Quorum, group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
-from torchft_x.train import work, worker_server
+from torchft_x.train import work
 from torchft_x.train.course import Course, Kept
 from torchft_x.train.declare import Declarations
 from torchft_x.train.healing import read_state
@@ -292,12 +292,12 @@ class Manager:
         limit = seconds_of(seconds, "seconds of planned_pause")
         client = self._parts.link.client
         client.pause(limit, reason)
-        worker_server.pause(limit)
+        self._parts.status.pause(limit)
         try:
             yield
         finally:
             client.pause(0.0, reason)
-            worker_server.pause(0.0)
+            self._parts.status.pause(0.0)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""

@@ -13,12 +13,13 @@ from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
-from torchft_x.train import worker_server
 from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
 from torchft_x.train.lines import Lines
 from torchft_x.train.options import Options
 from torchft_x.train.states import StateDicts
+from torchft_x.train.status import Status
+from torchft_x.train.watched import status_of
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
 
@@ -37,6 +38,7 @@ class Parts:
     step: Step  # read and changed under guard.lock
     guard: Guard
     events: EventLog
+    status: Status  # told at each change of the step's phase
     sent: Sent  # payload of reductions
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
@@ -82,7 +84,7 @@ def assemble(
     lines = Lines(pg, options)
     guard = Guard(step, lines, log, events, link.client.suspect, heal_patience=options.timeout)
     link.client.watch(guard.on_over, guard.on_end)
-    worker_server.serve(options, step, link.replica_id)
+    status = status_of(options, step, link.replica_id)
     return Parts(
         options=options,
         link=link,
@@ -92,6 +94,7 @@ def assemble(
         step=step,
         guard=guard,
         events=events,
+        status=status,
         sent=Sent(),
         log=log,
         mode=mode,

@@ -191,6 +191,7 @@ class Round:
         with p.guard.lock:
             if p.step.phase is Phase.ASKING:
                 p.step.unanswered()
+        p.status.publish()
         return error
 
     def _begin(self, reply: QuorumReply) -> Plan:
@@ -212,6 +213,7 @@ class Round:
         self.quorum, self.heals, self.again = reply.quorum, plan.heal, reply.again
         self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
         self.ended = p.guard.begin(plan, rank, size, reply.commit)
+        p.status.publish()
         self.computed_at = plan.top if self._in_place or not plan.heal else None
         self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:
