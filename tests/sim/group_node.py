@@ -62,7 +62,7 @@ class GroupNode:
         self.machine = Group(config, clock.read(world.now))
         self.endurance = Endurance(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
-        self.uplink = Uplink(world, self.processes[0], self, on_pong=lambda sent_at: self.feed(m.PongArrived(sent_at)))
+        self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.before = supervisor.received  # the newest that earlier lives were sent
         self.received: Quorum | None = None  # the newest quorum it was sent, as written down
@@ -71,6 +71,9 @@ class GroupNode:
 
     def __repr__(self) -> str:
         return f"<{self.replica_id} {self.machine!r}>"
+
+    def _on_pong(self, sent_at: float) -> None:
+        self.feed(m.PongArrived(sent_at))
 
     @property
     def process(self) -> Process:

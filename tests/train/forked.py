@@ -4,15 +4,26 @@ life begins in some hundredths of a second instead of seconds.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from tests.train.ranks import forkserver
+_context: Any = None
+
+
+def forkserver() -> Any:
+    """Has imported what ranks and workers need."""
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(["tests.train.sharded"])
+    return _context
 
 
 def _run(module: str, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.train.forked import forkserver
 from tests.train.jobs import HOST
 from tests.util import scaled, wait_for
 
@@ -60,18 +61,6 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
         raise
     finally:
         pipe.close()
-
-
-_context: Any = None
-
-
-def forkserver() -> Any:
-    """Has imported what ranks and workers need."""
-    global _context
-    if _context is None:
-        _context = multiprocessing.get_context("forkserver")
-        _context.set_forkserver_preload(["tests.train.sharded"])
-    return _context
 
 
 class Group:

@@ -62,5 +62,4 @@ def test_a_newcomer_that_can_never_heal_is_given_up_by_its_supervisor_and_the_ot
             steps = [step for step, _, _ in a.lines()]
             assert steps == list(range(1, max(steps) + 1)), "a step of group 0 is missing"
         finally:
-            a.process.kill()
-            a.process.wait()
+            a.kill()
