@@ -274,7 +274,7 @@ def test_all_nodes_of_a_group_run_the_same_life_and_fall_together(cluster) -> No
     assert all(tree.is_alive(pid) for _, _, pid in zero)
     died = "group 1 died: node 1: worker 1 killed by SIGKILL after"
     assert run.text("1.0").count(died) == 1
-    assert "died" not in run.text("1.1")
+    assert "group 1 died" not in run.text("1.1")  # node 0 says so, and this one only what was collected
 
 
 def test_all_end_well_together(cluster) -> None:

@@ -106,7 +106,7 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
     kill(run, 0)
     first = [found(run, 1, rank) for rank in (0, 1)]
     assert [e.get("warm") for e in events(run, "start")] == [False, True]
-    of_the_life = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+    of_the_life = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "TORCHFT_X_PRIVATE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
     for rank in (0, 1):
         before, after = cold[rank].pop("environ"), first[rank].pop("environ")
         assert set(before) <= set(after)

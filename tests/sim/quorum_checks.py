@@ -42,8 +42,9 @@ class QuorumChecks:
         self._world = world
         self.quorums = 0
         self.newest: Quorum | None = None  # of all lighthouses' lives
-        self.in_effect = 0  # with several lighthouses: quorums that all of their members held at some time
+        self.in_effect = 0  # with several lighthouses: quorums that all of their members have received
         self._effective: Quorum | None = None  # the newest of them
+        self._receivers: dict[int, set[str]] = {}  # there: quorum id -> who has received it, until all have
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
         self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
@@ -83,12 +84,17 @@ class QuorumChecks:
             self._check_claims(quorum, [m for m in quorum.members if m.replica_id == node.replica_id])
 
     def on_received(self, node: GroupNode, quorum: Quorum) -> None:
-        """With several lighthouses: from the moment that all of its members hold it a quorum is in effect."""
+        """With several lighthouses: from the moment that all of its members have received it a quorum is in effect, also
+        if one of them has ended since: who stays behind in the one before can't commit without it."""
         if not self._world.config.standby or node.machine.quorum is not quorum:
             return
-        nodes = [self._world.nodes.get(m.replica_id) for m in quorum.members]
-        if not all(n is not None and not n.ended and n.machine.quorum is quorum for n in nodes):
+        receivers = self._receivers.setdefault(quorum.id, set())
+        receivers.add(node.replica_id)
+        if any(m.replica_id not in receivers for m in quorum.members):
             return
+        del self._receivers[quorum.id]
+        if self._effective is not None and quorum.id < self._effective.id:
+            return  # the last of its members is late, and nothing comes of it
         self.in_effect += 1
         self._check_succession(self._effective, quorum)
         self._effective = quorum

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,16 @@ def worker(folder: Path, how: str) -> Iterator[tuple[Target, View]]:
 
 def test_no_status_is_torn_while_it_is_written_as_quickly_as_can_be(folder: Path) -> None:
     with worker(folder, "count") as (_, view):
-        said = [view.read()]
-        wait_for(lambda: said.append(view.read()) or len({s["step"] for s in said}) > 100, 30, "a hundred steps")
+        said: list[dict[str, Any]] = []
+
+        def hundred() -> bool:
+            with contextlib.suppress(
+                Silent
+            ):  # a worker writes four times a step; this one leaves no time to look twice
+                said.append(view.read())
+            return len({s["step"] for s in said}) > 100
+
+        wait_for(hundred, 30, "a hundred steps")
     assert all(s["step"] == s["quorum"] == s["participants"] == s["commits"] for s in said)
     steps = [s["step"] for s in said]
     assert steps == sorted(steps)
