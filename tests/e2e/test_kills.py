@@ -40,6 +40,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
         "1",
         "--lighthouse",
         "1",
+        "--steps-per-kill",
+        "250",
         "--keep",
         "--dir",
         str(folder),

@@ -38,7 +38,7 @@ _CONNECT_LIMIT = 10.0
 _GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and the store to say who was missing
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
-_EXIT_GRACE = 2.0  # seconds the end of the process waits for our background threads
+_EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
