@@ -172,8 +172,10 @@ class _Generations:
             device.shut()
             if generation.size == 1:
                 generation.built.set()
-        if generation.size > 1 or (old is not None and old.torch_group is not None):
-            _in_background(functools.partial(self._build, generation, device, timeout, old))
+        needed = generation.size > 1 or (old is not None and old.torch_group is not None)
+        if needed and not _in_background(functools.partial(self._build, generation, device, timeout, old)):
+            with self._lock:
+                self._end(generation, "the process ends")
 
     def failed(self, generation: Generation, op: str, cause: BaseException | None) -> CollectiveError:
         """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise."""
@@ -216,7 +218,8 @@ class _Generations:
             if present is not None:
                 self._end(present, "the group was shut down")
             self._device = self._spare = None
-        _in_background(functools.partial(_let_go, present, device))
+        if not _in_background(functools.partial(_let_go, present, device)):
+            _let_go(present, device)
 
     def _end(self, generation: Generation, why: str) -> None:
         """Under the lock: fail a generation if it hasn't failed yet, and release whoever waits in it."""
@@ -310,17 +313,29 @@ _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that ru
 _all: weakref.WeakSet[_Generations] = weakref.WeakSet()  # what the end of the process has to close
 
 
-def _in_background(action: functools.partial[None]) -> None:
+_birth = threading.Lock()  # guards `_ending`, and that a thread which runs is in `_threads`
+_ending = False  # the process ends: no thread of ours begins any more
+
+
+def _in_background(action: functools.partial[None]) -> bool:
+    """False: the process ends, and nothing was begun."""
     thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
-    try:
-        thread.start()
+    with _birth:
+        if _ending:
+            return False
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter starts no threads any more
+            return False
         _threads.add(thread)
-    except RuntimeError:
-        action()  # the interpreter is ending and starts no threads any more
+        return True
 
 
 def _at_exit() -> None:
     """No thread may be inside gloo when the interpreter goes away: the process would end with SIGABRT."""
+    global _ending
+    with _birth:
+        _ending = True
     for generations in list(_all):
         generations.close()
     deadline = time.monotonic() + _EXIT_GRACE
