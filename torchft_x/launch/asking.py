@@ -59,14 +59,16 @@ class View:
 
     def read(self) -> dict[str, Any]:
         """Where it is. Raises `Silent`."""
-        data = os.pread(self._fd, whereabouts.SIZE, 0)
-        for _ in range(_LOOKS):
-            found = whereabouts.newest(data)
-            later = os.pread(self._fd, whereabouts.SIZE, 0)
+        for _ in range(
+            _LOOKS
+        ):  # at the moments only, as the longer the two looks take the more is written between them
+            first = os.pread(self._fd, whereabouts.MOMENTS, 0)
+            later = os.pread(self._fd, whereabouts.MOMENTS, 0)
+            found = whereabouts.newest(first)
             if found is not None and whereabouts.same(found, later):
-                return whereabouts.tell(found[1], whereabouts.story(later), time.monotonic(), time.time())
+                story = whereabouts.story(os.pread(self._fd, whereabouts.SIZE, 0))
+                return whereabouts.tell(found[1], story, time.monotonic(), time.time())
             time.sleep(_AGAIN)
-            data = os.pread(self._fd, whereabouts.SIZE, 0)
         raise Silent("its status can't be read")
 
     def close(self) -> None:

@@ -28,9 +28,10 @@ PHASES = ("idle", "asking", "running", "voting")
 """core.step's, by the number in a record (a test compares them)."""
 _STORY = struct.Struct("<QII")  # number, length in bytes, CRC-32 of number, length and text
 _PLACE = 128  # bytes of a moment's
-_STORIES = 2 * _PLACE
+MOMENTS = 2 * _PLACE
+"""Bytes from the beginning in which the moments are."""
 _STORY_PLACE = 16384
-SIZE = _STORIES + 2 * _STORY_PLACE
+SIZE = MOMENTS + 2 * _STORY_PLACE
 """Bytes of the whole."""
 _TEXT = 2000  # characters of a reason that are kept
 _MEMBERS = 200  # replica ids that are kept; the dumps need their groups' names
@@ -67,7 +68,7 @@ def encode_story(number: int, values: Mapping[str, Any]) -> tuple[int, bytes]:
     else:
         text = b"{}"
     head = _STORY.pack(number, len(text), _sum(number, text))
-    return _STORIES + (number & 1) * _STORY_PLACE, head + text
+    return MOMENTS + (number & 1) * _STORY_PLACE, head + text
 
 
 def _sum(number: int, text: bytes) -> int:
@@ -99,7 +100,7 @@ def same(read: tuple[int, Moment], later: bytes) -> bool:
 def story(data: bytes) -> dict[str, Any]:
     """The newest that is whole; {}: none."""
     best: tuple[int, dict[str, Any]] = (0, {})
-    for at in (_STORIES, _STORIES + _STORY_PLACE):
+    for at in (MOMENTS, MOMENTS + _STORY_PLACE):
         if len(data) < at + _STORY.size:
             continue
         number, length, check = _STORY.unpack_from(data, at)

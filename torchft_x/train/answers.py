@@ -40,7 +40,7 @@ class Answers:
         self._closing = False  # set once, by `close`
         self.thread_id = 0  # as the kernel counts threads, if this one may be sent SIGURG
         self._stacks = os.memfd_create("torchft_x-stacks", os.MFD_CLOEXEC)  # what SIGURG writes
-        _lead(os.path.join(folder, f"{rank}.stacks"), self._stacks)
+        lead(os.path.join(folder, f"{rank}.stacks"), self._stacks)
         self._listener = _listen(folder, f"{rank}.sock")
         self._answers = _answers()  # what can be asked for
         started = threading.Event()
@@ -134,7 +134,7 @@ def _listen(folder: str, name: str) -> socket.socket:
     return listener
 
 
-def _lead(path: str, fd: int) -> None:
+def lead(path: str, fd: int) -> None:
     """`path` leads to the memory behind `fd`, as long as this process lives."""
     partial = f"{path}.{os.getpid()}"
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", partial)

@@ -16,6 +16,7 @@ from typing import Any
 from torchft_x.core.step import Phase, Step
 from torchft_x.observe import whereabouts
 from torchft_x.observe.whereabouts import MOMENT, Moment
+from torchft_x.train.answers import lead
 from torchft_x.train.options import Options
 
 _NUMBERS = {id(phase): whereabouts.PHASES.index(phase.value) for phase in Phase}  # an Enum's own hash takes longer
@@ -36,9 +37,7 @@ class Board:
         self._moments = [whole[whereabouts.place_of_moment(n) :][: MOMENT.size] for n in (0, 1)]
         self._whole = whole
         self._numbers = itertools.count(1)  # of moments and stories; `next` is atomic
-        partial = f"{path}.{os.getpid()}"
-        os.symlink(f"/proc/{os.getpid()}/fd/{self._fd}", partial)
-        os.replace(partial, path)
+        lead(path, self._fd)
 
     def write(self, *moment: Any) -> None:
         """The fields of a `Moment`."""
