@@ -237,6 +237,7 @@ class Manager:
         possible = self._course.may_reduce()
         with self._guard.lock:
             quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
+            turn = p.step.top.step if p.options.commit_vote else None
         inner = None
         if possible and not failed:
             try:
@@ -251,9 +252,7 @@ class Manager:
                 self._guard.fail(e, quorum_id)
                 if isinstance(e, ConfigError):
                     raise
-        managed = ManagedWork(
-            inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), digests=p.options.commit_vote
-        )
+        managed = ManagedWork(inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), turn=turn)
         self._course.works.append(managed)
         return managed
 

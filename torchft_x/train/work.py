@@ -43,20 +43,20 @@ class ManagedWork(dist.Work):
         tensor: what is reduced, in place.
         timeout: seconds `wait` takes at most unless it is given a shorter time.
         report: called with the error.
-        digests: take the result's digest, for the vote between the groups.
+        turn: take the result's digest, for the vote between the groups; see `digest`. None: take none.
 
     A quantised reduction goes in chunks; there the timeout is of each phase of a chunk, so it needn't grow with the tensor.
     """
 
     def __init__(
-        self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report, *, digests: bool = False
+        self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report, *, turn: int | None = None
     ) -> None:
         super().__init__()
         self._inner = inner  # dropped when it is done
         self._tensor = tensor  # value of the future
         self._timeout = timeout  # seconds
         self._report = report
-        self._digests = digests
+        self._turn = turn
         self.digest = 0  # of the result, as it was when it came
         self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
         self._good: bool | None = None if inner is not None else False  # outcome, None while it runs
@@ -70,8 +70,8 @@ class ManagedWork(dist.Work):
                         self._good = self._inner.wait(timeout, each=limit)
                     else:
                         self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
-                    if self._good and self._digests:
-                        self.digest = digest(self._tensor)
+                    if self._good and self._turn is not None:
+                        self.digest = digest(self._tensor, self._turn)
                 except Exception as e:
                     self._good = False
                     self._report(e)
