@@ -10,9 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from tests.comm.conformance import LONG, SOON, Meeting, Together, ramp
@@ -20,6 +23,7 @@ from tests.comm.members import configure, each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.work import _USUAL
 from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
 
 
@@ -220,7 +224,68 @@ def test_forgotten_group_releases_its_members(trio: list[ProcessGroupGloo], meet
     wait_error(work)
 
 
+def test_a_receive_waits_longer_than_a_look(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    """gloo closes the connection under the wait of a send or receive that ends before it."""
+    configure(trio[:2], meeting(), 1)
+    got = torch.zeros(3)
+    receive = trio[0].recv([got], 1)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(receive.wait)
+        with pytest.raises(futures.TimeoutError):
+            received.result(4 * _USUAL)
+        assert trio[1].send([torch.ones(3)], 0).wait()
+        assert received.result(scaled(20))
+    assert got.tolist() == [1.0] * 3
+
+
 # -- real processes --
+
+
+MEMBER_THAT_STOPS = """
+import os, signal, sys, torch
+from torchft_x.comm.gloo import ProcessGroupGloo
+group = ProcessGroupGloo(300, host="127.0.0.1")
+group.configure(sys.argv[1], "b", 1, 2)
+work = group.broadcast([torch.zeros(25_000_000)])
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+MEMBER_THAT_SENDS = """
+import sys, time, torch
+from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.errors import CollectiveError
+group = ProcessGroupGloo(300, host="127.0.0.1")
+group.configure(sys.argv[1], "a", 0, 2)
+work = group.broadcast([torch.ones(25_000_000)])
+assert sys.stdin.readline() == "stopped\\n"
+time.sleep(0.2)  # so that gloo has filled the connection; sooner the abort finds the send where gloo knows of it
+group.abort()
+try:
+    work.wait()
+except CollectiveError as e:
+    assert "the group was aborted" in str(e), e
+    assert work.is_completed()
+    group.configure("", "a", 0, 1)  # the next one doesn't wait for what gloo still holds
+    t = torch.ones(1)
+    assert group.allreduce([t]).wait()
+    print("released", flush=True)
+"""
+
+
+def test_an_abort_releases_who_sends_to_a_stopped_member(meeting: Meeting) -> None:
+    """gloo itself forgets a send that waits for room when the connection breaks, and ends it at the group's timeout."""
+    python, address = [sys.executable, "-W", "ignore", "-c"], meeting()
+    other = subprocess.Popen([*python, MEMBER_THAT_STOPS, address])
+    sender = subprocess.Popen(
+        [*python, MEMBER_THAT_SENDS, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(lambda: os.waitpid(other.pid, os.WNOHANG | os.WUNTRACED)[0] == other.pid, what="it is stopped")
+        out, _ = sender.communicate("stopped\n", timeout=scaled(30))
+        assert (out, sender.returncode) == ("released\n", 0)  # and its end wasn't held up either
+    finally:
+        for process in (other, sender):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

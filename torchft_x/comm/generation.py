@@ -49,6 +49,8 @@ class Generation:
             self.store_address, self._prefix = split_store_address(store_addr)
         self.client: StoreClient | None = None  # in use for connecting, by one thread; shut to end it
         self.torch_group: Any = None  # torch's gloo group once connected, until it is let go
+        # torch's handles that nobody waits for any more; the group stays until they have ended
+        self.left: list[Any] = []
         self.error: TorchftXError | None = None  # the first failure; never unset
         self.cause: BaseException | None = None  # what the connecting thread ran into; read after `built`
         self.missing: list[int] | None = None  # ranks that never came, if known; read after `built`

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import ctypes
 import functools
 import threading
 import time
@@ -39,6 +40,8 @@ _GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and t
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
 _EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
+_LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
+_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
@@ -140,7 +143,9 @@ class ProcessGroupGloo(ProcessGroup):
             # The others may have started it: from here on the members are out of step, so the group is done for.
             return FailedWork(generations.failed(generation, op, e))
         result = args[0] if args else []
-        return GroupWork(work, result, functools.partial(generations.failed, generation, op))
+        failed = functools.partial(generations.failed, generation, op)
+        broken, leave = (lambda: generation.error is not None), generation.left.append
+        return GroupWork(work, result, failed, broken, leave, between_two=op in _BETWEEN_TWO)
 
 
 class _Generations:
@@ -240,7 +245,8 @@ class _Generations:
     def _build(self, generation: Generation, device: devices.Device, timeout: float, old: Generation | None) -> None:
         """The connecting thread: what is awaited first, then what only has to be done some time."""
         store = self._connect(generation, device, timeout) if generation.size > 1 else None
-        _let_go(old)
+        if old is None or not old.left or not _in_background(functools.partial(_let_go, old)):
+            _let_go(old)
         if store is None:
             return
         try:
@@ -291,8 +297,17 @@ class _Generations:
 
 
 def _let_go(generation: Generation | None, device: devices.Device | None = None) -> None:
-    """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device."""
+    """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device.
+
+    Dropping a group blocks until its operations have ended. Those that were left to themselves are waited for before.
+    """
     if generation is not None:
+        while any(not work.is_completed() for work in generation.left):
+            if _ending:  # its destructor would hold up the end of the process
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
+                return
+            time.sleep(_LEFT_PAUSE)
+        generation.left.clear()
         generation.torch_group = generation.client = None
     if device is not None:
         devices.give_back(device)
