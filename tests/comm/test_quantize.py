@@ -91,12 +91,14 @@ def test_the_error_of_each_value_is_bounded_by_its_block(x: torch.Tensor, fmt: F
 
 @given(tensors(finite=False), st.sampled_from(list(FORMATS.values())))
 @settings(max_examples=150)
+@example(torch.tensor([3.4026e38]), INT8)
 def test_a_block_that_is_not_finite_arrives_as_nan_and_the_others_as_ever(x: torch.Tensor, fmt: Format) -> None:
     got = decode(encode(x, fmt), x.numel(), fmt)
     for first in range(0, x.numel(), fmt.block):
         block, there = x[first : first + fmt.block], got[first : first + fmt.block]
         if block.isfinite().all():
-            assert torch.equal(there, decode(encode(block, fmt), block.numel(), fmt))
+            alone = decode(encode(block, fmt), block.numel(), fmt)
+            assert torch.equal(there.view(torch.int32), alone.view(torch.int32))  # NaN, if it is near float32's largest
         else:
             assert there.isnan().all()
 
@@ -205,6 +207,7 @@ def test_a_gpu_writes_and_reads_the_same_bytes(fmt: Format) -> None:
 @formats
 @settings(deadline=None, max_examples=50)
 @given(x=tensors(finite=False))
+@example(x=torch.tensor([3.3962e38]))  # its scale is rounded up: a value beyond float32
 def test_what_is_left_out_is_added_while_it_is_written(fmt: Format, x: torch.Tensor) -> None:
     """Bit for bit what decoding and subtracting give, broken blocks included."""
     lost = torch.zeros(x.numel())

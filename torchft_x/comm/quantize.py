@@ -18,9 +18,9 @@ fp8     128    130/512 = 0.254     float8_e4m3fn, up to 448        value / 16, o
 (The last is a bound.) Codes are rounded to nearest, ties to even. Not stochastically: nearest has half the largest error, the
 same input always gives the same bytes, and the bias it has is what error feedback takes away.
 
-A block that holds a NaN or an infinity gets the scale NaN, and all its values arrive as NaN: a broken gradient is seen by
-everybody. Blocks whose largest value is below 1e-36 lose precision, down to zeros; within 1 % of float32's largest number a
-value may arrive as infinity.
+A block that holds a NaN or an infinity, or a value so near float32's largest (1 %) that it would arrive as one, gets the
+scale NaN, and all its values arrive as NaN: a broken gradient is seen by everybody. Blocks whose largest value is below
+1e-36 lose precision, down to zeros.
 
 Blocks of one scale are from QSGD and block floating point (Alistarh et al. 2017; Dettmers 2015); the peer has one scale
 per row of a matrix.
@@ -192,6 +192,7 @@ def _scale(largest: Tensor, fmt: Format) -> Tensor:
     scale = (largest / fmt.top).clamp_(min=_TINY)
     bad = scale.isfinite().logical_not_()
     scale.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # the next bfloat16 that is no smaller
+    bad |= (scale * fmt.top).isinf()
     return scale.masked_fill_(bad, float("nan"))
 
 
