@@ -590,15 +590,57 @@ class TestGroup:
 
     def test_R16_the_next_lighthouse_hears_how_far_it_has_run(self) -> None:
         s = Stage()
-        assert s.group.hello(0.0).granted_through == 1
-        s.granted(4)
-        assert s.group.hello(0.0).granted_through == 4
+        assert s.group.hello(s.now).granted_through == 1
+        s.granted(30)
+        assert s.group.hello(s.now).granted_through == 30
         s.feed(SessionDown("the lighthouse is gone"))
-        for step in range(1, 6):
+        for step in range(1, 41):
             s.commit(step)
             (answer,) = of(AnswerQuorum, s.ask(step=step + 1, keeps=True))
             assert not answer.again  # nothing has to be reduced again where the quorum stands
-        assert s.group.hello(0.0).granted_through == 7  # step 7 has begun
+        assert s.group.hello(s.now).granted_through == 41 + 15  # 1.5 s of steps from where it stands
+
+    def test_R16_it_runs_on_with_the_next_lighthouse_for_as_long_as_it_has_told_it(self) -> None:
+        s = Stage().granted(4)
+        s.feed(SessionDown("the lighthouse is gone"))
+        s.commit(1)
+        assert of(AnswerQuorum, s.ask(step=2))
+        told = s.group.hello(s.now).granted_through
+        s.feed(SessionUp())
+        for step in range(2, told):
+            s.commit(step)
+            answered = of(AnswerQuorum, s.ask(step=step + 1))
+            assert len(answered) == (step + 1 < told), step
+        assert told == 2 + 15
+
+    def test_R16_one_step_is_promised_while_nobody_knows_how_long_it_takes(self) -> None:
+        s = Stage()
+        s.commit(0)
+        assert s.group.hello(s.now).granted_through == 2
+
+    @pytest.mark.parametrize("other", ["carrier", "peer", "healer"])
+    def test_nothing_is_promised_where_somebody_asks_before_each_step(self, other: str) -> None:
+        s = Stage().granted(4)
+        s.ask(step=1, reason=JoinReason.FAILED)
+        library = "" if other == "peer" else OURS
+        fellow = member("h:1", State() if other == "healer" else State(1, 7), library=library)
+        s.feed(QuorumArrived(quorum(member("g:1", State(1, 7), library=OURS), fellow, id=8, granted_through=2)))
+        s.calls += 1
+        s.feed(Vote(s.calls, 0, 1, 8, True))
+        assert s.group.state == State(2, 8)
+        assert (s.group.hello(s.now).granted_through > 2) == (other == "carrier")
+
+    @pytest.mark.parametrize("why", ["asking", "over", "lease"])
+    def test_nothing_is_promised_that_could_not_be_run_without_a_session(self, why: str) -> None:
+        s = Stage().granted(2)
+        s.commit(1)
+        if why == "asking":
+            assert of(SendJoin, s.ask(step=2))
+        elif why == "over":
+            s.feed(OverArrived(7, (), "why"))
+        else:
+            s.now = s.group.lease_until + 0.1
+        assert s.group.hello(s.now).granted_through == 2
 
     def test_running_on_is_no_reason_to_reduce_again(self) -> None:
         s = Stage().granted(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.wander import Wander
+from torchft_x.core.wander import FIRST_PAUSE, LAST_PAUSE, NEAR, NEAR_PAUSE, Wander, pause
 
 
 def test_what_can_not_be_reached_is_left_at_once() -> None:
@@ -86,3 +86,17 @@ def test_of_one_lighthouse_there_is_no_other() -> None:
     w.told(True, 0.0, 0.0)
     assert w.at == 0
     assert not w.leaves(99.0)
+
+
+def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
+    taken, away, last = [], 0.0, None
+    while away < NEAR + 3.0:
+        last = pause(last, away)
+        taken.append((away, last))
+        away += last
+    pauses = [seconds for _, seconds in taken]
+    assert pauses[0] == FIRST_PAUSE
+    assert pauses[1] == 2 * FIRST_PAUSE
+    assert all(seconds <= NEAR_PAUSE for at, seconds in taken if at < NEAR)
+    assert pauses[-1] == LAST_PAUSE
+    assert pause(None, 100.0) == FIRST_PAUSE  # a session stood until now

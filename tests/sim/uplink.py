@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.sim.base import Process
 from tests.sim.network import Stream
+from torchft_x.core import wander
 from torchft_x.core.messages import FencedArrived, RefusedArrived
 from torchft_x.core.wander import Wander
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
     from tests.sim.world import World
 
-# The numbers of rpc.uplink.
-FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-MISSED_PINGS = 5
+MISSED_PINGS = 5  # as rpc.uplink has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,8 @@ class Uplink:
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
         self.wander = Wander(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
-        self._pause = FIRST_PAUSE  # before the next connect
+        self._pause = wander.FIRST_PAUSE  # before the next connect
+        self._away_since = world.now  # without a session
         self._closing = False
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing
         self._sent = 0  # messages since the last beat
@@ -143,7 +143,9 @@ class Uplink:
             self.wander.ended(self.world.now)
         if stood and not self._closing:
             self._owner.on_down(reason)
-        self._pause = FIRST_PAUSE if stood else min(2 * self._pause, LAST_PAUSE)
+        if stood:
+            self._away_since = self.world.now
+        self._pause = wander.pause(None if stood else self._pause, self.world.now - self._away_since)
         if not self._closing:
             self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self._connect)
 

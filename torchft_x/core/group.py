@@ -110,6 +110,8 @@ class Group:
 
     def hello(self, now: float) -> Hello:
         """Values for the hello of a new session. The shell on the other side puts its session number in."""
+        if self._runs_past(now):
+            self._hold.promise(self._state.step, self._config.promised, self._step_seconds)
         return Hello(
             session=0,
             replica_id=self._config.replica_id,
@@ -123,6 +125,18 @@ class Group:
             library=self._config.library,
             runs_on=self._config.runs_on,
         )
+
+    def _runs_past(self, now: float) -> bool:
+        """Whether only the lease ends what it may run in the quorum in hand, while it has no session (R16)."""
+        held = self._hold.quorum
+        if held is None or not all(m.library for m in held.members):  # the peer's clients ask at each step
+            return False
+        return self._config.runs_on and self._join is None and self._settled and self._hold.usable(now)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether it has committed in the quorum in hand, in which everybody carries the same state."""
+        return self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -349,8 +363,7 @@ class Group:
         plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
         if join is None or not plain or not self._config.runs_on or not self._asks:
             return []
-        in_hand = self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
-        if join.member.torn or join.member.commit_failures or not in_hand:
+        if join.member.torn or join.member.commit_failures or not self._settled:
             return []
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []

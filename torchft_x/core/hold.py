@@ -8,6 +8,7 @@ from torchft_x.core.types import Quorum
 # Ask for more when this much of the last extension is left, so that the answer is there before it is needed.
 _STEPS_LEFT = 0.5
 _LEASE_LEFT = 0.75
+_MOST_PROMISED = 4096  # steps
 
 
 class Hold:
@@ -66,6 +67,15 @@ class Hold:
             self.granted_through = grant.granted_through
         self.lease_until = max(self.lease_until, sent_at + grant.lease)
         return True
+
+    def promise(self, step: int, worth: float, seconds: float) -> None:
+        """Allow ourselves `worth` seconds of steps beyond `step`, which the hello will name: what everybody could do a
+        moment ago without a session (R16) does not end with one, so that nobody stops to wait for a lighthouse that the
+        others are still on their way to. `seconds`: of a step; 0: unknown."""
+        steps = int(worth / seconds) if seconds > 0 else 1
+        through = step + min(max(steps, 1), _MOST_PROMISED)
+        if through > self.granted_through:
+            self._extended_at, self.granted_through = step, through
 
     def usable(self, now: float) -> bool:
         return self.quorum is not None and not self.over and now <= self.lease_until

@@ -38,6 +38,9 @@ class GroupConfig:
     """Inside a grant, steps begin without asking the lighthouse (R7, R16)."""
     commit_vote: bool = False
     """Groups vote with each other before a commit (R12-R14); equal in all groups of a job."""
+    promised: float = 1.5
+    """Seconds of steps that a group which runs past its grant without a session allows itself in its next hello (R16):
+    longer than anybody's pause between two connects."""
 
     def __post_init__(self) -> None:
         if not self.replica_id:

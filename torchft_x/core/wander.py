@@ -1,4 +1,4 @@
-"""Which of several lighthouses a client tries, and when it leaves one for the next.
+"""Which of several lighthouses a client tries, how soon it tries again, and when it leaves one for the next.
 
 * A lighthouse that was there is tried again for a moment when its session ends: most come back. One that can't be
   reached is left at once for the next.
@@ -13,6 +13,16 @@ STAYS = 2.0
 """Seconds a group waits at a lighthouse that has said so, and up to twice that; twice as long at the first one."""
 COMES_BACK = 3.0
 """Seconds a lighthouse is tried again whose session has ended."""
+FIRST_PAUSE, NEAR_PAUSE, LAST_PAUSE = 0.05, 0.2, 1.0
+"""Seconds between connects, less jitter: the first, and the longest in the first seconds and after them."""
+NEAR = 5.0
+"""How many seconds these first ones are."""
+
+
+def pause(last: float | None, away: float) -> float:
+    """Seconds until the next connect, after a pause of `last` seconds (None: a session has just ended) and `away`
+    seconds without a session."""
+    return FIRST_PAUSE if last is None else min(2 * last, NEAR_PAUSE if away < NEAR else LAST_PAUSE)
 
 
 class Wander:

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from torchft_x.core import wander
 from torchft_x.core.wander import Wander
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
@@ -29,8 +30,6 @@ from torchft_x.rpc.token import Metadata
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-"""Seconds between connects: doubled from the first to the last, with jitter so that 500 groups don't come at once."""
 WELCOME_TIMEOUT = 5.0
 """Seconds from the first byte of a connect to the welcome."""
 MISSED_PINGS = 5
@@ -156,7 +155,7 @@ class Uplink:
     # --- the keeper ----------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        pause = FIRST_PAUSE
+        pause = wander.FIRST_PAUSE
         while not self._closing:
             try:
                 await self._session()
@@ -180,9 +179,10 @@ class Uplink:
                 self.wander.failed(time.monotonic())
             elif not self._moves:
                 self.wander.ended(time.monotonic())
-            pause = FIRST_PAUSE if stood else min(2 * pause, LAST_PAUSE)
+            away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
+            pause = wander.pause(None if stood else pause, away)
             if not self._closing:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
     def _set_down(self) -> bool:
         """Forget the session that ended; True if one had stood."""

@@ -39,6 +39,7 @@ class Life:
         config = GroupConfig(
             replica_id=self.name, address=self.name, store_address=self.name, world_size=rules.ranks, library=OURS,
             life=Order(attempt, 0.0, f"token-{self.name}"), runs_on=rules.grants, commit_vote=rules.vote,
+            promised=0.001 * rules.grant_steps,
         )  # fmt: skip
         self.machine = Group(config, 0.0)
         self.session: int | None = None  # open stream, as far as this side knows
