@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 
@@ -75,3 +76,31 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert loop.get_loop() is parent
+
+
+def test_a_forked_child_destroys_nothing_of_its_parents() -> None:
+    """A destructor of gRPC's, in a process without gRPC's threads, ends it with SIGABRT."""
+    loop.get_loop()
+    destroyed: list[int] = []
+
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            destroyed.append(os.getpid())
+
+    gc.disable()
+    try:
+        Ring()
+        pid = os.fork()
+        if pid == 0:
+            gc.enable()
+            gc.collect()
+            os._exit(len(destroyed))
+    finally:
+        gc.enable()
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    gc.collect()
+    assert destroyed == [os.getpid()]

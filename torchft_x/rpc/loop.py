@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,7 @@ T = TypeVar("T")
 _lock = threading.Lock()  # guards _loop and _thread
 _loop: asyncio.AbstractEventLoop | None = None  # made on first use
 _thread: threading.Thread | None = None  # the thread that runs it
+_inherited: list[asyncio.AbstractEventLoop] = []  # in a forked child: its parent's
 
 
 def get_loop() -> asyncio.AbstractEventLoop:
@@ -67,8 +69,15 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A forked child (a DataLoader's worker) has no thread that runs the loop: forget it, start afresh on use."""
+    """A forked child (a DataLoader's worker) has no thread that runs the loop: forget it, start afresh on use.
+
+    What the parent had of gRPC must not be destroyed there: its threads are gone, and its destructors abort the process
+    at a mutex that one of them held. So what was reachable stays so, and what was garbage is never collected.
+    """
     global _lock, _loop, _thread
+    if _loop is not None:
+        _inherited.append(_loop)
+        gc.freeze()
     _lock = threading.Lock()
     _loop = None
     _thread = None
