@@ -42,9 +42,9 @@ class QuorumChecks:
         self._world = world
         self.quorums = 0
         self.newest: Quorum | None = None  # of all lighthouses' lives
-        self.in_effect = 0  # with several lighthouses: quorums that all of their members have received
+        self.in_effect = 0  # with several lighthouses: quorums that enough of their members have received
         self._effective: Quorum | None = None  # the newest of them
-        self._receivers: dict[int, set[str]] = {}  # there: quorum id -> who has received it, until all have
+        self._receivers: dict[int, set[str]] = {}  # there: quorum id -> who has received it, until enough have
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
         self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
@@ -52,6 +52,12 @@ class QuorumChecks:
         self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
         self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
         self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
+
+    @property
+    def standing(self) -> Quorum | None:
+        """The quorum that counts now. One of several lighthouses may issue another that nobody receives: when it was stopped,
+        and its members have gone to the other one."""
+        return self._effective if self._world.config.standby else self.newest
 
     def _violated(self, invariant: str, what: str) -> None:
         self._world.violated(invariant, what)
@@ -84,17 +90,21 @@ class QuorumChecks:
             self._check_claims(quorum, [m for m in quorum.members if m.replica_id == node.replica_id])
 
     def on_received(self, node: GroupNode, quorum: Quorum) -> None:
-        """With several lighthouses: from the moment that all of its members have received it a quorum is in effect, also
-        if one of them has ended since: who stays behind in the one before can't commit without it."""
+        """With several lighthouses: a quorum is in effect from the moment that all of its members have received it which
+        were in the one before, also if one of them has ended since: who stays behind there can't commit without it. All
+        of them, if none was."""
+        before = self._effective
         if not self._world.config.standby or node.machine.quorum is not quorum:
             return
+        if before is not None and quorum.id <= before.id:
+            return  # one more of its members; or the last one is late, and nothing comes of it
         receivers = self._receivers.setdefault(quorum.id, set())
         receivers.add(node.replica_id)
-        if any(m.replica_id not in receivers for m in quorum.members):
+        members = {m.replica_id for m in quorum.members}
+        shared = members & {m.replica_id for m in before.members} if before is not None else set()
+        if not receivers >= (shared or members):
             return
         del self._receivers[quorum.id]
-        if self._effective is not None and quorum.id < self._effective.id:
-            return  # the last of its members is late, and nothing comes of it
         self.in_effect += 1
         self._check_succession(self._effective, quorum)
         self._effective = quorum

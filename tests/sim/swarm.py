@@ -248,7 +248,7 @@ def check_liveness(world: World) -> None:
 def check_newcomer(world: World) -> None:
     """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
     config = world.config
-    if not config.runs_on or world.checker.newest is None or not _trains(world) or lost_for_good(world):
+    if not config.runs_on or world.checker.standing is None or not _trains(world) or lost_for_good(world):
         return
     world.note("--- calm", "a newcomer")
     newcomer = world.add_group("late")
@@ -269,7 +269,7 @@ def _trains(world: World) -> bool:
 
 
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
-    quorum = world.checker.newest
+    quorum = world.checker.standing
     return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
 
 
@@ -290,11 +290,11 @@ class Calm:
         if len(wanted) + len(peers) < needed or not wanted:
             return False
         names = tuple(sorted([s.node.replica_id for s in wanted if s.node is not None] + [p.who for p in peers]))
-        quorum = world.checker.newest
+        quorum = world.checker.standing
         inside = {m.replica_id for m in quorum.members} if quorum is not None else set()
         missing = [n for n in names if n not in inside]
         if missing:
-            self._goal, self.why = None, f"{', '.join(missing)} are not in the newest quorum {quorum}"
+            self._goal, self.why = None, f"{', '.join(missing)} are not in the newest quorum that counts, {quorum}"
             return True
         steps = [r.step.state.step for s in wanted if s.node is not None for r in s.node.ranks]
         if self._goal is None or names != self._together:

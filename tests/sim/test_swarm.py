@@ -40,7 +40,15 @@ def test_a_minute_of_swarm() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "standby"),
-    [(7353563700708, 0.0), (7353569982592, 0.0), (100003, 0.0), (7353582223626, 1.0), (7353642926756, 0.3)],
+    [
+        (7353563700708, 0.0),
+        (7353569982592, 0.0),
+        (100003, 0.0),
+        (7353582223626, 1.0),
+        (7353642926756, 0.3),
+        (7353761926564, 0.3),
+        (7353768145562, 0.3),
+    ],
 )
 def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stories: docs/simulator_found.md. `standby`: the share of runs with two lighthouses in that soak."""
