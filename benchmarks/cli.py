@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, default=Path("runs/bench.json"), help="default %(default)s; SVGs lie beside it")
     p.add_argument("--add", action="store_true", help="keep the other benchmarks that are in that file")
     p.add_argument("--show", action="store_true", help="run nothing: print and draw what is in the file")
+    p.add_argument("--markdown", action="store_true", help="with --show: print the table for a page, and no more")
     return p
 
 
@@ -84,8 +85,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.show:
         if not args.out.exists():
             p.error(f"there is no {args.out}; run a benchmark first, or name the file with --out")
-        show(results.read(args.out), args.out)
+        data = results.read(args.out)
+        print(results.markdown(data)) if args.markdown else show(data, args.out)
         return 0
+    if args.markdown:
+        p.error("--markdown goes with --show")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     _many_files()
     return run(args)

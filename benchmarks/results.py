@@ -88,21 +88,33 @@ def notes(data: dict[str, Any]) -> list[str]:
 def table(rows: Iterable[Row]) -> str:
     """Plain text, columns aligned."""
     lines = [["what", "goal", "ours", "peer", "ours/peer", "limit", ""]]
-    lines += [
-        [
-            row["what"],
-            goal_words(row),
-            figure(row["ours"], row["unit"]) or row["why"] or "-",
-            figure(row["peer"], row["unit"]) or ("none" if row["why_no_peer"] else "-"),
-            figure(row["ratio"], "x") or "-",
-            figure(row["limit"], row["unit"]) or "-",
-            _verdict(row),
-        ]
-        for row in rows
-    ]
+    lines += [_cells(row) for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([text[0], "-" * len(text[0]), *text[1:]])
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The same for a page: fewer columns, and when and from which commit each benchmark was run."""
+    lines = ["| | goal | ours | peer | limit | |", "|---|---|---|---|---|---|"]
+    for what, goal, ours, peer, _, limit, verdict in map(_cells, all_rows(data)):
+        lines.append(f"| {what} | {goal} | {ours} | {peer} | {limit} | {verdict.strip('-')} |")
+    lines += ["", "| benchmark | when | commit | load before, after |", "|---|---|---|---|"]
+    for name, e in data["benchmarks"].items():
+        lines.append(f"| {name} | {e['at']} | {e['commit']} | {e['load_before']}, {e['load_after']} |")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row["what"],
+        goal_words(row),
+        figure(row["ours"], row["unit"]) or row["why"] or "-",
+        figure(row["peer"], row["unit"]) or ("none" if row["why_no_peer"] else "-"),
+        figure(row["ratio"], "x") or "-",
+        figure(row["limit"], row["unit"]) or "-",
+        _verdict(row),
+    ]
 
 
 def _verdict(row: Row) -> str:

@@ -128,7 +128,7 @@ def run_empty(bench: Bench) -> list[Measured]:
 def run_overhead(bench: Bench) -> list[Measured]:
     """Blocks of plain and fault-tolerant steps in turn, in the same processes; both libraries are up together."""
     rows = []
-    for size, number in ((SMALL, 40), (LARGE, 3)):
+    for size, number in ((SMALL, 200), (LARGE, 10)):
         if bench.quick and size == LARGE:
             continue
         ratio, added = _rows(size)

@@ -39,13 +39,14 @@ def measured() -> list[Measured]:
 
 def data() -> dict:
     rows = [results.row_of(m) for m in measured()]
-    one = {"rows": rows, "quick": False, "timelines": [m.timeline for m in measured() if m.timeline]}
+    ran = {"at": "noon", "commit": "0123abc", "load_before": 0.5, "load_after": 1.5}
+    one = {"rows": rows, "quick": False, "timelines": [m.timeline for m in measured() if m.timeline], **ran}
     return {
         "machine": {"cpu": "a <cpu> & co", "cores": 2, "memory_gb": 1},
         "versions": {},
         "began": "now",
         "load_before": 1.0,
-        "benchmarks": {"things": one, "other": {"rows": [], "quick": True, "failed": "no job came up"}},
+        "benchmarks": {"things": one, "other": {"rows": [], "quick": True, "failed": "no job came up", **ran}},
     }
 
 
@@ -133,6 +134,7 @@ def test_mistakes_of_the_command_line_are_one_sentence(capsys: pytest.CaptureFix
         (["kil"], "there is no benchmark 'kil'"),
         (["--pairs", "0"], "--pairs must be at least 1"),
         (["--show", "--out", str(tmp_path / "none.json")], "run a benchmark first"),
+        (["--markdown"], "--markdown goes with --show"),
     ):
         with pytest.raises(SystemExit) as e:
             cli.main(argv)
@@ -145,6 +147,12 @@ def test_the_file_can_be_shown_again(capsys: pytest.CaptureFixture[str], tmp_pat
     results.write(out, data() | {"load_after": 2.0})
     assert cli.main(["--show", "--out", str(out)]) == 0
     assert results.table(results.all_rows(data())) in capsys.readouterr().out
+    assert cli.main(["--show", "--markdown", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for row in results.all_rows(data()):
+        assert any(line.startswith(f"| {row['what']} | ") and row["verdict"].strip("-") in line for line in lines), row
+    for name, entry in data()["benchmarks"].items():
+        assert any(line.startswith(f"| {name} | {entry['at']} | {entry['commit']} |") for line in lines), name
 
 
 def test_the_driver_does_not_load_torch() -> None:
