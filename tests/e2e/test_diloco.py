@@ -56,7 +56,7 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
 
 
 def test_the_component_survives_kills_with_equal_global_weights(tmp_path: Path) -> None:
-    args = ["--component", "diloco", "--groups", "2", "--kills", "1", "--steps-per-kill", "700", "--keep"]
+    args = ["--component", "diloco", "--groups", "2", "--kills", "1", "--steps-per-kill", "1500", "--keep"]
     done = script("kill_test.py", *args, "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -109,7 +109,7 @@ def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:
         os.kill(job.worker("1"), signal.SIGKILL)
 
         def back() -> bool:
-            later = [e for e in job.events() if float(e["t"]) > killed + 0.5]
+            later = [e for e in job.events() if float(e["t"]) > killed]
             healed = {e["group"] for e in later if e["event"] == "heal_end"}
             return "1" in healed and len(commits(later, group="1")) > 40 and training_together(later, 2)
 

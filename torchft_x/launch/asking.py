@@ -59,9 +59,8 @@ class View:
 
     def read(self) -> dict[str, Any]:
         """Where it is. Raises `Silent`."""
-        for _ in range(
-            _LOOKS
-        ):  # at the moments only, as the longer the two looks take the more is written between them
+        for _ in range(_LOOKS):
+            # The moments only: the longer the two looks take the more is written between them.
             first = os.pread(self._fd, whereabouts.MOMENTS, 0)
             later = os.pread(self._fd, whereabouts.MOMENTS, 0)
             found = whereabouts.newest(first)
