@@ -8,8 +8,8 @@ tensors are shared as they are (`torchft_x.comm.ipc`).
 from __future__ import annotations
 
 import copy
+import functools
 import threading
-import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch.distributed import Work
 
 from torchft_x import net
+from torchft_x.comm import forgotten
 from torchft_x.comm.alone import alone
 from torchft_x.comm.arena import Arena
 from torchft_x.comm.base import ProcessGroup
@@ -55,7 +56,7 @@ class ProcessGroupBaby(ProcessGroup):
         self._arena = Arena()
         self._lock = threading.Lock()  # one configuration follows another
         self._latest: list[Cradle | _Alone] = []  # the present configuration, if there is one
-        weakref.finalize(self, _end_all, self._latest).atexit = False  # a forgotten group must not keep its child
+        forgotten.when_forgotten(self, functools.partial(_end_all, self._latest))  # it must not keep its child
         NURSERY.warm_up()
 
     @property

@@ -23,7 +23,7 @@ from torch.distributed import Work
 
 from torchft_x import net
 from torchft_x.comm import device as devices
-from torchft_x.comm import recorder
+from torchft_x.comm import forgotten, recorder
 from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.generation import Generation, full_group
@@ -64,7 +64,7 @@ class ProcessGroupGloo(ProcessGroup):
         self._generations = _Generations(
             net.advertise_host(host)
         )  # all state; outlives this object in works and threads
-        weakref.finalize(self, self._generations.close).atexit = False  # a forgotten group must not keep its threads
+        forgotten.when_forgotten(self, self._generations.close)  # it must not keep its threads
 
     def __repr__(self) -> str:
         return f"ProcessGroupGloo({self._generations.present or 'not configured'})"
@@ -158,7 +158,7 @@ class _Generations:
 
     def __init__(self, host: str) -> None:
         self._host = host  # address or name our device listens on
-        self._lock = threading.RLock()  # see above; reentrant because close() may run in a garbage collection
+        self._lock = threading.Lock()  # see above
         self._device: devices.Device | None = devices.lease(host)  # None after close()
         self.present: Generation | None = None  # the newest; may be connecting, up or failed
         self._spare: StoreClient | None = None  # the store's client that the last configure connected with
@@ -351,9 +351,10 @@ def _at_exit() -> None:
     global _ending
     with _birth:
         _ending = True
+    deadline = time.monotonic() + _EXIT_GRACE
+    forgotten.finish(_EXIT_GRACE)
     for generations in list(_all):
         generations.close()
-    deadline = time.monotonic() + _EXIT_GRACE
     for thread in list(_threads):
         thread.join(max(deadline - time.monotonic(), 0))
 
