@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
 from torchft_x import env
@@ -164,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    ended = threading.Event()  # something below has happened
+    ended: SimpleQueue[None] = SimpleQueue()  # no Event, which a signal's handler could wait for
     code = 0
 
     def on_verdict(verdict: int, sentence: str) -> None:
@@ -172,7 +173,7 @@ def _serve(settings: Settings) -> int:
         code = verdict
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence)
-        ended.set()
+        ended.put(None)
 
     try:
         events = EventLog(settings.run_dir, "lighthouse")
@@ -198,7 +199,7 @@ def _serve(settings: Settings) -> int:
         if settings.address_file is not None:
             _write_atomically(settings.address_file, address + "\n")
         _on_signals(ended)
-        ended.wait()
+        ended.get()
     finally:
         loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
         events.close()
@@ -229,11 +230,11 @@ def _how_it_begins(place: int, blank: bool) -> str:
     )
 
 
-def _on_signals(ended: threading.Event) -> None:
+def _on_signals(ended: SimpleQueue[None]) -> None:
     """SIGTERM and SIGINT end the serving; in another thread than the main one that is the caller's business."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
+            signal.signal(number, lambda *_: ended.put(None))
 
 
 def _write_atomically(path: str, text: str) -> None:
