@@ -109,7 +109,10 @@ class Group:
         return self._metadata.get(rank)
 
     def hello(self, now: float) -> Hello:
-        """Values for the hello of a new session. The shell on the other side puts its session number in."""
+        """Values for the hello of a new session. The shell on the other side puts its session number in.
+
+        Who runs past its grant allows itself some steps here, and names them (`Hold.promise`).
+        """
         if self._runs_past(now):
             self._hold.promise(self._state.step, self._config.promised, self._step_seconds)
         return Hello(
