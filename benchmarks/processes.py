@@ -56,10 +56,10 @@ def listens(bind: str) -> bool:
 
 
 class Child:
-    """A process in a session of its own."""
+    """A process in a session of its own. `folder` takes its temporary files, too: what it leaves goes with that."""
 
     def __init__(
-        self, command: Sequence[str], environ: dict[str, str], log: Path, cwd: Path, *, pipes: bool = False
+        self, command: Sequence[str], environ: dict[str, str], log: Path, folder: Path, *, pipes: bool = False
     ) -> None:
         self.command = list(command)
         self.log = log
@@ -67,8 +67,8 @@ class Child:
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 self.command,
-                env=environ,
-                cwd=cwd,
+                env=environ | {"TMPDIR": str(folder)},
+                cwd=folder,
                 stdin=pipe or subprocess.DEVNULL,
                 stdout=pipe or out,
                 stderr=out,
@@ -106,8 +106,8 @@ class Child:
 class Worker(Child):
     """A process that reads a JSON list per line and answers each with a JSON line."""
 
-    def __init__(self, command: Sequence[str], environ: dict[str, str], log: Path, cwd: Path) -> None:
-        super().__init__(command, environ, log, cwd, pipes=True)
+    def __init__(self, command: Sequence[str], environ: dict[str, str], log: Path, folder: Path) -> None:
+        super().__init__(command, environ, log, folder, pipes=True)
 
     def ask(self, *command: Any) -> None:
         """Without waiting for the answer."""
