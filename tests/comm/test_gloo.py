@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import ModuleType
 
 import pytest
 import torch
@@ -21,6 +23,8 @@ import torch.distributed as dist
 from tests.comm.conformance import LONG, SOON, Meeting, Together, ramp
 from tests.comm.members import configure, each, together
 from tests.util import scaled, wait_for
+from torchft_x.comm import device as devices
+from torchft_x.comm import gloo
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import ProcessGroupGloo
 from torchft_x.comm.work import _USUAL
@@ -238,7 +242,30 @@ def test_a_receive_waits_longer_than_a_look(trio: list[ProcessGroupGloo], meetin
     assert got.tolist() == [1.0] * 3
 
 
+def test_a_receive_tells_that_its_limit_ran_out(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
+    configure(trio[:2], meeting(), 1)
+    with pytest.raises(CollectiveError, match=r"recv on .* did not end within the limit given to wait"):
+        trio[0].recv([torch.zeros(3)], 1).wait(timedelta(seconds=0.2))
+
+
 # -- real processes --
+
+
+@pytest.mark.parametrize(("module", "lock"), [(devices, "_lock"), (gloo, "_birth")])
+def test_a_child_forked_under_a_lock_has_a_group_of_its_own(module: ModuleType, lock: str) -> None:
+    with getattr(module, lock):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(int(scaled(10)))
+            code = 1
+            try:
+                group = ProcessGroupGloo(LONG, host="127.0.0.1")
+                group.configure("", "a", 0, 1)
+                group.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 MEMBER_THAT_STOPS = """

@@ -105,5 +105,14 @@ def _create(host: str) -> Device:
     return Device(handle, host, None, None)
 
 
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def _first_line(e: BaseException) -> str:
     return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__

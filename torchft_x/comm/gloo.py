@@ -12,6 +12,7 @@ import atexit
 import copy
 import ctypes
 import functools
+import os
 import threading
 import time
 import weakref
@@ -359,4 +360,11 @@ def _at_exit() -> None:
         thread.join(max(deadline - time.monotonic(), 0))
 
 
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held it; the parent's threads and groups are the parent's."""
+    global _birth
+    _birth = threading.Lock()
+
+
 atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)

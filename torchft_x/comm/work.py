@@ -139,10 +139,11 @@ class GroupWork(Work):
 
     def _end_in_one(self, inner: Work, limit: float) -> CollectiveError | None:
         """The same without looks."""
+        deadline = time.monotonic() + limit
         try:
             inner.wait() if limit == math.inf else inner.wait(_limit(limit))
         except RuntimeError as e:
-            return self._failed(e)
+            return self._failed(None if time.monotonic() >= deadline else e)
         return None
 
     def get_future(self) -> Future[Any]:
