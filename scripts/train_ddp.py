@@ -321,13 +321,18 @@ class Leaving:
 
     def __init__(self) -> None:
         self.told = False
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a handler may put into it, but not start a thread
+        threading.Thread(target=self._die_later, name="leaving", daemon=True).start()
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.told = True
-        timer = threading.Timer(self.SECONDS, os._exit, (128 + number,))
-        timer.daemon = True
-        timer.start()
+        self._signals.put(number)
+
+    def _die_later(self) -> None:
+        number = self._signals.get()
+        time.sleep(self.SECONDS)
+        os._exit(128 + number)
 
 
 def train(args: argparse.Namespace) -> bool:
