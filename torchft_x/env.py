@@ -15,6 +15,7 @@ LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address, or those of several with comma
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
+STRAGGLER_TIMEOUT = "TORCHFT_X_STRAGGLER_TIMEOUT"  # seconds another group may come later than one's own
 CONNECT_TIMEOUT = "TORCHFT_CONNECT_TIMEOUT_SEC"
 QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
 USE_BUCKETIZATION = "TORCHFT_USE_BUCKETIZATION"  # of DiLoCo; exactly "True" turns it on, anything else off
@@ -53,6 +54,7 @@ GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, 
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
 PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks
+HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # of a supervisor: seconds without a step after which a group is started again
 WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
 WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does

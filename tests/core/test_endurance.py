@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.endurance import Endurance
+from torchft_x.core.endurance import AWAY, Endurance
 from torchft_x.core.formation import Wait
 from torchft_x.core.messages import SendWaits
 from torchft_x.core.waits import Waits
@@ -28,21 +28,41 @@ def test_time_without_a_lighthouse_does_not_count() -> None:
     e.begin(1, 60.0, 0.0)
     assert e.expired(30.0) == []
     e.session(False, 30.0)
-    assert e.expired(500.0) == []
-    e.session(True, 500.0)
-    assert e.expired(530.0) == []  # a second of it is the lighthouse's, to say what it waits for
-    assert e.expired(531.0) == [1]
+    assert e.expired(200.0) == []
+    e.session(True, 200.0)
+    assert e.expired(230.0) == []  # a second of it is the lighthouse's, to say what it waits for
+    assert e.expired(231.0) == [1]
 
 
-def test_nor_does_time_in_which_it_waits_for_a_lease() -> None:
+def test_it_is_not_waited_for_for_ever() -> None:
+    e = standing()
+    e.begin(1, 60.0, 0.0)
+    e.session(False, 30.0)
+    assert e.expired(30.0 + AWAY - 0.1) == []
+    assert e.expired(30.0 + AWAY) == [1]
+
+
+def test_nor_does_time_in_which_it_says_what_it_waits_for() -> None:
     e = standing()
     e.begin(1, 60.0, 0.0)
     e.told("waiting for the end of a lease", True, 1.0)
     assert e.expired(120.0) == []
     e.told("only have 1 participants", False, 120.0)
     assert e.reason == "only have 1 participants"
-    assert e.expired(178.9) == []
-    assert e.expired(179.0) == [1]
+    assert e.expired(1000.0) == []
+    e.answered(1000.0)
+    assert e.expired(1058.9) == []
+    assert e.expired(1059.0) == [1]
+
+
+def test_nor_does_time_in_which_other_ranks_of_the_group_are_missing() -> None:
+    e = standing()
+    e.begin(1, 60.0, 0.0)
+    e.incomplete(True, 10.0)
+    assert e.expired(500.0) == []
+    e.incomplete(False, 500.0)
+    assert e.expired(549.9) == []
+    assert e.expired(550.0) == [1]
 
 
 def test_what_was_said_before_a_new_session_or_a_quorum_means_nothing() -> None:

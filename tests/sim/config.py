@@ -54,6 +54,8 @@ class WorldConfig:
     """Of a rank that asks."""
     endures: float = 0.0
     """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.endurance)."""
+    straggler_timeout: float | None = None
+    """How much later another group may come than one's own (core.wait_budget)."""
     connect_limit: float = 1.5
     """Of configuring a process group."""
     keepalive: float = 3.0

@@ -192,6 +192,7 @@ class GroupNode:
             reason=terms.reason,
             suspects=terms.suspects,
             step_seconds=rank.pace.seconds,
+            patience=rank.budget.patience(self.world.now),
             usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,
         )
         self._call(rank, call, event)

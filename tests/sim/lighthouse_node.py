@@ -227,7 +227,7 @@ class LighthouseNode:
                 self.feed(m.GuardianHeard(self._supervisors[stream][1]))
         elif isinstance(message, m.SendJoin):
             self.feed(m.Join(session, message.member, message.reason, message.suspects, None, message.number,
-                             message.step_seconds))  # fmt: skip
+                             message.step_seconds, message.patience))  # fmt: skip
         elif isinstance(message, m.SendProgress):
             self.feed(m.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
         elif isinstance(message, m.SendLeave):

@@ -13,6 +13,7 @@ bit-identical parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
@@ -29,6 +30,7 @@ from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import Plan, WorldSizeMode
 from torchft_x.core.step import Phase, Step
 from torchft_x.core.types import Prepared, Quorum, State
+from torchft_x.core.wait_budget import WaitBudget
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ class RankNode:
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.pace = Pace()  # how long a step takes
+        self.budget = WaitBudget(
+            world.now, most=config.timeout, fixed=config.straggler_timeout
+        )  # how long it waits for other groups
+        self.hung = False  # its training thread does not go on from where it computes
+        self._held: tuple[Callable[..., None], tuple[Any, ...]] | None = None  # what it does when it goes on
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
         # Of the step in hand:
         self.plan: Plan | None = None
@@ -75,6 +82,31 @@ class RankNode:
     @property
     def site_is_on(self) -> bool:
         return self.process.site not in self.world.network.off
+
+    # --- a training thread that hangs, and how long others wait for it ---------------------------------------------
+
+    def holds(self, go_on: Callable[..., None], *args: Any) -> bool:
+        """Whether the training thread hangs here; `go_on` is called when it does not any more."""
+        if self.hung:
+            self._held = (go_on, args)
+        return self.hung
+
+    def wake(self) -> None:
+        self.hung = False
+        held, self._held = self._held, None
+        if held is not None:
+            self.world.after(0.0, self.process, held[0], *held[1])
+
+    def waits(self) -> float:
+        """It begins to wait for other groups. Returns the seconds that may take."""
+        quorum = self.node.machine.quorum
+        heals = quorum is not None and len(quorum.carriers) < len(quorum.members)
+        self.budget.wait(self.world.now)
+        self.budget.unlimited = heals or not self.node.uplink.standing
+        return self.budget.limit
+
+    def works(self) -> None:
+        self.budget.work(self.world.now)
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 
@@ -196,6 +228,8 @@ class RankNode:
 
     def again(self) -> None:
         """The next step, unless something else has begun."""
+        if self.holds(self.again):
+            return
         if self.step.phase is Phase.IDLE:
             self.start_step()
 

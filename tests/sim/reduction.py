@@ -47,6 +47,8 @@ class Reduction:
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
     def _on_computed(self, nth: int) -> None:
+        if self._rank.holds(self._on_computed, nth):
+            return
         if nth == self._computing and self._rank.step.phase in (Phase.ASKING, Phase.RUNNING):
             self._computed = True
             self.begin()
@@ -60,7 +62,7 @@ class Reduction:
             self._end()
             return
         rank.wait = "reduce"
-        rank.deadlines.arm("reduce", rank.world.config.timeout)
+        rank.deadlines.arm("reduce", rank.waits())
         contributes = rank.step.rank is not None
         gradient = (rank.who, rank.step.top.step, self._base) if contributes else None
         rank.world.fabric.reduce(rank, rank.mesh, gradient)
@@ -77,5 +79,6 @@ class Reduction:
 
     def _end(self) -> None:
         self._rank.deadlines.disarm("reduce")
+        self._rank.works()
         self.done, self._rank.wait = True, ""
         self._rank.voting.maybe_vote()

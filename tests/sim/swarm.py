@@ -168,6 +168,9 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         if who in groups and not one and rng.chance(0.4):
             one = rng.choose(("busy", "planned"))
         return Fault(at, kind, who, seconds, one)
+    if kind == "hang":
+        how = rng.choose(("", "end", str(rng.below(config.ranks))))
+        return Fault(at, kind, target, seconds, how)
     if kind == "crash":
         return Fault(at, kind, rng.choose([*groups, *(f"u{i}" for i in range(config.peers))]))
     if kind == "crash_rank":

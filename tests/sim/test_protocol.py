@@ -150,7 +150,7 @@ def test_who_was_taken_for_lost_is_told_as_soon_as_it_is_back(told: bool, monkey
     if not told:
         monkeypatch.setattr(alarm.Alarm, "tell", lambda self, record, reason: [])
     house = LighthouseConfig(lease=30.0, heartbeat_timeout=1.0, grant_seconds=9.0, boot_id="host")
-    world = full(groups=2, timeout=60.0, lighthouse=house, seconds=4.0)
+    world = full(groups=2, timeout=60.0, straggler_timeout=60.0, lighthouse=house, seconds=4.0)
     for a, b in (("g0", "g1"), ("g1", "g0"), ("g1", "lh"), ("lh", "g1")):
         world.network.block(a, b)
     world.run_for(6.0)

@@ -313,6 +313,33 @@ def test_slow_members_hold_up_the_others_but_are_not_lost() -> None:
     assert all_is_well(world)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("which", ["", "1"])
+def test_a_hung_training_thread_is_left_out_and_comes_back(ranks: int, which: str) -> None:
+    world = cluster(ranks=ranks, commit_vote=True, runs_on=True, max_redo=2, timeout=60.0, trace=None)
+    hit(world, "hang", "g1", 6.0, which)
+    before = step_of(world, "g0")
+    world.run_for(5.0)
+    assert said(world, "its training thread does not come")
+    assert step_of(world, "g0") - before > 20
+    assert world.checker.figures["redos"] > 0
+    assert world.checker.figures["dropped"] == 0
+    world.run_for(2.0)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1"]
+
+
+def test_who_straggles_is_left_out_where_the_others_are_much_quicker() -> None:
+    world = cluster(commit_vote=True, runs_on=True, max_redo=2, compute=(0.1, 0.1), timeout=60.0, trace=None)
+    hit(world, "straggle", "g1", 5.0)
+    before = step_of(world, "g0")
+    world.run_for(5.0)
+    assert said(world, "its training thread does not come")
+    assert step_of(world, "g0") - before > 5
+    world.run_for(15.0)
+    assert all_is_well(world)
+
+
 def test_a_stalled_clock_shows_less_time() -> None:
     world = cluster()
     clock = world.clocks["g0"]

@@ -62,6 +62,8 @@ class Voting:
         """The next quorum is here: what becomes of the step before?"""
         rank, held = self._rank, self._held
         settling, self._held, self._settling = self._settling, None, False
+        if ended is not None or settling:
+            rank.budget.next_step(rank.world.now)
         count = rank.world.checker.figures
         if ended is not None and ended.committed:
             assert held is not None
@@ -116,7 +118,7 @@ class Voting:
         rank, world = self._rank, self._rank.world
         self._crossed = vote is None or vote.ok
         rank.wait = "cross"
-        rank.deadlines.arm("cross", world.config.timeout)
+        rank.deadlines.arm("cross", rank.waits())
         if rank.step.error is not None or rank.mesh is None:
             self._say(False)  # its collectives were released meanwhile
             return
@@ -138,6 +140,7 @@ class Voting:
         rank, vote = self._rank, self._vote
         assert vote is not None
         rank.deadlines.disarm("cross")
+        rank.works()
         self._wait()
         rank.call = rank.node.crossed(rank, vote, passed)
         rank.world.reach(rank.node, "crossed")
@@ -154,6 +157,9 @@ class Voting:
         undecided = self._crossed and vote.ok and not commit
         outcome = rank.step.settle(commit, reason, undecided=undecided)
         self._vote = None
+        settles = not commit and world.config.settles and (vote.ok or rank.step.error is not None)
+        if not (undecided or settles):
+            rank.budget.next_step(world.now)
         if commit:
             self._optimizer_step(held, "commits")
         elif undecided:
@@ -166,7 +172,7 @@ class Voting:
             rank.end(1, outcome.give_up)
         elif commit and rank.node.leaving_at is not None and rank.step.state.step >= rank.node.leaving_at:
             rank.node.leave(rank)
-        elif not commit and world.config.settles and (vote.ok or rank.step.error is not None):
+        elif settles:
             rank.guard.abort("the step did not commit")
             world.after(world.config.inside[0], rank.process, rank.settle)
         else:

@@ -67,6 +67,7 @@ class Trainer:
         kwargs.setdefault("min_replica_size", 1)
         kwargs.setdefault("timeout", scaled(20.0))
         kwargs.setdefault("quorum_timeout", scaled(20.0))
+        kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests hold threads up; see test_stragglers
         self.pg = ProcessGroupGloo(scaled(20.0), host=HOST)
         self.manager = Manager(
             pg=self.pg,

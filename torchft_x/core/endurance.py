@@ -1,14 +1,18 @@
 """How long a rank waits for a quorum when its user has not said how long.
 
-The usual time (a minute) is for what goes wrong in a job: groups that never ask, too few of them. What the lighthouse
-itself must wait for is not counted in it: while it is away, or says that it waits for somebody's lease to end, a rank
-goes on waiting, up to its own last deadline. To give up then would end every trainer of the job, for nothing.
+The usual time (a minute) is for what nobody can explain. It does not count while the lighthouse is away (that has a limit
+of its own, three minutes), while it says what it waits for (whom it leaves behind, and when, is its decision), or while
+ranks of one's own group have not asked: then a rank goes on waiting, up to its own last deadline (an hour). To give up
+would end a healthy group, and with it the newest state perhaps, because another one is late.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+AWAY = 180.0
+"""Seconds without a lighthouse, for who has not said how long it waits: its role starts it again within seconds, and a
+scheduler its host within a minute or two."""
 _MOMENT = 1.0  # seconds the lighthouse has after it is back, to say what it waits for
 
 
@@ -18,6 +22,7 @@ class _Wait:
 
     usual: float  # seconds
     spent: float = 0.0  # of these, so far
+    away: float = 0.0  # seconds of it without a lighthouse
 
 
 class Endurance:
@@ -30,6 +35,7 @@ class Endurance:
         self._paused_until = now  # a group that is waited for has announced a pause until then
         self.reason = ""  # what the lighthouse waits for, as it said; '' if it has not, or nobody waits any more
         self.for_lease = False  # whether that may take until the end of a lease
+        self._incomplete = False  # the group itself has not asked: ranks of it are missing
 
     def __repr__(self) -> str:
         return f"<Endurance {len(self._calls)} calls, {'up' if self._up_since is not None else 'away'} {self.reason}>"
@@ -54,6 +60,12 @@ class Endurance:
         self._count(now)
         self.reason, self.for_lease = reason, for_lease
 
+    def incomplete(self, ranks_are_missing: bool, now: float) -> None:
+        """Whether calls wait for other ranks of their own group."""
+        if ranks_are_missing != self._incomplete:
+            self._count(now)
+            self._incomplete = ranks_are_missing
+
     def paused(self, seconds: float, now: float) -> None:
         """A group that is waited for pauses for so long; 0: it does no more."""
         self._count(now)
@@ -66,11 +78,15 @@ class Endurance:
     def expired(self, now: float) -> list[int]:
         """Calls whose usual time is over."""
         self._count(now)
-        return [call for call, wait in self._calls.items() if wait.spent >= wait.usual]
+        return [call for call, wait in self._calls.items() if wait.spent >= wait.usual or wait.away >= AWAY]
 
     def _count(self, now: float) -> None:
         since, self._looked = self._looked, now
-        if self._up_since is None or self.for_lease:
+        if self._up_since is None:
+            for wait in self._calls.values():
+                wait.away += now - since
+            return
+        if self.reason or self._incomplete:
             return
         counted = now - max(since, self._up_since + _MOMENT, self._paused_until)
         if counted > 0:

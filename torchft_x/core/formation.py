@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from torchft_x.core.coalition import Coalition
 from torchft_x.core.types import JoinReason, Member, Quorum
@@ -34,6 +35,7 @@ class Candidate:
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     since: float = 0.0  # when it asked
+    patience: float = inf  # seconds that it waits for members that do not ask (R20)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -104,6 +104,11 @@ class Group:
             return f"group rank {', '.join(missing)} has not asked for a quorum yet."
         return ""
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether some of its ranks ask, and others do not yet."""
+        return 0 < len(self._asks) < self._config.world_size
+
     def metadata(self, rank: int) -> str | None:
         """Where a healer's rank finds this rank's checkpoint; None: not told yet."""
         return self._metadata.get(rank)

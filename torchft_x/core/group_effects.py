@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.lighthouse_effects import Note
@@ -20,6 +21,7 @@ class SendJoin:
     traits: Traits | None = None  # None: the lighthouse has them already
     number: int = 0
     step_seconds: float = 0.0
+    patience: float = inf
 
 
 @dataclass(frozen=True, slots=True)

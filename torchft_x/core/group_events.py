@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from torchft_x.core.lighthouse_events import Tick
 from torchft_x.core.traits import Traits
@@ -27,6 +28,7 @@ class Ask:
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
     keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
     votes_late: bool = False  # see Member
+    patience: float = inf  # seconds it waits for other groups that do not ask (R20)
     usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
 
 

@@ -85,4 +85,4 @@ def make_join(
     if lapsed and reason is JoinReason.BOUNDARY:
         reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
     suspects = sorted({s for a in ordered for s in a.suspects})
-    return SendJoin(member, reason, tuple(suspects), traits)
+    return SendJoin(member, reason, tuple(suspects), traits, patience=min(a.patience for a in ordered))

@@ -49,6 +49,7 @@ from torchft_x.core.messages import (
 from torchft_x.core.others import Others
 from torchft_x.core.pauses import Pauses
 from torchft_x.core.status import member_status, quorum_status
+from torchft_x.core.stragglers import PATIENCE, Stragglers
 from torchft_x.core.succession import Succession
 from torchft_x.core.takeover import inherited
 from torchft_x.core.tenure import Tenure
@@ -92,6 +93,7 @@ class Lighthouse:
             now=now,
             unix=unix,
         )
+        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and does not come
         self._keeping = Keeping(self._roll, self._tenure)  # what the next lighthouse here must know
         legacy = inherited(config)
         # Effects of the beginning, handed out with those of the first event.
@@ -279,11 +281,12 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now), join.number)
+        self._ask(record, Candidate(member, join.reason, now, join.patience), join.number)
         if join.suspects:
             effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
+        effects += self._stragglers.tell(record, now)
         if self._succession.knows_all(now) and (
             join.traits is not None or record.replica_id not in self._tenure.inside
         ):
@@ -300,7 +303,7 @@ class Lighthouse:
 
     def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
-        if record.lost:
+        if record.lost and not self._stragglers.keeps_out(record, self._now):
             self._roll.find(record)
         record.proof = ""
         record.told = False
@@ -344,6 +347,8 @@ class Lighthouse:
         if not record.lost:
             return []
         record.proof = ""  # it speaks, so a refused connect was about something else
+        if record.late:  # that its process speaks says nothing of its training
+            return self._alarm.tell(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)
         self._find_again(record)
@@ -361,7 +366,14 @@ class Lighthouse:
         halt = Halt(now - event.seconds, event.who) if event.who else None
         self._roll.guardians.halt(event.stream, event.life_token, halt)
         for record in self._roll.of_life(event.life_token):
-            if halt is None and record.lost and not record.proof and record.session is not None and record.join:
+            if (
+                halt is None
+                and record.lost
+                and not record.late
+                and not record.proof
+                and record.session is not None
+                and record.join
+            ):
                 self._find_again(record)
         return []
 
@@ -389,7 +401,7 @@ class Lighthouse:
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
-        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since))
+        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, PATIENCE))
         return self._after_ask(record)
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
@@ -403,7 +415,7 @@ class Lighthouse:
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._roll.ensure(replica_id, now, unary=True)
         record.hear(now)
-        if record.unary:
+        if record.unary and not record.late:
             self._roll.find(record)  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)
         return []
@@ -430,6 +442,7 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._roll.gone(now, c.silence):
             effects += self._alarm.lose(record, reason)
+        effects += self._stragglers.look(now, lambda names: self._succession.goes_without(names, now))
         effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._tenure.ran):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
@@ -38,6 +39,7 @@ class Join:
     traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
     number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
     step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
+    patience: float = inf  # seconds that it waits for members that do not ask (R20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Record:
     received_id: int = 0  # newest quorum it is known to have received
     lease_sent: float | None = None  # when a lease was last sent to it
     lost: str = ""  # why nobody waits for it
+    late: bool = False  # lost because it did not come (R20): only asking brings it back, being heard does not
     proof: str = ""  # why it provably commits nothing more
     told: bool = False  # has been told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
@@ -263,7 +264,7 @@ class Roll:
 
     def find(self, record: Record) -> None:
         """It is waited for again."""
-        record.lost = ""
+        record.lost, record.late = "", False
         self._quiet.expect(record.heard)
 
     def silent(self, now: float, limits: Limits) -> list[Record]:

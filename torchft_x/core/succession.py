@@ -82,13 +82,18 @@ class Succession:
         """Somebody asks, since then."""
         self._asked = min(self._asked[0], since), now
 
-    def outcome(self, now: float) -> Form | Wait:
-        """What the rules say now."""
+    def goes_without(self, names: frozenset[str], now: float) -> bool:
+        """Whether a quorum could be formed at once if nobody waited for these members."""
+        outcome = self.outcome(now, without=names)
+        return isinstance(outcome, Form) and outcome.left is None  # who may hold the newest state is never too late
+
+    def outcome(self, now: float, *, without: frozenset[str] = frozenset()) -> Form | Wait:
+        """What the rules say now, or would say if nobody waited for the members `without`."""
         if self.takeover.is_open:
             outcome = self.takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        cur, missing = self._tenure.current, self._tenure.missing
+        cur, missing = self._tenure.current, self._tenure.missing - without
         if cur is not None and missing:  # `form` would say the same, after a look at all candidates
             return wait_for(cur, sorted(missing))
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
@@ -99,7 +104,7 @@ class Succession:
         return form(
             self._tenure.situation(
                 self._roll, over, proven, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout,
+                join_timeout=c.join_timeout, without=without,
             )
         )  # fmt: skip
 

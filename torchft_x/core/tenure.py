@@ -114,18 +114,19 @@ class Tenure:
         now: float,
         min_replicas: int,
         join_timeout: float,
+        without: frozenset[str] = frozenset(),
     ) -> Situation:
-        """Everything that `formation.form` decides by."""
+        """Everything that `formation.form` decides by. `without`: members taken for lost, to see what would come of it."""
         return Situation(
             now=now,
             cur=self.current,
             open=self.chain.open,
             candidates=candidates(roll),
-            lost=self.gone,
+            lost=self.gone | without,
             over=over,
             proven=proven,
             broken=bool(self.broken),
-            silent_healthy=self.silent,
+            silent_healthy=self.silent - without,
             absent_groups=self.presence.absent,
             min_replicas=min_replicas,
             join_timeout=join_timeout,

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-MOMENT = struct.Struct("<QQBdddQQQBQ")
+MOMENT = struct.Struct("<QQBdddQQQBBQ")
 """Number, the fields of `Moment`, number again."""
 PHASES = ("idle", "asking", "running", "voting")
 """core.step's, by the number in a record (a test compares them)."""
@@ -49,6 +49,7 @@ class Moment(NamedTuple):
     quorum: int
     participants: int
     leaving: bool  # it ends: nobody must ask it anything
+    waits: bool = False  # for other groups, in a reduction, a vote or for a quorum
 
 
 def place_of_moment(number: int) -> int:
@@ -84,12 +85,12 @@ def newest(data: bytes) -> tuple[int, Moment] | None:
 def _moment(data: bytes, at: int) -> tuple[int, Moment] | None:
     if len(data) < at + MOMENT.size:
         return None
-    number, step, phase, since, longest, pause_ends, *counts, leaving, again = MOMENT.unpack_from(data, at)
+    number, step, phase, since, longest, pause_ends, *counts, leaving, waits, again = MOMENT.unpack_from(data, at)
     times = (since, longest, pause_ends)
     if number == 0 or number != again or phase >= len(PHASES) or not all(map(math.isfinite, times)):
         return None
     commits, quorum, participants = counts
-    return number, Moment(step, phase, *times, commits, quorum, participants, bool(leaving))
+    return number, Moment(step, phase, *times, commits, quorum, participants, bool(leaving), bool(waits))
 
 
 def same(read: tuple[int, Moment], later: bytes) -> bool:
@@ -135,4 +136,5 @@ def tell(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dic
         "quorum": moment.quorum,
         "participants": moment.participants,
         "leaving": moment.leaving,
+        "waits": moment.waits,
     }

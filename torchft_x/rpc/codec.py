@@ -6,6 +6,7 @@ Our own wire is package ``torchft_x``; functions with ``peer`` in their name spe
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -250,7 +251,17 @@ def _join_from_proto(session: int, p: pb.Join) -> m.Join:
         traits=traits_codec.from_proto(p.member.traits) if p.member.HasField("traits") else None,
         number=check_whole(p.number, "number"),
         step_seconds=check_seconds(p.step_seconds, "step_seconds"),
+        patience=patience_from(p.patience_s),
     )
+
+
+def patience_from(seconds: float) -> float:
+    """How long somebody waits for members that do not ask, from the wire; 0: for ever."""
+    return check_seconds(seconds, "patience_s") or math.inf
+
+
+def patience_to(seconds: float) -> float:
+    return 0.0 if seconds == math.inf else seconds
 
 
 def join_bytes(effect: m.SendJoin) -> bytes:
@@ -260,6 +271,7 @@ def join_bytes(effect: m.SendJoin) -> bytes:
         suspects=effect.suspects,
         number=effect.number,
         step_seconds=effect.step_seconds,
+        patience_s=patience_to(effect.patience),
     )
     if effect.traits is not None:  # only here: in a quorum they would come back to everybody at every step
         join.member.traits.CopyFrom(traits_codec.to_proto(effect.traits))

@@ -166,6 +166,11 @@ class GroupClient:
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
 
+    @property
+    def connected(self) -> bool:
+        """Whether the group has a session with the lighthouse; a rank that isn't its server can't tell, and says yes."""
+        return True
+
     def close(self) -> None:
         self._closed.set()
         for call in self._watches:
@@ -239,6 +244,11 @@ class LocalGroupClient:
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the group has a session with the lighthouse."""
+        return self._server.connected
 
     def leave(self) -> None:
         """Leave gracefully: at a step boundary, nothing is lost for the others."""

@@ -223,6 +223,11 @@ class GroupServer:
         loop.post(self._shell.suspect, replica_ids)
 
     @property
+    def connected(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._shell.connected
+
+    @property
     def heartbeat_timeout(self) -> float:
         """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
         return self._shell.heartbeat_timeout

@@ -148,6 +148,11 @@ class GroupShell:
             self.settings.record.close()
 
     @property
+    def connected(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._uplink.is_up
+
+    @property
     def _url(self) -> str:
         """Of the lighthouse that is spoken to, or was last."""
         return self._uplink.address.url
@@ -157,6 +162,7 @@ class GroupShell:
             await asyncio.sleep(TICK)
             try:
                 self._feed(m.Tick())
+                self._endurance.incomplete(self._machine.incomplete, time.monotonic())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
                 self._uplink.look_elsewhere()

@@ -57,6 +57,7 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> pe
         holds=holds,
         keeps=v.keeps,
         votes_late=v.votes_late,
+        patience_s=codec.patience_to(v.patience),
         usual_s=v.usual,
     )
 
@@ -74,6 +75,7 @@ def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
         reason=codec.check_reason(p.reason),
         suspects=checks.check_texts(p.suspects, "suspects", checks.MAX_MEMBERS),
         traits=traits_codec.from_bytes(p.traits) if p.traits else None,
+        patience=codec.patience_from(p.patience_s),
         usual=checks.check_seconds(p.usual_s, "usual time"),
         step_seconds=checks.check_seconds(p.step_seconds, "step_seconds"),
         keeps=p.keeps,

@@ -121,7 +121,7 @@ class Course:
             return
         p.status.publish()
         if waits:
-            round.run()
+            round.run_here()
             self.wait_quorum()
         else:
             self._background.submit(round.run)
@@ -308,7 +308,7 @@ class Course:
         computed_at = before.computed_at
         self.round = round = self._next_round(terms, self.quorum, waits=True, keeps=keeps, late=self._late)
         try:
-            round.run(finish=False)
+            round.run_here(finish=False)
             self.wait_quorum()
         except Exception:
             with p.guard.lock:

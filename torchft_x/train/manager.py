@@ -65,7 +65,7 @@ class Manager:
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
         timeout: of reductions, healing and the vote.
         quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
-            is away or waits for somebody's lease to end; three minutes in all.
+            says what it waits for (an hour in all), or is away (three minutes in all).
         connect_timeout: for finding the group's store, its server and the lighthouse.
         rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
         world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
@@ -91,6 +91,9 @@ class Manager:
         vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that what fails is
             reduced again before anybody clips or unscales. False: `should_commit` decides; for scripts that throw a
             step away after ``backward()`` (`report_error`, or no `should_commit`). Equal in all groups.
+        straggler_timeout: how much later than this group another one may come to a reduction or a vote, until the others go on
+            without it (it comes back, and copies their state). If it is not set (TORCHFT_X_STRAGGLER_TIMEOUT): 2 s, or five
+            times what this group itself needed since the last step, if that is longer. Never longer than `timeout`.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -127,6 +130,7 @@ class Manager:
         commit_vote: bool = True,
         keep_gradients: bool = True,
         vote_in_backward: bool = True,
+        straggler_timeout: Seconds | None = None,
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
@@ -136,6 +140,7 @@ class Manager:
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,
             hostname=hostname, store_addr=store_addr, store_port=store_port, token=token,
             min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
+            straggler_timeout=straggler_timeout,
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
@@ -252,7 +257,7 @@ class Manager:
                 self._guard.fail(e, quorum_id)
                 if isinstance(e, ConfigError):
                     raise
-        managed = ManagedWork(inner, tensor, p.options.timeout, lambda e: self._guard.fail(e, quorum_id), turn=turn)
+        managed = ManagedWork(inner, tensor, p.waiting, lambda e: self._guard.fail(e, quorum_id), turn=turn)
         self._course.works.append(managed)
         return managed
 

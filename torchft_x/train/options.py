@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchft_x import env, net
-from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 
 DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
-# Seconds: what a lighthouse may have to wait for by itself, the lease of groups it can't reach. With the product's lease
-# in it, which can't be set.
-PATIENCE = LighthouseConfig().lease + LighthouseConfig().lease_margin
+# Seconds a rank waits in all while the lighthouse says what for, or is away: a host or a pod is replaced meanwhile.
+PATIENCE = 3600.0
 
 # Seconds: how long a group tries a lighthouse that is gone, waits at one that can't go on, and asks at the next
 # (core.wander).
@@ -35,7 +33,7 @@ class Options:
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC."""
     quorum_patience: float
-    """Seconds more while the lighthouse is away or waits for a lease to end; 0 where the user has set quorum_timeout."""
+    """Seconds more while it is known what is waited for (core.endurance); 0 where the user has set quorum_timeout."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
     quorum_retries: int
@@ -70,6 +68,8 @@ class Options:
     """TORCHFT_X_RECORD: where this start writes down what it receives, with several lighthouses."""
     commit_vote: bool = True
     """Groups vote with each other before each commit."""
+    straggler_timeout: float | None = None
+    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.wait_budget."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -134,6 +134,7 @@ def resolve(
     min_replica_size: int,
     heartbeat_interval: Seconds | None = None,
     commit_vote: bool = True,
+    straggler_timeout: Seconds | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
     """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
@@ -172,4 +173,9 @@ def resolve(
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
         commit_vote=commit_vote,
+        straggler_timeout=(
+            env.read_seconds(env.STRAGGLER_TIMEOUT, None, environ)
+            if straggler_timeout is None
+            else seconds(straggler_timeout, "straggler_timeout")
+        ),
     )

@@ -19,6 +19,7 @@ from torchft_x.train.lines import Lines
 from torchft_x.train.options import Options
 from torchft_x.train.states import StateDicts
 from torchft_x.train.status import Status
+from torchft_x.train.waiting import Waiting
 from torchft_x.train.watched import status_of
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
@@ -44,6 +45,7 @@ class Parts:
     mode: WorldSizeMode
     init_sync: bool
     pace: Pace
+    waiting: Waiting  # for other groups
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
 
 
@@ -100,5 +102,6 @@ def assemble(
         mode=mode,
         init_sync=init_sync,
         pace=Pace(),
+        waiting=Waiting(options, status, lambda: link.client.connected),
         full_state=full_state,
     )

@@ -48,7 +48,11 @@ class Poll:
         """The vote between the groups; why it has not passed, as far as this rank knows. Empty: it has."""
         p = self._parts
         try:
-            least = p.lines.tally.least(crossvote.row(reply.row), limit, meanwhile)
+            limit = min(limit, p.waiting.begin())
+            try:
+                least = p.lines.tally.least(crossvote.row(reply.row), limit, meanwhile)
+            finally:
+                p.waiting.end()
         except Exception as e:
             p.guard.fail(e, vote.quorum_id)
             return f"the vote between the groups was not heard to the end: {e}"

@@ -83,12 +83,20 @@ class Round:
 
     def wait_ready(self) -> None:
         """Raises what kept the quorum from coming."""
-        if not self.ready.wait(self._timeout + self._patience + self._parts.options.timeout + _PATIENCE):
+        if not self.ready.is_set() and not self._wait(self.ready):
             raise DeadlineError(
                 f"no quorum within {self._timeout + self._patience:g} s, and its thread does not come back."
             )
         if self.error is not None:
             raise self.error
+
+    def _wait(self, event: threading.Event) -> bool:
+        waiting = self._parts.waiting
+        waiting.begin()
+        try:
+            return event.wait(self._timeout + self._patience + self._parts.options.timeout + _PATIENCE)
+        finally:
+            waiting.end()
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
@@ -107,6 +115,7 @@ class Round:
     def tell(self, vote: LocalVote, outcome: Outcome) -> None:
         """Log how the step ended: loudly only if something happened in it."""
         p = self._parts
+        p.waiting.next_step()
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
         why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
         p.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
@@ -160,6 +169,15 @@ class Round:
             self.ready.set()
             self.done.set()
 
+    def run_here(self, *, finish: bool = True) -> None:
+        """The same on the training thread, which waits for others meanwhile."""
+        waiting = self._parts.waiting
+        waiting.begin()
+        try:
+            self.run(finish=finish)
+        finally:
+            waiting.end()
+
     def finish(self) -> None:
         """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
         plan, self._plan = self._plan, None
@@ -181,6 +199,7 @@ class Round:
             suspects=t.suspects,
             traits=self._traits,
             step_seconds=p.pace.seconds,
+            patience=p.waiting.patience,
             keeps=self._keeps,
             votes_late=self.votes_late,
             usual=self._timeout if self._patience > 0 else 0.0,
@@ -214,6 +233,7 @@ class Round:
         self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
         self.ended = p.guard.begin(plan, rank, size, reply.commit)
         p.status.publish()
+        p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members)
         self.computed_at = plan.top if self._in_place or not plan.heal else None
         self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:

@@ -68,6 +68,7 @@ class Status:
         self._error: str | None = None  # newest reason of an `error`, `abort` or `drop`
         self._pause_ends = 0.0  # monotonic; of an announced pause
         self._leaving = False
+        self._waits = False  # for other groups
         self.thread_id = 0  # of who answers in this process (answers.py), as the kernel counts; 0: nobody
 
     def show(self, board: Board | None) -> None:
@@ -82,8 +83,13 @@ class Status:
         if board is not None:
             board.write(
                 step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
-                step.quorum_id, step.size, self._leaving,
+                step.quorum_id, step.size, self._leaving, self._waits,
             )  # fmt: skip
+
+    def waits(self, waits: bool) -> None:
+        """A wait for other groups begins, or has ended."""
+        self._waits = waits
+        self.publish()
 
     def asked(self) -> None:
         """A step begins: what was done since the last one (an evaluation) is as usual as a step, once seen."""
@@ -134,7 +140,7 @@ class Status:
         step = self._step
         moment = Moment(
             step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
-            step.quorum_id, step.size, self._leaving,
+            step.quorum_id, step.size, self._leaving, self._waits,
         )  # fmt: skip
         return whereabouts.tell(moment, self._story(), time.monotonic(), time.time())
 

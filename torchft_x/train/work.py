@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torchft_x.comm.quantized_work import QuantizedWork
 from torchft_x.comm.sent import Sent, ring_bytes
 from torchft_x.errors import ConfigError
 from torchft_x.train.digest import digest
+from torchft_x.train.waiting import Waiting
 
 Report = Callable[[Exception], None]
 
@@ -41,7 +43,7 @@ class ManagedWork(dist.Work):
     Args:
         inner: the process group's handle; None: it failed before it was issued.
         tensor: what is reduced, in place.
-        timeout: seconds `wait` takes at most unless it is given a shorter time.
+        waiting: says how long `wait` may take, unless it is given a shorter time.
         report: called with the error.
         turn: take the result's digest, for the vote between the groups; see `digest`. None: take none.
 
@@ -49,12 +51,12 @@ class ManagedWork(dist.Work):
     """
 
     def __init__(
-        self, inner: Any, tensor: torch.Tensor, timeout: float, report: Report, *, turn: int | None = None
+        self, inner: Any, tensor: torch.Tensor, waiting: Waiting, report: Report, *, turn: int | None = None
     ) -> None:
         super().__init__()
         self._inner = inner  # dropped when it is done
         self._tensor = tensor  # value of the future
-        self._timeout = timeout  # seconds
+        self._waiting = waiting
         self._report = report
         self._turn = turn
         self.digest = 0  # of the result, as it was when it came
@@ -64,17 +66,19 @@ class ManagedWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         with self._lock:
             if self._good is None:
-                limit = timedelta(seconds=self._timeout)
+                limit, began = timedelta(seconds=self._waiting.begin()), time.monotonic()
                 try:
                     if isinstance(self._inner, QuantizedWork):
                         self._good = self._inner.wait(timeout, each=limit)
                     else:
                         self._good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
-                    if self._good and self._turn is not None:
-                        self.digest = digest(self._tensor, self._turn)
                 except Exception as e:
                     self._good = False
-                    self._report(e)
+                    self._report(self._waiting.explain(e, time.monotonic() - began))
+                finally:
+                    self._waiting.end()
+                if self._good and self._turn is not None:
+                    self.digest = digest(self._tensor, self._turn)
                 self._inner = None
             return self._good
 

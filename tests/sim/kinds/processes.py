@@ -10,6 +10,7 @@ from tests.sim.kinds.links import part
 from torchft_x.core import messages as m
 
 if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
@@ -85,6 +86,35 @@ def slow(world: World, fault: Fault) -> bool:
 
 def _forget_slowness(world: World, group: str) -> None:
     world.slowness.pop(group, None)
+
+
+@kind
+def hang(world: World, fault: Fault) -> bool:
+    """The training thread of a group's ranks, or of one (`other`), stands still where it computes or between two steps, while
+    its process lives and its server speaks. `other` "end": its supervisor ends it then, otherwise it goes on."""
+    node = node_of(world, fault.target)
+    if node is None:
+        return False
+    ranks = [node.ranks[int(fault.other) % len(node.ranks)]] if fault.other.isdigit() else node.ranks
+    for rank in ranks:
+        rank.hung = True
+    world.after(fault.seconds, None, _hangs_no_more, node, fault.other)
+    return True
+
+
+def _hangs_no_more(node: GroupNode, how: str) -> None:
+    if how == "end":
+        node.kill(-9)
+    for rank in node.ranks:
+        rank.wake()
+
+
+@kind
+def straggle(world: World, fault: Fault) -> bool:
+    """Steps of a group take thirty times as long."""
+    world.slowness[fault.target] = 30.0
+    world.after(fault.seconds, None, _forget_slowness, world, fault.target)
+    return node_of(world, fault.target) is not None
 
 
 @kind

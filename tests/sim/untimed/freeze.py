@@ -33,6 +33,7 @@ from torchft_x.core.pledge import Pledge
 from torchft_x.core.presence import Presence
 from torchft_x.core.quiet import Quiet
 from torchft_x.core.step import LocalVote, Step
+from torchft_x.core.stragglers import Stragglers
 from torchft_x.core.succession import Succession
 from torchft_x.core.takeover import Takeover
 from torchft_x.core.tenure import Tenure
@@ -43,7 +44,7 @@ LONG = 200.0
 
 MACHINES: set[type] = {
     Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Keeping, Lighthouse, Likeness, Others,
-    Patience, Pauses, Pledge, Presence, Quiet, Record, Roll, Step, Succession, Takeover, Tenure, Waits,
+    Patience, Pauses, Pledge, Presence, Quiet, Record, Roll, Step, Stragglers, Succession, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -70,6 +71,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Takeover: {"_config": _nothing},
     Gathering: {"_config": _nothing},
     Alarm: {"_config": _nothing},
+    Stragglers: {"_groups": _nothing},  # only makes a member wait longer
     Grants: {"_config": _nothing},
     Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
     Hold: {"over": bool},

@@ -1,0 +1,73 @@
+"""How long a rank waits for the other groups, in a reduction or a vote, before it asks who is still there (R20).
+
+A collective's timeout must cover the slowest network and the longest first step; as the only limit it turns a hung
+training thread into a minute of standstill. What tells a late group from a long step is what the others needed for the
+same stretch: all groups have committed the step before together, so whoever has done its own part in 0.1 s need not
+wait a minute for another one's, and whoever has evaluated for 20 s should.
+
+The wait does not end anybody. It ends the step's collectives; the lighthouse then leaves out who does not ask.
+"""
+
+from __future__ import annotations
+
+LEAST = 2.0
+"""Seconds; nobody is late before. Two of gloo's retransmissions on a lossy link (0.2 s, doubled each time) fit in."""
+TIMES = 5.0
+"""Of one's own part of the step. A group that takes three times as long as the others is waited for."""
+MOMENT = 0.5
+"""Seconds the others have to ask for the next quorum, after a wait that has run out: they hear of it within milliseconds
+where they wait, too, and who computes comes to its next collective."""
+
+
+class WaitBudget:
+    """One rank's, over all of its steps. Times in monotonic seconds.
+
+    Args:
+        most: limit in any case (the Manager's timeout).
+        fixed: the lateness that the user allows, instead of what is derived.
+    """
+
+    def __init__(self, now: float, *, most: float, fixed: float | None = None) -> None:
+        self._most = most
+        self._fixed = fixed
+        self._own = 0.0  # seconds of own work since the last step ended
+        self._works_since: float | None = now  # None: it waits for others
+        self._waited = 0.0  # seconds of the longest wait for others in the step in hand
+        self._waits_since: float | None = None  # when the wait in hand began
+        self.unlimited = False  # somebody copies state in this quorum, or the lighthouse is away: only `most` counts
+
+    def __repr__(self) -> str:
+        return f"<WaitBudget own={self._own:.3g} s limit={self.limit:.3g} s>"
+
+    @property
+    def limit(self) -> float:
+        """Seconds a wait for other groups may take now."""
+        return self._most if self.unlimited else min(self._most, self.lateness)
+
+    @property
+    def lateness(self) -> float:
+        """Seconds another group may come later than this rank did in the step in hand."""
+        return max(LEAST, TIMES * self._own) if self._fixed is None else self._fixed
+
+    def patience(self, now: float) -> float:
+        """Seconds that this rank, which asks for a quorum now, waits for members that do not."""
+        own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
+        late = max(LEAST, TIMES * own) if self._fixed is None else self._fixed
+        return max(MOMENT, late - self._waited)
+
+    def next_step(self, now: float) -> None:
+        """A step has ended, committed or dropped."""
+        self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
+
+    def wait(self, now: float) -> None:
+        """A wait begins, for other groups or for a quorum."""
+        if self._works_since is not None:
+            self._own += now - self._works_since
+            self._works_since = None
+        self._waits_since = now
+
+    def work(self, now: float) -> None:
+        """It has ended."""
+        if self._waits_since is not None:
+            self._waited, self._waits_since = max(self._waited, now - self._waits_since), None
+        self._works_since = now
