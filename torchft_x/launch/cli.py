@@ -47,6 +47,11 @@ def _parser() -> argparse.ArgumentParser:
         "--workers", default="1", help="processes of this group, on all its nodes; or, with commas, of each group"
     )
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
+    parser.add_argument(
+        "--hang_timeout", type=float, default=None, metavar="SECONDS",
+        help="end a life that takes no step for so long, whatever it does; by default only what provably stands still is "
+        f"ended, after about 20 s ({env.HANG_TIMEOUT})",
+    )  # fmt: skip
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
@@ -77,6 +82,7 @@ def supervise(argv: list[str]) -> int:
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
             runner=args.runner,
+            hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
     except TorchftXError as e:
         print(f"torchft_x supervise: {e}", file=sys.stderr)

@@ -23,11 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchft_x.launch import asking, stalls
+from torchft_x.launch import asking, stalls, tree
 from torchft_x.launch.asking import Silent, Target, View
 from torchft_x.launch.dump_folders import all_folders, is_fresh, open_folder
+from torchft_x.launch.hangs import Hangs, Usage
 from torchft_x.launch.life import Life
 from torchft_x.observe import dumps
+from torchft_x.observe.stacks import Frame, parse, place
 from torchft_x.observe.story import LEFT
 
 _LOOK = 1.0  # seconds between looks
@@ -53,6 +55,14 @@ class Scene:
     folder: Path  # private: what workers show, their sockets, torchrun's files
 
 
+@dataclass(frozen=True)
+class Hung:
+    """A life that hangs, and must be ended."""
+
+    life: str  # its token
+    reason: str  # for people: who, where, for how long
+
+
 def scene_of(life: Life, token: str) -> Scene:
     """As of now."""
     spec = life.spec
@@ -72,7 +82,10 @@ class _Event:
 class Collector:
     """Of one group on one node. The methods are the main thread's."""
 
-    def __init__(self, run_dir: Path, group: str, groups: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, run_dir: Path, group: str, groups: int, wake: Callable[[], None], *, hang_timeout: float | None = None
+    ) -> None:
+        """`hang_timeout`: see `Hangs`."""
         self._run_dir = run_dir  # fixed, as the next four
         self._group = group
         self._groups = groups
@@ -86,6 +99,9 @@ class Collector:
         self._done_in: set[str] = set()  # names of folders that have our part
         self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
         self._views: dict[int, View] = {}  # by pid, of the life that was looked at last; our thread's
+        self._hang_timeout = hang_timeout  # fixed
+        self._hangs: tuple[str, Hangs] | None = None  # token of a life, and what is known of it
+        self.hung: Hung | None = None  # the newest life that hangs; set by our thread, for the main thread
         self._lost: dict[str, tuple[float, str]] = {}  # replica id -> (when to make its folder, reason)
         self._lost_done: set[str] = set()  # replica ids that are taken care of
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
@@ -150,6 +166,7 @@ class Collector:
                 scene = self._scene
                 if scene is not None:
                     self._look_at(scene)
+                    self._look_for_hang(scene)
                     self._join_others(scene)
             except Exception as e:  # a full disk, a file of another kind: the training has nothing to do with it
                 self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
@@ -176,6 +193,37 @@ class Collector:
                 if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
                     self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
 
+    def _look_for_hang(self, scene: Scene) -> None:
+        """Whether it must be ended. A dump is collected first."""
+        if self._hangs is None or self._hangs[0] != scene.life:
+            self._hangs = scene.life, Hangs(self._hang_timeout)
+        if self.hung is not None and self.hung.life == scene.life:
+            return
+        hangs = self._hangs[1]
+        said = {t: s for t in scene.targets if (s := self._read(t)) is not None}
+        if not said or not all(map(asking.goes_on, said)):  # one that is stopped is told by others
+            return
+        over = hangs.is_over(list(said.values()))
+        wants = hangs.wants_stacks(
+            list(said.values()), lambda: Usage(*tree.usage([t.pid for t in said])), time.monotonic()
+        )
+        if not (over or wants):
+            return
+        stacks = {t: _training_thread(t, s) for t, s in said.items()}
+        if not over and not hangs.hangs([str(frames) for frames in stacks.values()]):
+            return
+        still = min(said, key=lambda t: (bool(said[t].get("waits")), not stacks[t], t.rank))
+        seconds = min(float(s.get("step_seconds", 0.0)) for s in said.values())
+        where = f" in {place(stacks[still])}" if stacks[still] else ""
+        what = "no step" if over else "no step, nothing computed, read or written"
+        reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
+        hung = Hung(scene.life, reason)
+        self._collect(_Event("hung", f"{self._group}-{scene.life[:8]}", reason, scene), lambda: self._end(hung))
+
+    def _end(self, hung: Hung) -> None:
+        self.hung = hung
+        self._wake()
+
     def _read(self, target: Target) -> dict[str, Any] | None:
         """Where it is, or was when it died."""
         try:
@@ -199,9 +247,11 @@ class Collector:
             if folder.name not in self._done_in and is_fresh(folder):
                 self._put(folder, _Event("", "", "", scene))
 
-    def _collect(self, event: _Event) -> None:
+    def _collect(self, event: _Event, then: Callable[[], None] = lambda: None) -> None:
+        """`then` is called as soon as our own part is there."""
         folder, new = open_folder(self._run_dir, event.why, event.what)
         self._put(folder, event)
+        then()
         if new:
             until = time.monotonic() + _OTHERS
             while time.monotonic() < until and not self._closing and not self._events:
@@ -277,6 +327,15 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
             python = asking.stacks_by_signal(target, said) if said and seconds >= _PATIENCE else b""
             files["stack.txt"] = python + asking.kernel_view(target.pid).encode()
     return files
+
+
+def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
+    """Its stack, the innermost frame first; empty: it can't be had."""
+    try:
+        text = asking.ask(target, asking.STACKS, _PATIENCE)
+    except Silent:
+        text = asking.stacks_by_signal(target, said)
+    return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
 
 
 def _error_file(scene: Scene, rank: int) -> bytes | None:

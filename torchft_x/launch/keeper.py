@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,9 @@ class Keeper:
             if halt is not None:
                 lives.halted(begun, *halt)
             self._on_turn(life, begun, halt)
+            hung = self._why_end(begun)
+            if hung and deadline is None and not life.has_finished:
+                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=hung, own_doing=False)
             if self._stops.first is not None and deadline is None:
                 deadline = time.monotonic() + self.config.grace
                 self._announce(self._stops.first)
@@ -285,6 +288,10 @@ class Keeper:
 
     def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
         """The loop has looked at the life; `halt` as of `Life.halt`."""
+
+    def _why_end(self, begun: Begun) -> str:
+        """Why this life must be ended now, for people; empty: it need not."""
+        return ""
 
     def _on_end(self, begun: Begun, end: LifeEnd) -> None:
         """The life has ended, and the lighthouse was told."""

@@ -48,6 +48,8 @@ class SupervisorConfig(KeeperConfig):
     """Seconds to wait for the group's other nodes before it is given up."""
     runner: str = "torchrun"
     """See `LifeSpec.runner`."""
+    hang_timeout: float | None = None
+    """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/hangs.py."""
     warm_after: float = 5.0
     """Seconds of a life before the process is started from which the next ones are forked."""
 
@@ -56,6 +58,8 @@ class SupervisorConfig(KeeperConfig):
             raise ConfigError("No script given: name it after --, as in `torchft_x supervise --group 0 -- train.py`.")
         if self.workers < 1:
             raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
+        if self.hang_timeout is not None and not self.hang_timeout > 0:
+            raise ConfigError(f"hang_timeout is {self.hang_timeout:g}; it must be a positive number of seconds.")
         if self.groups < 1:
             raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
         if not 0 <= self.node < self.nodes:
@@ -131,6 +135,10 @@ class Supervisor(Keeper):
             self._watched.watch(None)
         self._say_findings()
 
+    def _why_end(self, begun: Begun) -> str:
+        hung = self._collector.hung if self._collector is not None else None
+        return hung.reason if hung is not None and hung.life == begun.life else ""
+
     def _hear_last_words(self, dead: list[int]) -> None:
         if self._collector is not None and self._scene is not None:
             self._held = self._collector.last_words(self._scene, dead)
@@ -157,7 +165,9 @@ class Supervisor(Keeper):
         off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
         if self._collector is None and not off:
             assert config.run_dir is not None
-            self._collector = Collector(config.run_dir, config.group, config.groups, self._stops.wake)
+            self._collector = Collector(
+                config.run_dir, config.group, config.groups, self._stops.wake, hang_timeout=config.hang_timeout
+            )
         return self._collector
 
     def _say_findings(self) -> None:

@@ -119,6 +119,8 @@ def _halts(dump: Dump) -> Iterator[str]:
     for why in dump.whys:
         if why.get("why") == "stopped":
             yield f"group {why.get('group')} stands still: {why.get('reason')} (SIGSTOP or a debugger)"
+        elif why.get("why") == "hung":
+            yield f"group {why.get('group')} {why.get('reason')}; it is ended and started again"
         elif why.get("why") == "lost":
             yield f"a member was lost: {why.get('reason')}"
 
