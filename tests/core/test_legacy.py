@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
-from torchft_x.core.legacy import Kin, Legacy
+from torchft_x.core.legacy import Absent, Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
-from torchft_x.core.messages import Fence, Hello, Issue, Keep, LifeEnded, Note, Probe, SendOver, Tick
+from torchft_x.core.messages import Fence, Hello, Issue, Keep, LifeEnded, Note, Probe, Refuse, SendOver, Tick
 from torchft_x.core.takeover import inherited
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
@@ -17,7 +17,7 @@ from torchft_x.core.types import JoinReason, Life, Quorum, State
 def kept(scene: Scene) -> Legacy:
     """What the present lighthouse has written down last."""
     lighthouse = scene.lighthouse
-    lighthouse._keeping._kept = (0, 0)
+    lighthouse._keeping._kept = None
     (keep,) = of(Keep, lighthouse.handle(Tick(), scene.now))
     return keep.legacy
 
@@ -33,7 +33,7 @@ def trained(*replica_ids: str, steps: int = 1) -> Scene:
 def follow(before: Scene, legacy: Legacy | None, **config: object) -> Scene:
     """Another lighthouse in its place, a second later. Everybody holds what it was sent."""
     settings = {"keeps": True, "new_job": False, "restarted": True, "legacy": legacy, **config}
-    scene = Scene(now=5000.0, unix=UNIX + before.now + 1.0, **settings)
+    scene = Scene(now=before.now + 1.0, unix=UNIX + before.now + 1.0, **settings)
     scene.quorums = dict(before.quorums)
     return scene
 
@@ -128,8 +128,137 @@ def test_R8c_the_only_carrier_is_away_and_may_live() -> None:
     scene = follow(before, kept(before))
     scene.hello("b:1")
     scene.join("b:1", reason=JoinReason.NEW)
-    assert not of(Issue, scene.wait(100.0, alive=("b:1",)))
-    assert of(Issue, scene.wait(30.0, alive=("b:1",)))  # its lease is counted from this lighthouse's start
+    assert not of(Issue, scene.wait(119.0, alive=("b:1",)))
+    assert of(Issue, scene.wait(3.0, alive=("b:1",)))  # its lease is counted from when it was sent, a second before
+
+
+def test_R8c_a_lease_is_not_counted_anew_by_each_lighthouse() -> None:
+    scene, waited = trained("a:1", steps=3), 0.0
+    for _ in range(4):  # lighthouses, each of them waits for half a minute and dies
+        scene = follow(scene, kept(scene))
+        scene.hello("b:1")
+        scene.join("b:1", reason=JoinReason.NEW)
+        assert not of(Issue, scene.wait(28.0, alive=("b:1",)))
+        waited += 29.0
+    assert not of(Issue, scene.wait(120.0 - waited, alive=("b:1",)))
+    assert of(Issue, scene.wait(3.0, alive=("b:1",)))
+
+
+def test_R8c_a_lease_is_counted_from_the_start_where_nobody_knows_when_it_was_sent() -> None:
+    """The clock is of another time namespace."""
+    before = trained("a:1", steps=3)
+    before.wait(60.0, alive=("a:1",))
+    scene = follow(before, replace(kept(before), leased=None, absent=()))
+    scene.hello("b:1")
+    scene.join("b:1", reason=JoinReason.NEW)
+    assert not of(Issue, scene.wait(120.0, alive=("b:1",)))
+    assert of(Issue, scene.wait(3.0, alive=("b:1",)))
+
+
+def test_R8c_who_was_lost_has_a_lease_of_its_own_and_the_others_renew_theirs() -> None:
+    """b is lost, and its lease is a minute older than a's by the time that a and the lighthouse die."""
+    before = trained("a:1", "b:1", steps=2)
+    before.close("b:1")
+    before.wait(10.0, alive=("a:1",))
+    assert kept(before).absent == (Absent("b:1", leased=0.0),)
+    before.join("a:1", before.quorums["a:1"].top, JoinReason.FAILED)
+    legacy = kept(before)
+    assert legacy.absent == (Absent("b:1", leased=0.0),)
+    assert legacy.leased == pytest.approx(10.0)
+    scene = follow(before, legacy)
+    records = {r.replica_id: r for r in scene.lighthouse._roll}
+    assert records["b:1"].lease_sent == 0.0
+    assert records["a:1"].lease_sent == pytest.approx(10.0)
+
+
+def test_R8c_who_is_back_is_not_absent_before_it_is_sent_a_lease() -> None:
+    scene = trained("a:1", "b:1", steps=2)
+    scene.close("b:1")
+    scene.wait(10.0, alive=("a:1",))
+    assert kept(scene).absent
+    (keep,) = of(Keep, scene.hello("b:1"))
+    assert keep.legacy.absent == ()
+
+
+def dead_before_the_lighthouse(*, received: bool = True) -> Scene:
+    """F3: b of two dies and its end is told; a goes on alone, in a quorum after it. The next event would close the one before."""
+    before = trained("a:1", "b:1")
+    before.exited("b:1")
+    (issue,) = of(Issue, before.join("a:1", before.quorums["a:1"].top, JoinReason.FAILED))
+    if received:
+        before.hello("a:1")
+    assert [m.replica_id for m in issue.quorum.members] == ["a:1"]
+    return before
+
+
+@pytest.mark.parametrize("told_again", [False, True])
+@pytest.mark.parametrize("lighthouses", [1, 2, 3])
+def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lighthouses: int) -> None:
+    """F3. b's end is written down, or b is known by its life's token when its supervisor tells it again."""
+    before = dead_before_the_lighthouse(received=False)
+    if not told_again:
+        before.wait(0.2)
+    for _ in range(lighthouses):
+        before = scene = follow(before, kept(before))
+        if told_again:
+            scene.exited("b:1")
+    scene.exited("a:1")
+    scene.hello("b:2", life=Life(1, 0.0, "token-b:2"))
+    (issue,) = of(Issue, scene.join("b:2", reason=JoinReason.NEW))
+    assert [m.replica_id for m in issue.quorum.members] == ["b:2"]
+
+
+def test_R8c_that_a_quorum_is_not_open_any_more_is_written_down_without_a_new_one() -> None:
+    before = dead_before_the_lighthouse(received=False)
+    assert [q.members[1].replica_id for q in kept(before).open] == ["b:1"]
+    (keep,) = of(Keep, before.hello("a:1"))
+    assert keep.legacy.open == ()
+
+
+def test_R8c_who_has_committed_speaks_for_all_members_of_that_quorum() -> None:
+    """b is lost with its host, and nothing proves that. c, which healed from a, carries on when a and the lighthouse die."""
+    before = trained("a:1", "b:1")
+    before.close("b:1")
+    before.hello("c:1")
+    before.join("c:1", reason=JoinReason.NEW)
+    before.wait(10.0, alive=("a:1", "c:1"))
+    (issue,) = of(Issue, before.join("a:1", before.quorums["a:1"].top, JoinReason.FAILED))
+    assert [m.replica_id for m in issue.quorum.members] == ["a:1", "c:1"]
+    legacy = kept(before)
+    assert [m.replica_id for q in legacy.open for m in q.members] == ["a:1", "b:1"]
+    scene = follow(before, legacy)
+    scene.exited("a:1")
+    scene.hello("c:1", state=at(scene, "c:1"))
+    (issue,) = of(Issue, scene.join("c:1", at(scene, "c:1"), JoinReason.FAILED))
+    assert [m.replica_id for m in issue.quorum.members] == ["c:1"]
+
+
+def test_R8c_what_ended_or_left_is_known_to_the_next_one() -> None:
+    before = trained("a:1", "b:1", "c:1", steps=2)
+    before.exited("b:1")
+    before.leave("c:1", at(before, "c:1"))
+    before.wait(0.2)
+    assert {a.replica_id: a.proof for a in kept(before).absent} == {
+        "b:1": "its process ended with exit code -9",
+        "c:1": "it has left",
+    }
+    scene = follow(before, kept(before))
+    assert of(SendOver, scene.hello("a:1"))  # nobody waits for them
+    assert of(Refuse, scene.hello("b:1"))  # it can't be back
+    (issue,) = of(Issue, scene.join("a:1", scene.quorums["a:1"].top, JoinReason.FAILED))
+    assert [m.replica_id for m in issue.quorum.members] == ["a:1"]
+
+
+def test_R8c_a_refused_connect_is_not_written_down_as_proof() -> None:
+    """The address may accept the next one; the next lighthouse asks again."""
+    before = trained("a:1", "b:1")
+    before.kill("b:1")
+    before.wait(0.2, alive=("a:1",))
+    (absent,) = kept(before).absent
+    assert absent.proof == ""
+    scene = follow(before, kept(before))
+    scene.now += 0.1
+    assert "b:1" in [p.replica_id for p in of(Probe, scene.feed(Tick()))]
 
 
 def test_R8c_who_does_not_come_back_is_probed_and_lost() -> None:

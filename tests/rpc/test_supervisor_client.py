@@ -12,7 +12,8 @@ from tests.util import scaled, wait_for
 from torchft_x.core.visits import DONE
 from torchft_x.errors import AddressError
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.supervisor_client import REFUSED_CODE, SupervisorClient
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.supervisor_client import KEPT_EXITS, REFUSED_CODE, SupervisorClient
 
 
 def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
@@ -30,6 +31,21 @@ def test_a_report_made_while_the_lighthouse_is_away_arrives_later() -> None:
         wait_for(lambda: is_marked(second, "a:1", "over"), what="the end of that life to be known")
         supervisor.close()
         wait_for(lambda: second.status()["announced"] == [], what="the supervisor to be gone")
+
+
+def test_every_end_is_told_again_however_many_there_were() -> None:
+    """Somebody may wait for the proof of any of them, for as long as a lease lasts."""
+    supervisor, lives = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot"), KEPT_EXITS + 5
+    for i in range(lives):
+        supervisor.exited(i, f"token-{i}", -9, "killed by SIGKILL")
+    wait_for(lambda: (len(supervisor._reports), len(supervisor._ends)) == (KEPT_EXITS, 5), what="the ends to be kept")
+    sent: list[bytes] = []
+    supervisor._send = sent.append  # type: ignore[method-assign]
+    supervisor._resend()
+    ends = [pb.SupervisorUp.FromString(data).exited for data in sent]
+    assert {e.life: e.code for e in ends} == {f"token-{i}": -9 for i in range(lives)}
+    assert not any(e.HasField("word") for e in ends)
+    supervisor.close(flush=0.0)
 
 
 def numbers(supervisor: SupervisorClient) -> list[int]:

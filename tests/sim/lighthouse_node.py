@@ -61,7 +61,7 @@ class LighthouseNode:
         world, first = self.world, self.lives == 0
         self.lives += 1
         world.note(self.name, "starts, life {}", self.lives)
-        clock = world.clock(start=world.rng.uniform(10.0, 1000.0))
+        clock = world.clock_of(self.site)
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
         several = world.config.standby
         new = self.blank and (first or several)
@@ -74,6 +74,7 @@ class LighthouseNode:
     def lose_host(self) -> None:
         """It starts again on another one."""
         self.crash()
+        self.world.clocks.pop(self.site, None)
         self.ledger, self.blank = None, False
 
     def crash(self) -> None:

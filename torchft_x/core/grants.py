@@ -97,5 +97,5 @@ class Grants:
         cur = self._tenure.current
         assert cur is not None
         assert record.session is not None
-        record.lease_sent = now
+        record.lease_sent = self._tenure.leased = now
         return Extend(record.session, cur.id, self._tenure.granted_through, cur.lease, number)

@@ -22,13 +22,29 @@ class Kin:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """A member that nobody waits for and that has no session, so that it is sent no lease any more."""
+
+    replica_id: str
+    leased: float | None = None
+    """When it was last sent one, on the clock of `Legacy.leased`; None: as all others."""
+    proof: str = ""
+    """Why it is over for good (R9b): its process has ended, or it has left. Empty: that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Legacy:
-    """The newest quorum that was ever issued, and what was known about its members."""
+    """The newest quorum that was ever issued, and what was known about its members, and those of open quorums."""
 
     quorum: Quorum
     granted_through: int = 0
     """Highest step ever granted in it."""
     kin: tuple[Kin, ...] = ()
-    """Of its members that spoke on sessions."""
+    """Of the members that spoke on sessions."""
     open: tuple[Quorum, ...] = ()
     """Quorums before it that must be followed, too (`core.chain`), from old to new."""
+    absent: tuple[Absent, ...] = ()
+    """Of the members."""
+    leased: float | None = None
+    """No lease was sent later: seconds on the monotonic clock of the host, which all lighthouses of one boot share. None:
+    unknown, so it may have been in the moment in which the lighthouse died."""

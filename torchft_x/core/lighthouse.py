@@ -16,7 +16,7 @@ from torchft_x.core.grants import Grants
 from torchft_x.core.keeping import Keeping
 from torchft_x.core.lighthouse_config import LighthouseConfig
 from torchft_x.core.likeness import Likeness
-from torchft_x.core.liveness import Record, Roll
+from torchft_x.core.liveness import LEFT, Record, Roll
 from torchft_x.core.messages import (
     Closed,
     Fence,
@@ -215,7 +215,7 @@ class Lighthouse:
             # Which of the two streams is the living one only the member knows: hellos may come late (R3).
             effects.append(HangUp(known.session))
         record = self._roll.open(hello, now)
-        self._keeping.hellos += 1
+        self._keeping.on_hello(record)
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
         effects += self._others.greet(hello, now) if self._others is not None else []
@@ -223,6 +223,7 @@ class Lighthouse:
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
             self._tenure.received(record, hello.quorum.id)
+            self._tenure.committed(hello.state.committed_in)
             self._succession.notice_newer(hello.quorum, now)
         self._succession.takeover.hear(hello)
         grown = self._grants.on_hello(hello)
@@ -270,6 +271,7 @@ class Lighthouse:
             return self._alarm.refuse(record, text)
         record.hear(now)
         self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
+        self._tenure.committed(member.state.committed_in)
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
         if changed:
@@ -337,7 +339,7 @@ class Lighthouse:
         self._roll.close(record)  # whatever else its stream still carries has no meaning
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
-        return effects + self._alarm.lose(record, "it has left", proof="it has left", quietly=clean)
+        return effects + self._alarm.lose(record, LEFT, proof=LEFT, quietly=clean)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(session)
@@ -448,4 +450,5 @@ class Lighthouse:
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.ran)
+        self._keeping.on_tick()
         return effects + self._succession.note_wait(now)

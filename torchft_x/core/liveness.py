@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Limits, Sight, judge
 from torchft_x.core.guardians import Guardians
-from torchft_x.core.legacy import Kin
+from torchft_x.core.legacy import Absent, Kin
 from torchft_x.core.messages import Hello
 from torchft_x.core.quiet import Quiet
 from torchft_x.core.traits import Traits
 from torchft_x.core.types import Life, Member, group_number, group_of
+
+LEFT = "it has left"
+"""Proof of being over: its own word."""
 
 
 @dataclass(slots=True, eq=False)
@@ -165,6 +168,21 @@ class Roll:
         newest = self._newest.get(group)
         if newest is None or newest[0] < order:
             self._newest[group] = (order, kin.replica_id)
+
+    def restore_absent(self, absent: Absent, now: float) -> Record | None:
+        """The same of one that the lighthouse before this one had given up. Returns its record, if it is known."""
+        record = self._records.get(absent.replica_id)
+        if record is not None and absent.leased is not None:
+            record.lease_sent = min(absent.leased, now)
+        if record is not None and absent.proof:
+            record.lost = record.proof = absent.proof
+            if absent.proof != LEFT:
+                self._ended.add(record.life.token)
+        return record
+
+    def lost(self, names: frozenset[str]) -> list[Record]:
+        """Those of them that have no session and that nobody waits for."""
+        return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
 
     def close(self, record: Record) -> None:
         """Forget the member's session, and its join with it (R3)."""

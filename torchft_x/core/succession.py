@@ -198,7 +198,20 @@ class Succession:
         for kin in legacy.kin:
             self._roll.restore(kin, now)
         self._end_takeover()
-        self._tenure.adopt(quorum, legacy.open, self._roll, started_at=now, granted_through=legacy.granted_through)
+        self._tenure.adopt(
+            quorum,
+            legacy.open,
+            self._roll,
+            started_at=now,
+            leased=legacy.leased,
+            granted_through=legacy.granted_through,
+        )
+        for absent in legacy.absent:
+            record = self._roll.restore_absent(absent, now)
+            if record is not None and record.lost:
+                self._tenure.recount(record)
+                if record.replica_id in self._tenure.inside:
+                    self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."  # told when they come back
         self._inherited = quorum.id
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]

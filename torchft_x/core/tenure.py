@@ -36,6 +36,8 @@ class Tenure:
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
         self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
+        self.leased = -inf  # when a lease was sent last, to whomever
+        self._received_by_all = 0  # id of the newest quorum that all of its members are known to have received
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
         self.next_id = own_id(first_id, place)  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
@@ -161,6 +163,7 @@ class Tenure:
             record.quorum_id = quorum.id
             record.lease_sent = now
             record.pace = (quorum.top.step, now)  # what came before was waiting
+        self.leased = now
         self._answered(records)
         return quorum
 
@@ -175,12 +178,22 @@ class Tenure:
                 self.recount(record)
 
     def adopt(
-        self, quorum: Quorum, older: tuple[Quorum, ...], roll: Roll, *, started_at: float, granted_through: int = 0
+        self,
+        quorum: Quorum,
+        older: tuple[Quorum, ...],
+        roll: Roll,
+        *,
+        started_at: float,
+        leased: float | None = None,
+        granted_through: int = 0,
     ) -> None:
         """R8: take over the newest quorum that was reported. Its members' leases began before this life did.
 
-        `older`: what members of it have received last that have not received this one.
+        `older`: what members of it have received last that have not received this one. `leased`: no lease was sent later;
+        None: before this life.
         """
+        leased = started_at if leased is None else min(leased, started_at)
+        self.leased = max(self.leased, leased)
         self.raise_ids(quorum.id)
         self._begin(quorum, roll)
         self.chain.begin(older)
@@ -188,7 +201,7 @@ class Tenure:
         for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
-            record.lease_sent = started_at
+            record.lease_sent = leased
             if self.ended((member.replica_id,)):
                 record.lost = record.proof = "it has ended"
             self.recount(record)
@@ -229,6 +242,16 @@ class Tenure:
         if self.coalition is not None:
             self.coalition.received(record.replica_id, quorum_id)
         self.chain.received(record.replica_id, quorum_id)
+
+    def committed(self, quorum_id: int) -> None:
+        """Somebody has committed in this quorum, which takes all of its members: they have received it, whoever died since."""
+        if quorum_id <= self._received_by_all or not self.chain.open or self.coalition is not None:
+            return
+        for quorum in (*self.chain.open, *((self.current,) if self.current is not None else ())):
+            if quorum.id == quorum_id:
+                self._received_by_all = quorum_id
+                for member in quorum.members:
+                    self.chain.received(member.replica_id, quorum_id)
 
     def recheck(self, roll: Roll) -> None:
         """Fewer members are counted now, or more quorums are open: what members have received is known already."""

@@ -5,6 +5,9 @@ file is rewritten in place, in two places by turns, and a header of one line tel
 cut short by SIGKILL leaves the old one. (Replacing a file by rename would be as safe, but makes ext4 write to the disk
 each time, and a network file system wait for its server.)
 
+Times in it are those of the host's monotonic clock, which processes of one boot share and which, as the groups' own, stands
+still while the host is suspended. A process in another time namespace has another clock: it doesn't believe them.
+
 One process may use a file at a time; its lock goes with it. What can't be read, is of another job or of another boot is
 ignored with a sentence. If writing fails what is there is made void, the lighthouse goes on, and the next one waits as
 if there were no file.
@@ -16,13 +19,14 @@ import contextlib
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import stat
 import struct
 import zlib
 from dataclasses import dataclass
 
-from torchft_x.core.legacy import Kin, Legacy
+from torchft_x.core.legacy import Absent, Kin, Legacy
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import checks, codec, wire
@@ -35,10 +39,10 @@ MAX_LEDGER = 2 * wire.MAX_MESSAGE
 MAX_DONE = checks.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
-_MAGIC = b"TFXLEDG1"
+_MAGIC = b"TFXLEDG2"
 _BLANK = b"TFXBLANK"
-_GRANTED = struct.Struct("<q")  # at offset 8: written alone when only the grant has grown
-_REST = struct.Struct("<QQI")  # at offset 16: where what counts begins, its length, its checksum
+_GRANTED = struct.Struct("<qd")  # at offset 8, written alone when nothing else is new: grant, no lease was sent later
+_REST = struct.Struct("<QQI")  # at offset 24: where what counts begins, its length, its checksum
 _OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
 _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 
@@ -60,23 +64,25 @@ class Ledger:
             boot_id
         )  # when it was opened nothing had ever been written
         self._fd = fd  # locked; closed by close()
-        self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run).SerializeToString()
+        self._head = pb.Ledger(wire=wire.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
         self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
         self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
+        self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
         self._done: list[bytes] = []  # supervisors that are done
-        self._granted = -1  # as kept last
+        self._granted = (-1, math.nan)  # as kept last: the grant, no lease was sent later; nan: unknown
         self._place = (_HEADER, 0)  # begin and length of what counts now
         self._void = False  # the last write failed
 
     def __repr__(self) -> str:
-        return f"Ledger({self.path}, quorum {self._quorum[0]}, granted through {self._granted})"
+        return f"Ledger({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
     def keep(self, legacy: Legacy, quorum_bytes: bytes) -> None:
         """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
-        same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0]
-        if same and not self._void and all(q.id in self._open for q in legacy.open):
-            self._write_grant(legacy.granted_through)
+        granted = (legacy.granted_through, math.nan if legacy.leased is None else legacy.leased)
+        same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
+        if same and not self._void and [q.id for q in legacy.open] == list(self._open):
+            self._write_grant(granted)
             return
         if legacy.kin is not self._kin[0]:
             kin = [
@@ -84,9 +90,12 @@ class Ledger:
                 for k in legacy.kin
             ]
             self._kin = (legacy.kin, pb.Ledger(kin=kin).SerializeToString())
+        if legacy.absent != self._absent[0]:
+            absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in legacy.absent]
+            self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
         self._open = {q.id: self._as_open(q) for q in legacy.open}
         self._quorum = (legacy.quorum.id, quorum_bytes)
-        self._granted = legacy.granted_through
+        self._granted = granted
         self._write()
 
     def _as_open(self, quorum: Quorum) -> bytes:
@@ -117,13 +126,13 @@ class Ledger:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        data = b"".join((self._head, self._kin[1], self._quorum[1], *self._open.values(), *self._done))
+        data = b"".join((self._head, self._kin[1], self._absent[1], self._quorum[1], *self._open.values(), *self._done))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))
         try:
             self._put(data, at)
-            self._put(_MAGIC + _GRANTED.pack(max(0, self._granted)) + rest, 0)
+            self._put(_MAGIC + _GRANTED.pack(max(0, self._granted[0]), self._granted[1]) + rest, 0)
         except OSError as e:
             self._fail(e)
             return
@@ -132,10 +141,10 @@ class Ledger:
             self._void = False
             log.warning("%s can be written again.", self.path)
 
-    def _write_grant(self, granted: int) -> None:
+    def _write_grant(self, granted: tuple[int, float]) -> None:
         self._granted = granted
         try:
-            self._put(_GRANTED.pack(granted), len(_MAGIC))
+            self._put(_GRANTED.pack(*granted), len(_MAGIC))
         except OSError as e:
             self._fail(e)
 
@@ -176,7 +185,7 @@ class Ledger:
             return None  # new, or void
         if len(header) < len(_MAGIC) + _GRANTED.size + _REST.size or not header.startswith(_MAGIC):
             raise RefusedError("it is not a lighthouse's; name another file with --state_file.")
-        (granted,) = _GRANTED.unpack_from(header, len(_MAGIC))
+        granted, leased = _GRANTED.unpack_from(header, len(_MAGIC))
         at, length, checksum = _REST.unpack_from(header, len(_MAGIC) + _GRANTED.size)
         if length > MAX_LEDGER or at > os.fstat(self._fd).st_size:
             raise RefusedError(f"it says that it holds {length} bytes, at most {MAX_LEDGER} are read.")
@@ -185,7 +194,7 @@ class Ledger:
             raise RefusedError("it is damaged.")
         ledger = codec.parse(pb.Ledger, data, "ledger")
         self._check_origin(ledger)
-        found = from_proto(ledger, granted)
+        found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan)
         self._place = (at, length)
         self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
         return found
@@ -202,9 +211,11 @@ class Ledger:
             raise RefusedError("another job has written it, or one with another token.")
 
 
-def from_proto(p: pb.Ledger, granted: int) -> Found:
-    """Raises `RefusedError` for what exceeds the limits of the wire."""
-    if len(p.kin) > checks.MAX_MEMBERS or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
+def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan) -> Found:
+    """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
+    what exceeds the limits of the wire."""
+    most = checks.MAX_MEMBERS * (1 + checks.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
+    if max(len(p.kin), len(p.absent)) > most or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
         raise RefusedError(
             f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
@@ -219,9 +230,26 @@ def from_proto(p: pb.Ledger, granted: int) -> Found:
             )
             for k in p.kin
         )
+        known = math.isfinite(leased)
+        absent = tuple(_absent(a, known) for a in p.absent)
         older = tuple(codec.quorum_from_proto(q) for q in p.open)
-        legacy = Legacy(codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through"), kin, older)
+        newest, granted = codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through")
+        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None)
     return Found(legacy, tuple(p.done))
+
+
+def _absent(p: pb.Absent, known: bool) -> Absent:
+    """`known`: whose clock its time is of."""
+    leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
+    return Absent(checks.check_replica_id(p.replica_id), leased, checks.check_text(p.proof, "proof"))
+
+
+def _clock() -> str:
+    """Which monotonic clock this process has: of its time namespace. Empty: there are none here."""
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except OSError:
+        return ""
 
 
 def blank_header(boot_id: str) -> bytes:

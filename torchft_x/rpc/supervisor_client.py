@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 REFUSED_CODE = 2
 """Exit code of a group whose supervisor the lighthouse won't have: the user's mistake, as in the commands."""
 KEPT_EXITS = 8
-"""Ends of lives that are said again after a reconnect: a group may die more than once while the lighthouse is away, and
-the others may wait for the proof of each death."""
+"""Ends of lives that are said again after a reconnect with all that is known of them: a group may die more than once while
+the lighthouse is away, and the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
-"""With several lighthouses: ends of older lives that are said again, without what the life had received."""
+"""Ends of older lives that are said again, without the reason and, with several lighthouses, without what the life had
+received: more lives than can begin and end while anybody waits for a lease."""
 
 FIRST_AGAIN, LAST_AGAIN = 2.0, 30.0
 """Seconds until one of several lighthouses that has refused the supervisor is asked again: doubled from the first to the
@@ -224,13 +225,17 @@ class SupervisorClient:
         loop.post(remember_and_send)
 
     def _shorten(self, kind: str) -> None:
-        """Forget this end; with several lighthouses only what the life had received, if a later one of its chain has
-        received a newer quorum: the word of that is kept, and told first. A lighthouse that remembers nothing may hear of
-        an older quorum in somebody's word, and must then know that this member of it has ended."""
+        """Keep of this end only that it was. With several lighthouses that says that it received nothing any more, and what
+        it had received must be known: a later life of its chain has received a newer quorum, and the word of that is
+        kept, and told first. A lighthouse that remembers nothing may hear of an older quorum in somebody's word, and must
+        then know that this member of it has ended."""
         up = pb.SupervisorUp.FromString(self._reports.pop(kind))
         chain = self._chain() if self._chain is not None else ""
-        if self._words.pop(kind, None) is not None and up.exited.word.chain == chain:
+        if self._words.pop(kind, None) is None or up.exited.word.chain == chain:
             up.exited.word.ClearField("quorum")
+            if not up.exited.word.replica_id:
+                up.exited.ClearField("word")
+            up.exited.reason = ""
             self._ends[kind] = up.SerializeToString()
         for old in list(self._ends)[:-KEPT_ENDS]:
             del self._ends[old]

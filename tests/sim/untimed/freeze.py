@@ -60,7 +60,7 @@ def _nothing(_value: Any) -> Any:
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
     Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
-    Keeping: {"hellos": _nothing},
+    Keeping: {"_hellos": _nothing},
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,

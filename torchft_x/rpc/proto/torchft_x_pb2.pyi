@@ -527,6 +527,16 @@ class Kin(_message.Message):
     runs_on: bool
     def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ...) -> None: ...
 
+class Absent(_message.Message):
+    __slots__ = ("replica_id", "leased", "proof")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    leased: float
+    proof: str
+    def __init__(self, replica_id: _Optional[str] = ..., leased: _Optional[float] = ..., proof: _Optional[str] = ...) -> None: ...
+
 class Done(_message.Message):
     __slots__ = ("group", "host", "node", "nodes", "attempt", "life", "code", "sentence", "together")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -550,7 +560,7 @@ class Done(_message.Message):
     def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Ledger(_message.Message):
-    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open")
+    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock")
     WIRE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +568,8 @@ class Ledger(_message.Message):
     KIN_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     wire: int
     quorum: Quorum
     boot_id: str
@@ -565,7 +577,9 @@ class Ledger(_message.Message):
     kin: _containers.RepeatedCompositeFieldContainer[Kin]
     done: _containers.RepeatedCompositeFieldContainer[Done]
     open: _containers.RepeatedCompositeFieldContainer[Quorum]
-    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[Absent]
+    clock: str
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("chain", "before", "replica_id", "quorum")
