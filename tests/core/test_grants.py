@@ -613,6 +613,38 @@ class TestGroup:
             assert len(answered) == (step + 1 < told), step
         assert told == 2 + 15
 
+    def test_R7_a_session_that_flaps_puts_the_end_of_the_grant_off_once(self) -> None:
+        """Others wait for it (F4). Hellos that nobody answers don't count: the lighthouse is away, and it runs past them."""
+        s = Stage().granted(4)
+        s.commit(1)
+        s.feed(SessionDown("the lighthouse is gone"))
+        for step in (2, 3):
+            assert of(AnswerQuorum, s.ask(step=step))
+            s.commit(step)
+            assert s.group.hello(s.now).granted_through == step + 1 + 15
+        promised = 4 + 15
+        for step in range(4, promised):
+            s.feed(SessionUp())
+            assert of(AnswerQuorum, s.ask(step=step))
+            s.commit(step)
+            s.feed(SessionDown("cut"))
+            assert s.group.hello(s.now).granted_through == promised
+        s.feed(SessionUp())
+        assert of(SendJoin, s.ask(step=promised))
+
+    def test_R16_it_promises_again_a_minute_later_and_in_the_next_quorum(self) -> None:
+        s = Stage().granted(4)
+        s.commit(1)
+        for _ in range(2):
+            assert s.group.hello(s.now).granted_through == 2 + 15
+            s.feed(SessionUp())
+            s.feed(SessionDown("cut"))
+        s.commit(2)
+        s.now += 59.0
+        assert s.group.hello(s.now).granted_through == 2 + 15
+        s.now += 1.0
+        assert s.group.hello(s.now).granted_through == 3 + 15
+
     def test_R16_one_step_is_promised_while_nobody_knows_how_long_it_takes(self) -> None:
         s = Stage()
         s.commit(0)

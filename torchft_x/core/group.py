@@ -119,7 +119,7 @@ class Group:
         Who runs past its grant allows itself some steps here, and names them (`Hold.promise`).
         """
         if self._runs_past(now):
-            self._hold.promise(self._state.step, self._config.promised, self._step_seconds)
+            self._hold.promise(self._state.step, self._config.promised, self._step_seconds, now)
         return Hello(
             session=0,
             replica_id=self._config.replica_id,
@@ -161,6 +161,7 @@ class Group:
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
+                self._hold.greeted(now)
                 self._hold.forget_requests()
                 self._told = None
                 return self._send_join(now, new_session=True)

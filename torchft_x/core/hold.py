@@ -9,6 +9,7 @@ from torchft_x.core.types import Quorum
 _STEPS_LEFT = 0.5
 _LEASE_LEFT = 0.75
 _MOST_PROMISED = 4096  # steps
+_PROMISE_AGAIN = 60.0  # seconds from one promise to the next in the same quorum
 
 
 class Hold:
@@ -20,6 +21,8 @@ class Hold:
         self.lease_until = now  # no commit in it after this
         self.over = ""  # why it can't be used any more; '' while it can
         self.everybody_carries = False  # R7: one in which somebody heals is left after one step, so that he contributes
+        self._promises = False  # a hello has named steps that we have promised ourselves, and may not have arrived
+        self._promised_at: float | None = None  # when such a hello was answered last in this quorum; None: none was
         self._extended_at = 0  # step from which the last extension counts, to see when half of it is used
         self._sent: dict[int, float] = {}  # number of an unanswered request -> when it was sent
         self._number = 0  # of the newest request
@@ -41,6 +44,7 @@ class Hold:
         self.lease_until = since + quorum.lease
         self.over = ""
         self.everybody_carries = len(quorum.carriers) == len(quorum.members)
+        self._promises, self._promised_at = False, None
         self._extended_at = quorum.top.step
         self.forget_requests()
 
@@ -68,14 +72,26 @@ class Hold:
         self.lease_until = max(self.lease_until, sent_at + grant.lease)
         return True
 
-    def promise(self, step: int, worth: float, seconds: float) -> None:
+    def promise(self, step: int, worth: float, seconds: float, now: float) -> None:
         """Allow ourselves `worth` seconds of steps beyond `step`, which the hello will name: what everybody could do a
         moment ago without a session (R16) does not end with one, so that nobody stops to wait for a lighthouse that the
-        others are still on their way to. `seconds`: of a step; 0: unknown."""
+        others are still on their way to. `seconds`: of a step; 0: unknown.
+
+        Once in a quorum, and in a long one once a minute: a newcomer may wait for the end of what is granted (R7), and a
+        session that breaks again and again would put that off for ever. Hellos that nobody answers don't count.
+        """
+        if self._promised_at is not None and now - self._promised_at < _PROMISE_AGAIN:
+            return
         steps = int(worth / seconds) if seconds > 0 else 1
         through = step + min(max(steps, 1), _MOST_PROMISED)
         if through > self.granted_through:
             self._extended_at, self.granted_through = step, through
+            self._promises = True
+
+    def greeted(self, now: float) -> None:
+        """A hello was answered, so what it named counts."""
+        if self._promises:
+            self._promises, self._promised_at = False, now
 
     def usable(self, now: float) -> bool:
         return self.quorum is not None and not self.over and now <= self.lease_until

@@ -40,7 +40,7 @@ class GroupConfig:
     """Groups vote with each other before a commit (R12-R14); equal in all groups of a job."""
     promised: float = 1.5
     """Seconds of steps that a group which runs past its grant without a session allows itself in its next hello (R16):
-    longer than anybody's pause between two connects."""
+    longer than anybody's pause between two connects. Once in a quorum, and once a minute (`Hold.promise`)."""
 
     def __post_init__(self) -> None:
         if not self.replica_id:

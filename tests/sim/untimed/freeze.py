@@ -171,6 +171,8 @@ def age_group(group: Group) -> None:
         group._sent_at = -LONG
     hold = group._hold
     hold.lease_until = -LONG
+    if hold._promised_at is not None:
+        hold._promised_at = -LONG
     hold._sent = dict.fromkeys(hold._sent, -LONG)
 
 
