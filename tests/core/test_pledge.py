@@ -19,6 +19,7 @@ from torchft_x.core.messages import (
     OverArrived,
     QuorumArrived,
     SendJoin,
+    SessionDown,
     SessionUp,
     Vote,
 )
@@ -381,6 +382,81 @@ def test_another_carrier_denies_redo() -> None:
     assert join is not None
     assert join.prepared is None  # forgotten, because it is proven that nobody committed it
     assert join.carried == (7, 8)
+
+
+@pytest.mark.parametrize("asked", ["before", "after"])
+@pytest.mark.parametrize("lapsed", [False, True])
+def test_R12_neither_a_new_session_nor_the_end_of_the_lease_lets_it_forget_what_is_prepared(
+    asked: str, lapsed: bool
+) -> None:
+    """Another group may have committed it, and this one be the only one left that holds it."""
+    s = Stage()
+    s.vote()
+    s.cross(ok=False)
+    held = Prepared(7, 5, 9)
+    if asked == "before":
+        join = s.ask()
+        assert join is not None
+        assert join.prepared == held
+    s.feed(SessionDown("the connection broke"))
+    if lapsed:
+        s.now = s.group.lease_until + 0.1
+    sent = s.feed(SessionUp())
+    if asked == "after":
+        s.calls += 1
+        sent = s.feed(Ask(s.calls, 0, T))
+    (join_again,) = of(SendJoin, sent)
+    assert join_again.member.prepared == held
+    assert join_again.member.carried == (7,)
+    assert (join_again.reason is JoinReason.REJOINED) == lapsed
+    assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
+
+
+def test_R12_nor_does_a_step_that_fails_before_the_next_quorum() -> None:
+    s, held = undecided()
+    for _ in range(2):
+        s.feed(SessionDown("the connection broke"))
+        (join,) = of(SendJoin, s.feed(SessionUp()))
+        assert join.member.prepared == held
+
+
+def test_R14_what_is_held_is_not_committed_because_another_result_is() -> None:
+    """h has reduced the step again in quorum 8, which we never received: that result is newer, and nobody at the top that was
+    in 8 denies it. Ours is committed nowhere."""
+    s, held = undecided()
+    other = Prepared(8, 5, 77)
+    answer = s.arrive(9, member(NAME, T, prepared=held, carried=(7,)), member("h:1", T, prepared=other, carried=(7, 8)))
+    assert answer.quorum.settled.adopted == other
+    assert answer.commit is None
+    assert s.group.state == T
+
+
+def test_R14_what_is_held_is_not_committed_because_somebody_else_commits_late() -> None:
+    """The others stand at step 5 as quorum 6 committed it; c holds that result. Ours of quorum 7 is another one."""
+    s, held = undecided()
+    late = member("c:1", T, prepared=Prepared(8, 5, 77))
+    answer = s.arrive(9, member(NAME, T, prepared=held, carried=(7,)), late, member("h:1", State(5, 8)))
+    assert answer.quorum.settled.late == ("c:1",)
+    assert answer.commit is None
+    assert s.group.state == T
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_R13_a_vote_without_an_outcome_commits_nothing(ranks: int) -> None:
+    """Whatever comes next but a quorum: a new session, the quorum's end, the same word once more."""
+    s = Stage(ranks)
+    for rank in range(ranks):
+        s.vote(rank)
+    for rank in range(ranks):
+        effects = s.cross(rank, ok=rank < ranks - 1)
+    assert [a.commit for a in of(AnswerVote, effects)] == [False]
+    for event in (OverArrived(7, ("h:1",), "it died"), SessionDown("cut"), SessionUp()):
+        assert not of(AnswerVote, s.feed(event))
+    assert not [a for a in of(AnswerVote, s.cross(0)) if a.commit]
+    assert s.group.state == T
+    join = s.ask(reason=JoinReason.FAILED)
+    assert join is not None
+    assert join.state == T
 
 
 @pytest.mark.parametrize("over", [False, True])
