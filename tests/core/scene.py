@@ -57,7 +57,9 @@ class Scene:
     """One lighthouse with sessions 1, 2, ... opened in order. `now` only moves when told."""
 
     def __init__(self, *, now: float = 0.0, unix: float = UNIX, **config: Any) -> None:
-        self.lighthouse = Lighthouse(LighthouseConfig(**{"boot_id": BOOT, **config}), now=now, unix=unix)
+        self.lighthouse = Lighthouse(
+            LighthouseConfig(**{"boot_id": BOOT, "give_up_after": 0.0, **config}), now=now, unix=unix
+        )
         self.now = now
         self.tick: float = config.get("tick", 0.1)
         self.sessions: dict[str, int] = {}  # replica id -> newest session

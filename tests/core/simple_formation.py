@@ -49,6 +49,9 @@ def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
         if not heir and not all_over:
             return None
         new_lineage = new_lineage or not heir
+    everybody = not s.silent_healthy and not s.absent_groups
+    if new_lineage and not everybody and s.now < min(asked[r].since for r in names) + min(s.join_timeout, 10.0):
+        return None
     failed = any(
         c.member.commit_failures or c.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         for r, c in asked.items()

@@ -9,7 +9,7 @@ import pytest
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
 from torchft_x.core.legacy import Absent, Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
-from torchft_x.core.messages import Fence, Hello, Issue, Keep, LifeEnded, Note, Probe, Refuse, SendOver, Tick
+from torchft_x.core.messages import Fence, Hello, Issue, Keep, LifeEnded, Note, Probe, Progress, Refuse, SendOver, Tick
 from torchft_x.core.takeover import inherited
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
@@ -247,6 +247,18 @@ def test_R8c_what_ended_or_left_is_known_to_the_next_one() -> None:
     assert of(Refuse, scene.hello("b:1"))  # it can't be back
     (issue,) = of(Issue, scene.join("a:1", scene.quorums["a:1"].top, JoinReason.FAILED))
     assert [m.replica_id for m in issue.quorum.members] == ["a:1"]
+
+
+def test_how_far_it_had_come_is_known_to_the_next_one() -> None:
+    """For people: what is lost with all that held it (core.lineage)."""
+    before = trained("a:1", steps=2)
+    session, held = before.sessions["a:1"], before.quorums["a:1"]
+    before.feed(Progress(session, held.id, 40, 1, 0.1))
+    scene = follow(before, kept(before))
+    scene.exited("a:1")
+    scene.hello("a:2", life=Life(1))
+    effects = scene.join("a:2", reason=JoinReason.NEW)
+    assert [n.steps for n in of(Note, effects) if n.event == "new_lineage"] == [40]
 
 
 def test_R8c_a_refused_connect_is_not_written_down_as_proof() -> None:

@@ -74,3 +74,33 @@ def test_it_ends_with_0_when_the_lighthouse_was_killed_after_a_group_had_finishe
         assert job.wait(120) == 0, job.output()[-3000:]
         assert "All 3 groups finished." in job.output()
         gone(run_dir, 15)
+
+
+def test_deaths_just_before_and_just_after_its_own_cost_no_lease(tmp_path: Path) -> None:
+    """Group 1, the lighthouse, group 0: each end is told by a supervisor, to the old lighthouse or to the new one."""
+    run_dir = tmp_path / "run"
+    with running(torchx_ddp(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2)
+        first, second, lighthouse = job.worker("0"), job.worker("1"), lighthouse_process(run_dir)
+        assert lighthouse is not None
+        os.kill(second, signal.SIGKILL)
+        job.wait_for(lambda: alone(job, "0"), 20, "the quorum of the other one")
+        tree.send([lighthouse, first], signal.SIGKILL)
+        job.wait_for(lambda: begun_again(job), 60, "a new lineage")
+        assert "may still commit in it" not in job.output()
+        lost = [e for e in job.events() if e["event"] == "new_lineage"]
+        assert [e["steps"] > 0 for e in lost] == [True]
+        assert "because all groups that held them are gone: 0:" in lost[0]["reason"]
+
+
+def alone(job: Job, group: str) -> bool:
+    """Whether the newest quorum is of this group only."""
+    quorums = [e["members"] for e in job.events() if e["event"] == "quorum" and e.get("role") == "lighthouse"]
+    return [m.split(":")[0] for m in quorums[-1]] == [group]
+
+
+def begun_again(job: Job) -> bool:
+    """Whether both train, and began at step 0 after the new lineage."""
+    events = job.events()
+    began = next((float(e["t"]) for e in events if e["event"] == "new_lineage"), float("inf"))
+    return {e.get("group") for e in events if e["event"] == "commit" and float(e["t"]) > began} == {"0", "1"}

@@ -73,13 +73,13 @@ def test_a_grant_that_grows_is_kept_alone(tmp_path: Path) -> None:
     assert read(tmp_path).legacy == Legacy(value, 4000, KIN)
 
 
-def test_until_when_leases_were_sent_is_kept_with_the_grant(tmp_path: Path) -> None:
+def test_until_when_leases_were_sent_and_the_newest_step_are_kept_with_the_grant(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     value = made(8)
     bytes_ = codec.quorum_bytes(value)
-    ledger.keep(Legacy(value, 4, KIN, leased=100.5), bytes_)
+    ledger.keep(Legacy(value, 4, KIN, leased=100.5, reached=3), bytes_)
     place = ledger._place
-    ledger.keep(last := Legacy(value, 9, KIN, leased=102.25), bytes_)
+    ledger.keep(last := Legacy(value, 9, KIN, leased=102.25, reached=6), bytes_)
     assert ledger._place == place  # nothing else was written
     ledger.close()
     assert read(tmp_path).legacy == last
@@ -167,8 +167,8 @@ def _damaged(data: bytes) -> bytes:
         (lambda d: d[:-1], "it is damaged"),
         (lambda d: b"#!/bin/sh\n" + d, "it is not a lighthouse's"),
         (lambda d: d[:20], "it is not a lighthouse's"),
-        (lambda d: d[:32] + struct.pack("<Q", 1 << 40) + d[40:], "at most"),
-        (lambda d: d[:24] + struct.pack("<Q", 1 << 60) + d[32:], "it says that it holds"),
+        (lambda d: d[:40] + struct.pack("<Q", 1 << 40) + d[48:], "at most"),
+        (lambda d: d[:32] + struct.pack("<Q", 1 << 60) + d[40:], "it says that it holds"),
     ],
 )
 def test_what_is_not_whole_is_not_believed(

@@ -8,6 +8,8 @@ from torchft_x.core.gone import Limits
 from torchft_x.core.lighthouse import LighthouseConfig
 
 Span = tuple[float, float]
+PROMISED = 1.5
+"""Seconds of steps, as `core.join.GroupConfig.promised`."""
 
 
 def limits(alone: float) -> Limits:
@@ -40,7 +42,7 @@ class WorldConfig:
 
     lighthouse: LighthouseConfig = field(
         default_factory=lambda: LighthouseConfig(
-            lease=8.0, lease_margin=1.0, limits=limits(1.0), join_timeout=0.1, boot_id="host"
+            lease=8.0, lease_margin=1.0, give_up_after=12.0, limits=limits(1.0), join_timeout=0.1, boot_id="host"
         )
     )
     """Of the first life; the next ones are told that they are not the first."""
@@ -111,12 +113,25 @@ class WorldConfig:
 
     @property
     def patience(self) -> float:
-        """Within this time after the last fault everything must be well again (L1): the longest chain of waits."""
+        """Within this time after the last fault everything must be well again (L1), if every end of a life can be proven:
+        the longest chain of waits, each of them once, and some steps. Nobody has to wait for a lease."""
+        c = self.lighthouse
+        waits = c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout + self.timeout
+        waits += self.connect_limit + c.join_timeout
+        waits += c.grant_seconds + PROMISED if self.runs_on else 0.0
+        steps = 8 * (self.compute[1] * self.uneven + self.fetch[1])
+        return waits + steps + 2 * (self.startup[1] + self.restart_pause[1]) + 2.0
+
+    @property
+    def long_patience(self) -> float:
+        """The same where somebody may have to wait for a lease: a host was lost with the supervisor on it, or what a
+        lighthouse had written down; or there is a standby."""
         c = self.lighthouse
         waits = c.lease + c.lease_margin + c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout
         waits += 2 * (self.quorum_timeout + self.endures) + 4 * self.timeout + 2 * self.connect_limit
         waits += 20 * self.stays + self.comes_back if self.standby else 0.0
         waits += 2 * c.grant_seconds if self.runs_on else 0.0
+        waits += max(0.0, c.give_up_after - c.lease)
         return (
             2 * waits
             + 20 * (self.compute[1] * self.uneven + self.fetch[1])

@@ -75,6 +75,7 @@ class LighthouseNode:
         """It starts again on another one."""
         self.crash()
         self.world.clocks.pop(self.site, None)
+        self.world.unproven = True
         self.ledger, self.blank = None, False
 
     def crash(self) -> None:

@@ -71,7 +71,11 @@ class World:
         self.now = 0.0
         self.steps = 0  # committed by all members of a quorum together
         self.config = LighthouseConfig(
-            min_replicas=max(1, options.groups // 2), join_timeout=1.0, lease=options.lease, boot_id=LIGHTHOUSE_BOOT
+            min_replicas=max(1, options.groups // 2),
+            join_timeout=1.0,
+            lease=options.lease,
+            boot_id=LIGHTHOUSE_BOOT,
+            give_up_after=0.0,
         )
         self.away = False  # there is no lighthouse now
         self.actors: dict[str, Actor] = {}  # replica id -> living or dead until its group has a newer life
@@ -250,6 +254,7 @@ class World:
             join_timeout=self.config.join_timeout,
             lease=self.config.lease,
             boot_id=LIGHTHOUSE_BOOT,
+            give_up_after=0.0,
             new_job=False,
             restarted=True,
         )

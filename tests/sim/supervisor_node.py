@@ -144,6 +144,7 @@ class SupervisorNode:
         """The whole host is gone at once: nobody is told, nothing is refused."""
         network = self.world.network
         network.off.update((self.host, self.process.site))
+        self.world.unproven = True
         if self.node is not None:
             self.node.vanish()
         self.process.die()

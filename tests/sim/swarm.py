@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
-from tests.sim.config import WorldConfig, limits
-from tests.sim.faults import KINDS, Fault, arm
+from tests.sim.config import PROMISED, WorldConfig, limits
+from tests.sim.faults import KINDS, Fault, arm, strike
+from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.lost import lost_for_good
 from tests.sim.supervisor_node import SupervisorNode
@@ -23,7 +24,12 @@ STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.15
 """How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
+LATER = ("deaths_around_restart", "flapping")
+"""Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
+LATER_SHARE = 0.3
+"""How likely each of them is in a run."""
 _LEASES = (3.0, 8.0, 20.0)
+_LONG_LEASE = 60.0  # longer than anybody may take where every end can be proven (L1)
 _LONGEST = 10.0  # seconds one fault lasts
 
 
@@ -88,7 +94,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(KINDS), 0.3) or ["crash"]
+    kinds = rng.some(sorted(set(KINDS) - set(LATER)), 0.3) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -99,7 +105,20 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
                 kind = "crash"
         faults.append(_fault(rng, config, at, kind))
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
-    return config, tuple(faults)
+    return _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
+
+
+def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, tuple[Fault, ...]]:
+    """Of the kinds that came later: some of each, between the others, or alone."""
+    kinds = rng.some(LATER, LATER_SHARE)
+    if kinds and rng.chance(0.3):
+        faults = []
+    for kind in kinds:
+        faults += [_fault(rng, config, rng.uniform(1.0, end), kind) for _ in range(1 + rng.below(4))]
+    if kinds and not config.standby and rng.chance(0.5):
+        house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
+        config = replace(config, lighthouse=house)
+    return config, tuple(sorted(faults, key=lambda f: f.at))
 
 
 def _config(rng: Rng) -> WorldConfig:
@@ -109,6 +128,7 @@ def _config(rng: Rng) -> WorldConfig:
     lighthouse = LighthouseConfig(
         lease=lease,
         lease_margin=1.0,
+        give_up_after=1.5 * lease,
         limits=limits(rng.choose((0.6, 1.0, 2.5))),
         join_timeout=rng.choose((0.1, 0.5)),
         min_replicas=rng.choose((1, least)),
@@ -186,6 +206,11 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.3) else "")
     if kind == "lighthouse_and_group":
         return Fault(at, kind, target, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.2) else "")
+    if kind == "deaths_around_restart":
+        down = rng.choose((0.02, 0.3, 3.0))
+        return Fault(at, kind, target, AROUND_RESTART + down, rng.choose(groups))
+    if kind == "flapping":
+        return Fault(at, kind, target, rng.uniform(2.0, 8.0), rng.choose(("0.5", "1.0")))
     if kind == "lighthouse_sending":
         return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
@@ -229,6 +254,7 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
     world.vetoes.clear()
     check_liveness(world)
     check_newcomer(world)
+    check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
     checker = world.checker
     return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now,
                   world.config.mode, checker.figures)  # fmt: skip
@@ -241,26 +267,41 @@ def check_liveness(world: World) -> None:
     groups are left than a quorum or a commit needs.
     """
     calm = Calm(world)
-    if not world.run_while(calm.unsettled, world.config.patience):
+    if not world.run_while(calm.unsettled, world.patience):
         if lost_for_good(world):
             world.checker.figures["lost for good"] += 1
             return
-        world.violated("L1", f"{world.config.patience:.0f} s after the last fault: {calm.why}")
+        world.violated("L1", f"{world.patience:.0f} s after the last fault: {calm.why}")
 
 
-def check_newcomer(world: World) -> None:
-    """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways."""
+def check_newcomer(world: World, flapping: float = 0.0) -> None:
+    """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways.
+
+    `flapping`: seconds; the session of a group breaks so often. Then it waits for what that one promises itself, too, once,
+    and now and then for a step that it begins without a session (R16).
+    """
     config = world.config
     if not config.runs_on or world.checker.standing is None or not _trains(world) or lost_for_good(world):
         return
-    world.note("--- calm", "a newcomer")
-    newcomer = world.add_group("late")
+    world.note("--- calm", "a newcomer{}", f", while a session flaps each {flapping} s" if flapping else "")
+    flapper = _flapper(world)
+    newcomer = world.add_group("later" if flapping else "late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
     limit += 4 * config.stays + 2.0 if config.standby else 0.0  # until it has found where the others are
+    if flapping:
+        limit += PROMISED + 10 * step + 6 * flapping
+        strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
     refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
-        world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s without a fault")
+        how = f"though only a session flaps, each {flapping} s" if flapping else "without a fault"
+        world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s {how}")
+
+
+def _flapper(world: World) -> str:
+    """A group that trains, by the seed."""
+    groups = [s.group for s in world.supervisors.values() if s.wants]
+    return groups[world.seed // 2 % len(groups)]
 
 
 def _trains(world: World) -> bool:

@@ -16,6 +16,7 @@ from tests.sim import swarm
 from tests.sim.config import WorldConfig
 from tests.sim.faults import KINDS, Fault, strike
 from tests.sim.group_node import GroupNode
+from tests.sim.kinds.processes import deaths_around
 from tests.sim.shrink import shrink
 from tests.sim.world import World
 from torchft_x.core.lighthouse import LighthouseConfig
@@ -531,6 +532,46 @@ def dies_while_it_sends(seed: int, *, ledger: bool) -> World:
 def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once(ledger: bool) -> None:
     """R8: those that never received it know nothing newer, and nobody waits for a lease or for a time-out."""
     assert sum(said(dies_while_it_sends(seed, ledger=ledger), "never received") for seed in range(12)) > 3
+
+
+@pytest.mark.parametrize("between", [(0.1, 0.8), (0.3, 0.8), (0.3, 0.02), (0.5, 0.1), (0.03, 0.0)])
+@pytest.mark.parametrize("restarts", [1, 2, 3])
+def test_two_deaths_around_a_lighthouse_restart_cost_no_lease(between: tuple[float, float], restarts: int) -> None:
+    """F3: with the product's times 121 s, and another 121 s with each further restart. All ends are told by supervisors."""
+    house = LighthouseConfig(boot_id="host")
+    world = cluster(
+        lighthouse=house, runs_on=True, commit_vote=True, max_redo=2, quorum_timeout=60.0, compute=(0.3, 0.4)
+    )
+    fault = Fault(world.now, "deaths_around_restart", "g1", 0.0, "g0")
+    assert deaths_around(world, fault, *between, 1.0)
+    for _ in range(restarts - 1):
+        world.run_for(between[0] + 1.1)
+        strike(world, Fault(world.now, "lighthouse", "", 0.2))
+    calm = swarm.Calm(world)
+    assert world.run_while(calm.unsettled, 8.0), calm.why
+    assert not world.unproven
+
+
+def test_deaths_around_restart_strikes_three() -> None:
+    world = cluster(groups=3)
+    hit(world, "deaths_around_restart", "g1", 2.3, "g2")
+    world.run_for(3.0)
+    assert world.lighthouse.lives == 2
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2", "g2:2"]
+
+
+@pytest.mark.parametrize("pause", ["0.5", "1.0"])
+def test_flapping_keeps_no_newcomer_out(pause: str) -> None:
+    """F4: it was not in after 75 s."""
+    world = cluster(groups=2, runs_on=True, commit_vote=True, compute=(0.06, 0.07))
+    hit(world, "flapping", "g1", 20.0, pause)
+    world.run_for(2.0)
+    newcomer, began = world.add_group("late"), world.now
+    assert world.run_while(lambda: not swarm._inside(world, newcomer), 6.0), "it waits for the end of what flaps"
+    print(f"flaps each {pause} s: in after {world.now - began:.2f} s")  # pytest -s; a figure, not a claim
+    world.run_for(25.0)
+    assert all_is_well(world)
 
 
 def test_trap_lighthouse_dies_while_a_quorum_is_on_its_way() -> None:

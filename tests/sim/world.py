@@ -65,6 +65,9 @@ class World:
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.vetoes: set[str] = set()  # groups whose next vote is no
+        self.unproven = (
+            self.config.standby or not self.config.ledger
+        )  # an end, or what was issued, may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
         for house in self.lighthouses:
             house.start()
@@ -103,6 +106,11 @@ class World:
     def clock(self, start: float) -> Clock:
         drift = self.config.drift
         return Clock(self.now, start, self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0)
+
+    @property
+    def patience(self) -> float:
+        """How long all may take until they train together again (L1)."""
+        return self.config.long_patience if self.unproven else self.config.patience
 
     def boot_of(self, site: str) -> str:
         return self.config.lighthouse.boot_id if self.config.one_host else f"boot-{site}"

@@ -119,3 +119,10 @@ class Alarm:
         c, cur = self._config, self._tenure.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
         return record.is_over(now, lease=lease, alone=c.silence.alone)
+
+    def is_given_up(self, record: Record, now: float) -> bool:
+        """Whether a new lineage may begin without what it holds: it has ended, or has been away for a long time."""
+        if not self.is_over(record, now):
+            return False
+        known = record.proof or record.unary or record.lease_sent is None
+        return bool(known) or now >= (record.lease_sent or 0.0) + self._config.give_up_after

@@ -25,6 +25,10 @@ class Wait:
     running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
 
+NEW_LINEAGE_WAIT = 10.0
+"""Seconds from the first ask, and no longer than `join_timeout`, for which a new lineage waits for groups that are here, or
+whose supervisors are, and have not asked: they were killed at the same time as the others, and are starting."""
+
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
 
 
@@ -54,6 +58,7 @@ class Situation:
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
+    longest_wait: float = 0.0  # for the end of whoever is not over, from the last lease it was sent
     coalition: Coalition | None = None  # of several lighthouses: what counts there
 
 
@@ -96,17 +101,21 @@ def form(s: Situation) -> Form | Wait:
         running = _running(s, quorum, asked)
         if running:
             ends = (
-                "for proof that they have ended, or for the end of their lease."
+                f"for proof that they have ended, or until {s.longest_wait:g} s have passed since they were heard of."
                 if s.coalition is None
                 else "or for proof that they have ended; the end of their lease proves nothing here. Where they and their "
                 "supervisors are lost for good, start the job again, with new lighthouses."
             )
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
-                f"commit in it: waiting for them, {ends}",
+                f"commit in it, or come back with it: waiting for them, {ends}",
                 lease=True,
                 running=tuple(running),
             )
+    if left is not None:
+        wait = _not_all_here(s, chosen, min(s.join_timeout, NEW_LINEAGE_WAIT), "A new lineage can begin")
+        if wait:
+            return wait
     return Form(members, rebuild=s.broken or _changed(s.cur, chosen), left=left)
 
 
@@ -160,11 +169,16 @@ def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
             f"New quorum not ready, only have {len(chosen)} participants, need more than half of {healthy} healthy "
             f"groups; not asked yet: {listed(sorted(s.silent_healthy))}."
         )
-    until = min(c.since for c in chosen) + s.join_timeout
+    return _not_all_here(s, chosen, s.join_timeout, "Valid quorum")
+
+
+def _not_all_here(s: Situation, chosen: list[Candidate], seconds: float, what: str) -> Wait | None:
+    """So long from the first ask, others that are alive or starting are waited for, so that all begin together."""
+    until = min(c.since for c in chosen) + seconds
     stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]
     if stragglers and s.now < until:
         return Wait(
-            f"Valid quorum with {len(chosen)} participants, waiting until the join timeout for those alive that have "
+            f"{what} with {len(chosen)} participants, waiting until the join timeout for those alive that have "
             f"not asked yet: {listed(stragglers)}.",
             until,
         )

@@ -62,7 +62,8 @@ class Keeping:
         if self._kept is None or cur.id != self._kept[0] or open_ is not self._open:
             self._look_at_kin(cur, open_)
         self._kept, self._open, self._stale = kept, open_, False
-        return [Keep(Legacy(cur, granted, self._kin, open_, tuple(self._absent.values()), leased))]
+        absent = tuple(self._absent.values())
+        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached))]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
         as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)

@@ -48,3 +48,5 @@ class Legacy:
     leased: float | None = None
     """No lease was sent later: seconds on the monotonic clock of the host, which all lighthouses of one boot share. None:
     unknown, so it may have been in the moment in which the lighthouse died."""
+    reached: int = 0
+    """Newest step that a member told to have committed in it, when one of the others was kept; for people."""

@@ -28,6 +28,10 @@ class LighthouseConfig:
     """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
     lease_margin: float = 1.0
     """Added where the lighthouse waits for a lease to end: clocks do not run alike."""
+    give_up_after: float = 300.0
+    """A new lineage throws away what only members hold that are away. One whose end nothing proves (stopped, frozen, cut off)
+    may come back with it: it is waited for so long from the last lease it was sent, though it commits nothing after that
+    lease."""
     hello_grace: float = 1.0
     """How long a fresh lighthouse waits for groups that are running already (R8), unless `new_job`."""
     new_job: bool = True
@@ -63,7 +67,7 @@ class LighthouseConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be a positive number of seconds.")
-        for name in ("join_timeout", "lease_margin", "hello_grace", "return_within"):
+        for name in ("join_timeout", "lease_margin", "give_up_after", "hello_grace", "return_within"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")
 
@@ -80,6 +84,11 @@ class LighthouseConfig:
                 f"lease is {self.lease:g} s and groups are heard every {self.silence.member_ping:g} s; a lease that ends "
                 "between two signs of life stops every group: give a longer one, or a shorter heartbeat timeout."
             )
+
+    @property
+    def longest_wait(self) -> float:
+        """For one member whose end nothing proves, from the last lease it was sent."""
+        return max(self.lease + self.lease_margin, self.give_up_after)
 
     @property
     def standby(self) -> bool:

@@ -107,6 +107,7 @@ class Note:
     text: str
     replica_id: str = ""
     quorum_id: int = 0
+    steps: int | None = None  # that are lost
 
 
 LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note

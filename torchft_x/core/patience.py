@@ -8,6 +8,8 @@ of the present quorum, and of older ones that are open), they go on waiting for 
 
 from __future__ import annotations
 
+from math import inf
+
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Wait
 from torchft_x.core.lighthouse_config import LighthouseConfig
@@ -25,6 +27,7 @@ class Patience:
         self._tenure = tenure  # who has asked, who is missing
         self._alarm = alarm  # knows who is over
         self._witness: Record | None = None  # a member that is waited for, of a quorum nobody follows
+        self._until = -inf  # until then others are waited for, with whom a new lineage shall begin
         self._asks = -1  # the tenure's `asks` when the witness was found
         self._open: tuple[Quorum, ...] = ()  # quorums that must be followed, too, at that time
 
@@ -40,7 +43,9 @@ class Patience:
         if t.current is not None:
             same = self._asks == t.asks and self._open is t.chain.open
             witness = self._witness if same else None
-            return witness is not None and not self._alarm.is_over(witness, now)
+            if witness is not None and not self._alarm.is_given_up(witness, now):
+                return True
+            return same and now < self._until and bool(t.silent or t.presence.absent)
         if asking <= len(t.silent):
             return True
         return bool(t.silent or t.presence.absent) and now < t.first_asked + c.join_timeout
@@ -52,5 +57,6 @@ class Patience:
         """
         t = self._tenure
         running = (self._roll.get(name) for name in reversed(decision.running))
-        self._witness = next((r for r in running if r is not None and not self._alarm.is_over(r, now)), None)
+        self._witness = next((r for r in running if r is not None and not self._alarm.is_given_up(r, now)), None)
+        self._until = decision.until if decision.until is not None else now
         self._asks, self._open = t.asks, t.chain.open

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
+from torchft_x.core import lineage
 from torchft_x.core.alarm import Alarm
 from torchft_x.core.formation import Form, Wait, form, listed, wait_for
 from torchft_x.core.gathering import Gathering
@@ -98,13 +99,13 @@ class Succession:
             return wait_for(cur, sorted(missing))
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None]
-        over = frozenset(r.replica_id for r in outside if self._alarm.is_over(r, now))
+        over = frozenset(r.replica_id for r in outside if self._alarm.is_given_up(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
         c = self._config
         return form(
             self._tenure.situation(
                 self._roll, over, proven, now=now, min_replicas=c.min_replicas,
-                join_timeout=c.join_timeout, without=without,
+                join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
             )
         )  # fmt: skip
 
@@ -156,18 +157,17 @@ class Succession:
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        if decision.left is not None:
-            text = (
-                f"A new lineage begins: no member carries on q{decision.left.number} at {decision.left.top}, and all "
-                "that could are over. Training goes on from the newest state among the members."
-            )
-            effects.append(Note("new_lineage", text, quorum_id=self._tenure.next_id))
+        left, reached = decision.left, self._tenure.reached
         records = self._roll.of(decision.members)
         sessions = tuple(r.session for r in records if r.session is not None)
         calls = tuple(call for r in records for call in r.calls)
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
         self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
+        if left is not None:
+            fates = {r.replica_id: r.proof or r.lost for r in self._roll.of(left.members)}
+            text, steps = lineage.sentence(left, reached, quorum, fates), lineage.steps_lost(left, reached, quorum)
+            effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
         if decision.rebuild:
             text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
             effects.append(Note("quorum_change", text, quorum_id=quorum.id))
@@ -206,6 +206,7 @@ class Succession:
             leased=legacy.leased,
             granted_through=legacy.granted_through,
         )
+        self._tenure.reached = max(self._tenure.reached, legacy.reached)
         for absent in legacy.absent:
             record = self._roll.restore_absent(absent, now)
             if record is not None and record.lost:

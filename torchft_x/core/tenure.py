@@ -116,6 +116,7 @@ class Tenure:
         now: float,
         min_replicas: int,
         join_timeout: float,
+        longest_wait: float,
         without: frozenset[str] = frozenset(),
     ) -> Situation:
         """Everything that `formation.form` decides by. `without`: members taken for lost, to see what would come of it."""
@@ -132,6 +133,7 @@ class Tenure:
             absent_groups=self.presence.absent,
             min_replicas=min_replicas,
             join_timeout=join_timeout,
+            longest_wait=longest_wait,
             coalition=self.coalition,
         )
 

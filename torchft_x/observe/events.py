@@ -28,6 +28,7 @@ EVENTS = frozenset(
         "adopt",
         "abort",
         "member_lost",
+        "new_lineage",
         "leave",
         "exit",
         "restart",

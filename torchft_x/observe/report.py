@@ -51,11 +51,13 @@ class Summary:
     restarts: int
     dropped: int
     lost: float  # seconds beyond a usual step, around deaths and drops
+    undone: int = 0  # committed steps that were lost with all groups that held them
 
     def __str__(self) -> str:
         return (
             f"done: {plural(self.steps, 'step')} committed, {plural(self.restarts, 'restart')}, "
             f"{plural(self.dropped, 'step')} dropped, {self.lost:.2f} s lost"
+            + (f"; {plural(self.undone, 'step')} lost with all groups that held them" if self.undone else "")
         )
 
 
@@ -122,6 +124,7 @@ def summarize(events: Sequence[Event]) -> Summary:
         restarts=len(restarts),
         dropped=len(drops),
         lost=_lost(made, [float(e["t"]) for e in events if e.get("event") in ("member_lost", "drop")]),
+        undone=sum(int(e.get("steps", 0)) for e in events if e.get("event") == "new_lineage"),
     )
 
 

@@ -41,8 +41,9 @@ MAX_DONE = checks.MAX_MEMBERS * 16
 
 _MAGIC = b"TFXLEDG2"
 _BLANK = b"TFXBLANK"
-_GRANTED = struct.Struct("<qd")  # at offset 8, written alone when nothing else is new: grant, no lease was sent later
-_REST = struct.Struct("<QQI")  # at offset 24: where what counts begins, its length, its checksum
+# At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
+_GRANTED = struct.Struct("<qdq")
+_REST = struct.Struct("<QQI")  # at offset 32: where what counts begins, its length, its checksum
 _OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
 _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 
@@ -70,7 +71,7 @@ class Ledger:
         self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
         self._done: list[bytes] = []  # supervisors that are done
-        self._granted = (-1, math.nan)  # as kept last: the grant, no lease was sent later; nan: unknown
+        self._granted = (0, math.nan, 0)  # as kept last, see _GRANTED; nan: unknown
         self._place = (_HEADER, 0)  # begin and length of what counts now
         self._void = False  # the last write failed
 
@@ -79,7 +80,8 @@ class Ledger:
 
     def keep(self, legacy: Legacy, quorum_bytes: bytes) -> None:
         """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
-        granted = (legacy.granted_through, math.nan if legacy.leased is None else legacy.leased)
+        leased = math.nan if legacy.leased is None else legacy.leased
+        granted = (legacy.granted_through, leased, legacy.reached)
         same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
         if same and not self._void and [q.id for q in legacy.open] == list(self._open):
             self._write_grant(granted)
@@ -132,7 +134,7 @@ class Ledger:
         rest = _REST.pack(at, len(data), zlib.crc32(data))
         try:
             self._put(data, at)
-            self._put(_MAGIC + _GRANTED.pack(max(0, self._granted[0]), self._granted[1]) + rest, 0)
+            self._put(_MAGIC + _GRANTED.pack(*self._granted) + rest, 0)
         except OSError as e:
             self._fail(e)
             return
@@ -141,7 +143,7 @@ class Ledger:
             self._void = False
             log.warning("%s can be written again.", self.path)
 
-    def _write_grant(self, granted: tuple[int, float]) -> None:
+    def _write_grant(self, granted: tuple[int, float, int]) -> None:
         self._granted = granted
         try:
             self._put(_GRANTED.pack(*granted), len(_MAGIC))
@@ -185,7 +187,7 @@ class Ledger:
             return None  # new, or void
         if len(header) < len(_MAGIC) + _GRANTED.size + _REST.size or not header.startswith(_MAGIC):
             raise RefusedError("it is not a lighthouse's; name another file with --state_file.")
-        granted, leased = _GRANTED.unpack_from(header, len(_MAGIC))
+        granted, leased, reached = _GRANTED.unpack_from(header, len(_MAGIC))
         at, length, checksum = _REST.unpack_from(header, len(_MAGIC) + _GRANTED.size)
         if length > MAX_LEDGER or at > os.fstat(self._fd).st_size:
             raise RefusedError(f"it says that it holds {length} bytes, at most {MAX_LEDGER} are read.")
@@ -194,7 +196,7 @@ class Ledger:
             raise RefusedError("it is damaged.")
         ledger = codec.parse(pb.Ledger, data, "ledger")
         self._check_origin(ledger)
-        found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan)
+        found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan, reached)
         self._place = (at, length)
         self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
         return found
@@ -211,7 +213,7 @@ class Ledger:
             raise RefusedError("another job has written it, or one with another token.")
 
 
-def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan) -> Found:
+def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> Found:
     """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
     what exceeds the limits of the wire."""
     most = checks.MAX_MEMBERS * (1 + checks.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
@@ -234,7 +236,8 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan) -> Found:
         absent = tuple(_absent(a, known) for a in p.absent)
         older = tuple(codec.quorum_from_proto(q) for q in p.open)
         newest, granted = codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through")
-        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None)
+        told = checks.check_whole(reached, "reached")
+        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told)
     return Found(legacy, tuple(p.done))
 
 

@@ -232,7 +232,11 @@ class LighthouseShell:
         self._notes.note(note)
         if note.event in EVENTS and note.event != "quorum":  # quorums are written where they are issued
             self._events.emit(
-                note.event, reason=note.text, replica_id=note.replica_id or None, quorum=note.quorum_id or None
+                note.event,
+                reason=note.text,
+                replica_id=note.replica_id or None,
+                quorum=note.quorum_id or None,
+                steps=note.steps,
             )
 
     def _probe(self, effect: m.Probe) -> None:

@@ -52,6 +52,19 @@ def _flap_again(world: World, group: str, until: float) -> None:
 
 
 @kind
+def flapping(world: World, fault: Fault) -> bool:
+    """A group's session breaks each `other` seconds, 0.5 if that is empty, and is made again at once."""
+    return _cut_again(world, fault.target, float(fault.other or 0.5), world.now + fault.seconds)
+
+
+def _cut_again(world: World, group: str, pause: float, until: float) -> bool:
+    there = cut(world, Fault(world.now, "cut", group, 0.0, "client"))
+    if world.now + pause < until:
+        world.after(pause, None, _cut_again, world, group, pause, until)
+    return there
+
+
+@kind
 def delay(world: World, fault: Fault) -> bool:
     """Messages between a group and the lighthouse take up to 0.3 s, each its own time."""
     site, lighthouse = site_of(world, fault.target), world.lighthouse.site

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MOMENT = 0.003
 """Seconds in which a death is reported, or not."""
+AROUND_RESTART = 2.0
+"""Seconds in which three die, in `deaths_around_restart`."""
 ANNOUNCED_TOO_MUCH = 0.5  # seconds; a pause ends before what was announced, as a rule
 
 
@@ -195,6 +197,22 @@ def lighthouse_and_group(world: World, fault: Fault) -> bool:
     killed = crash(world, Fault(world.now, "crash", fault.target))
     again = Fault(world.now, "lighthouse", "", fault.seconds, fault.other)
     world.after(_MOMENT * world.rng.random(), None, lighthouse, world, again)
+    return killed
+
+
+@kind
+def deaths_around_restart(world: World, fault: Fault) -> bool:
+    """A group (`target`) dies; within a second the lighthouse does; and within another second, before or after the next
+    lighthouse is there, another group (`other`). After `AROUND_RESTART` seconds and `seconds` all of that is over."""
+    first, second = (world.rng.random() * AROUND_RESTART / 2 for _ in range(2))
+    return deaths_around(world, fault, first, second, max(0.02, fault.seconds - AROUND_RESTART))
+
+
+def deaths_around(world: World, fault: Fault, first: float, second: float, down: float) -> bool:
+    """The same with these times: from each death to the next, and until there is a lighthouse again."""
+    killed = crash(world, Fault(world.now, "crash", fault.target))
+    world.after(first, None, lighthouse, world, Fault(world.now + first, "lighthouse", "", down))
+    world.after(first + second, None, crash, world, Fault(world.now + first + second, "crash", fault.other))
     return killed
 
 

@@ -22,7 +22,7 @@ class Light:
         several = rules.lights > 1
         config = LighthouseConfig(
             join_timeout=0.0, tick=1e9, hello_grace=0.0, new_job=life < rules.lights, restarted=life >= rules.lights,
-            grant_steps=rules.grant_steps, place=place if several else None, boot_id="lighthouse's",
+            grant_steps=rules.grant_steps, place=place if several else None, boot_id="lighthouse's", give_up_after=0.0,
         )  # fmt: skip
         self.machine = Lighthouse(config, now=0.0, unix=0.001 * (life + 1))
 
