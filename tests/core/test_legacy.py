@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
 from torchft_x.core.legacy import Absent, Kin, Legacy
 from torchft_x.core.lighthouse_config import LighthouseConfig
-from torchft_x.core.messages import Fence, Hello, Issue, Keep, LifeEnded, Note, Probe, Progress, Refuse, SendOver, Tick
+from torchft_x.core.messages import (
+    Fence,
+    Hello,
+    Issue,
+    Keep,
+    LifeEnded,
+    LighthouseEffect,
+    LighthouseEvent,
+    Note,
+    Probe,
+    Progress,
+    Refuse,
+    SendOver,
+    Tick,
+)
 from torchft_x.core.takeover import inherited
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
@@ -351,3 +366,83 @@ def test_a_peers_client_that_does_not_come_back_is_missed_for_its_heartbeats_onl
     scene.sessions["a:1"] = 900
     scene.join("a:1", legacy.quorum.top, JoinReason.FAILED)
     assert of(Issue, scene.wait(6.0, alive=("a:1",)))
+
+
+class Written(Scene):
+    """Remembers what its shell has written down last, and how often it wrote."""
+
+    def __init__(self, **config: Any) -> None:
+        self.written: Legacy | None = None
+        self.writes = 0
+        super().__init__(keeps=True, **config)
+
+    def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
+        effects = super().feed(event)
+        for keep in of(Keep, effects):
+            assert effects.index(keep) == 0
+            self.written, self.writes = keep.legacy, self.writes + 1
+        return effects
+
+    @property
+    def absent(self) -> dict[str, str]:
+        assert self.written is not None
+        return {a.replica_id: a.proof for a in self.written.absent}
+
+
+def test_what_is_written_follows_who_is_lost_and_who_is_back() -> None:
+    s = Written()
+    s.start("a:1", "b:1", "c:1")
+    s.close("b:1")
+    s.wait(10.0, alive=("a:1", "c:1"))
+    assert s.absent == {"b:1": ""}
+    writes = s.writes
+    s.wait(2.0, alive=("a:1", "c:1"))
+    assert s.writes == writes  # nothing is new
+    s.exited("c:1")
+    s.wait(0.1, alive=("a:1",))
+    assert s.absent == {"b:1": "", "c:1": "its process ended with exit code -9"}
+    s.hello("b:1")
+    assert s.absent == {"c:1": "its process ended with exit code -9"}  # at once, for it may be sent a lease now
+    writes = s.writes
+    s.hello("a:1")
+    assert s.writes == writes  # it was not absent
+
+
+def test_when_leases_were_sent_is_written_once_a_second_and_ahead() -> None:
+    s = Written()
+    held = s.start("a:1")
+    s.now = 50.0
+    told = []
+    for number in range(1, 41):
+        writes = s.writes
+        s.feed(Progress(s.sessions["a:1"], held.id, 0, number, 0.0))  # its grant does not grow
+        assert s.written is not None
+        assert s.written.leased is not None
+        assert s.now <= s.written.leased <= s.now + 1.0
+        told += [s.now] if s.writes > writes else []
+        s.now += 0.1
+    assert 3 <= len(told) <= 5
+
+
+def test_the_lives_of_those_in_open_quorums_only_are_written_with_each_quorum_that_leaves_one() -> None:
+    s = Written()
+    s.start("a:1", "b:1")
+    s.exited("b:1")
+    s.join("a:1", s.quorums["a:1"].top, JoinReason.FAILED)
+    assert s.written is not None
+    assert [k.life.token for k in s.written.kin] == ["token-a:1", "token-b:1"]
+    s.join("a:1", at(s, "a:1"))
+    assert len(s.written.open) == 1
+    s.hello("a:1")
+    assert s.written.open == ()
+    assert [k.life.token for k in s.written.kin] == ["token-a:1"]
+
+
+def test_a_life_that_is_heard_of_later_is_written_with_the_next_quorum() -> None:
+    before = trained("a:1")
+    scene = follow(before, replace(kept(before), kin=()))
+    assert [k.life.token for k in kept(scene).kin] == [""]
+    scene.hello("a:1")
+    (keep,) = of(Keep, scene.join("a:1", at(scene, "a:1")))
+    assert keep.legacy.quorum.config_id == before.lighthouse.current.config_id
+    assert [k.life.token for k in keep.legacy.kin] == ["token-a:1"]
