@@ -304,6 +304,24 @@ class TestCarried:
         assert answer == AnswerVote((s.calls,), True, "")
         assert self.join(s, State(5, 8)).carried == (8,)
 
+    def test_who_throws_a_commit_away_stands_where_it_stood_and_denies_nothing(self) -> None:
+        """Its ranks' optimizers have not stepped. Others may have committed, so it must not be proof of the contrary."""
+        s = Stage()
+        s.vote()
+        assert s.cross() == [AnswerVote((s.calls,), True, "")]
+        join = self.join(s)
+        assert (join.state, join.torn, join.prepared, join.carried) == (T, False, None, ())
+
+    def test_if_only_some_ranks_throw_it_away_the_group_holds_nothing_whole(self) -> None:
+        s = Stage(2)
+        for rank in (0, 1):
+            s.vote(rank)
+        for rank in (0, 1):
+            s.cross(rank)
+        s.feed(Ask(90, 0, T, reason=JoinReason.FAILED))
+        (join,) = of(SendJoin, s.feed(Ask(91, 1, State(5, 7), reason=JoinReason.FAILED)))
+        assert join.member.torn
+
     def test_a_commit_that_comes_late_begins_anew(self) -> None:
         s, held = undecided()
         s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7)))

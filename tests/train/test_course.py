@@ -254,27 +254,88 @@ def test_the_number_of_the_step_changes_with_should_commit(pair: Pair) -> None:
     assert [t.manager.current_step() for t in pair.both] == [3, 3]
 
 
-def test_an_error_after_the_decision_ends_the_group(pair: Pair) -> None:
-    """The others have committed, or will: it can't be taken back, so this group must heal."""
+class Against:
+    """Makes some groups throw away the first step they decide, as scripts do."""
 
-    def step(t: Trainer) -> bool:
+    def __init__(self, groups: set[int], way: str) -> None:
+        self.groups = groups
+        self.way = way
+
+    def step(self, t: Trainer) -> bool:
         begin(t)
-        if t is pair.b:
+        against = t.group in self.groups
+        self.groups.discard(t.group)
+        if against and self.way == "skip":
+            return False  # zero_grad of the next step comes instead
+        if against:
             t.manager.report_error(RuntimeError("the gradients look odd"))
-            with pytest.raises(StepError, match=r"look odd.*vote_in_backward=False"):
-                t.manager.should_commit()
-            return False
-        return t.manager.should_commit()
-
-    assert run_threads(2, lambda g: step(pair.both[g])) == [True, False]
-    assert pair.b.manager._parts.step.torn
+        committed = t.manager.should_commit()
+        if committed:
+            t.optim.step()
+            t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
+        return committed
 
 
-def test_a_step_that_is_decided_is_not_thrown_away_unnoticed(pair: Pair) -> None:
-    run_threads(2, lambda g: begin(pair.both[g]))
-    with pytest.raises(StepError, match="vote_in_backward=False"):
-        pair.b.optimizer.zero_grad()
-    assert run_threads(2, lambda g: pair.both[g].manager.should_commit()) == [True, True]
+@pytest.mark.parametrize("way", ["report", "skip"])
+def test_who_throws_a_decided_step_away_copies_it_from_the_others(pair: Pair, way: str) -> None:
+    said = pair.attempts(5, Against({1}, way).step)
+    assert said[1][0] is False
+    assert said[0] == [True] * 3
+    assert pair.events("heal_begin") == ["group_1"]
+    assert not pair.b.manager._parts.step.torn
+    assert same(pair.a.history[5], pair.b.history[5])
+    assert all(t.manager._course.need_round().votes_late for t in pair.both)
+
+
+@pytest.mark.parametrize("way", ["report", "skip"])
+def test_a_decided_step_that_everybody_throws_away_is_computed_again(pair: Pair, way: str) -> None:
+    assert pair.attempts(5, Against({0, 1}, way).step) == [[False, True, True, True]] * 2
+    assert pair.events("heal_begin") == []
+    pair.check()
+
+
+def test_who_throws_steps_away_does_it_in_the_vote_from_then_on(pair: Pair) -> None:
+    pair.attempts(3, Against({0, 1}, "report").step)
+    assert pair.attempts(5, Against({1}, "report").step)[1] == [False, True, True]
+    assert pair.events("heal_begin") == []
+    pair.check()
+
+
+def test_thrown_away_steps_count_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with training(tmp_path, monkeypatch, max_retries=0) as pair:
+
+        def body(g: int) -> str:
+            with pytest.raises(StepError, match=r"max_retries is 0.*thrown away.*look odd") as e:
+                Against({0, 1}, "report").step(pair.both[g])
+            return str(e.value)
+
+        run_threads(2, body)
+
+
+@pytest.mark.parametrize("against", [(2,), (2, 3)], ids=["one rank", "both ranks"])
+def test_a_group_of_ranks_that_throws_a_step_away_copies_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: tuple[int, ...]
+) -> None:
+    """I2: what one rank has thrown away and the other has committed is no state, until it is copied."""
+    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
+    stores = [host_store(HOST)[0] for _ in range(2)]
+    with lighthouse(2) as address:
+
+        def body(i: int) -> Trainer:
+            group, rank = divmod(i, 2)
+            t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port)
+            t.run_to(2)
+            step = Against({1} if i in against else set(), "report").step
+            while t.manager.current_step() < 6:
+                step(t)
+            t.manager.shutdown()
+            return t
+
+        trainers = run_threads(4, body)
+    events = [e for e in read_events(tmp_path) if e["event"] == "heal_end" and e["step"] >= 2]
+    assert sorted((str(e["group"]), e["rank"]) for e in events) == [("group_1", 0), ("group_1", 1)]
+    for rank in (0, 1):
+        assert same(trainers[rank].history[6], trainers[2 + rank].history[6])
 
 
 def test_with_the_vote_at_the_end_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

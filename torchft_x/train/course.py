@@ -10,7 +10,8 @@ says which of these it is (protocol, section 5):
 Where `DistributedDataParallel` ends a synchronised backward, all of this happens before ``backward()`` returns, so that
 clipping and unscaling see the final gradients; ``should_commit()`` only carries the decision out. All ranks of a group
 do the same there: they leave backward with one answer. A script that reduces after that (a second backward, an
-`allreduce` of its own) is found out at its first step; from then on it votes at the step's end (*late*), and so does
+`allreduce` of its own) is found out at its first step, and one that throws a decided step away (`report_error` after
+backward, or no ``should_commit``) when it first does; from then on it votes at the step's end (*late*), and so does
 everybody in a quorum with it. What fails late can be reduced again only if nobody has touched the gradients since.
 """
 
@@ -97,12 +98,9 @@ class Course:
         """Begin a step. See `Manager.start_quorum`."""
         p = self._parts
         p.guard.raise_if_ended()
-        if self._passed is not None:
-            raise StepError(
-                "the groups have committed this step at the end of backward(), but it is thrown away here; call "
-                "should_commit() (step() of torchft_x's Optimizer) after every backward, or give "
-                "Manager(vote_in_backward=False)."
-            )
+        passed, self._passed = self._passed, None
+        if passed is not None:
+            self._throw_away(passed, "the next step was started without should_commit()")
         if self.round is not None:
             self.round.wait_idle()
         self.works.clear()
@@ -157,7 +155,7 @@ class Course:
         if not self._late:
             self._late = True
             self._parts.log.info("this script reduces after backward: from now on groups vote at the step's end")
-        return self._passed is not None
+        return self._passed is not None and self._failed is None
 
     def veto(self, error: Exception) -> None:
         """The user is against a step that is decided."""
@@ -192,11 +190,13 @@ class Course:
     def commit(self, limit: float) -> bool:
         """End the step. See `Manager.should_commit`; `limit` in seconds."""
         passed, self._passed = self._passed, None
+        failed, self._failed = self._failed, None
         if passed is not None:
-            self._check_after(passed)
+            against = failed or self._failed_after(passed)
+            if against is not None:
+                return self._throw_away(passed, str(against))
             return self._settle(passed.round, passed.vote, passed.reply, undecided=False).committed
         ended, self._ended = self._ended, None
-        failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
         if ended is not None:
@@ -231,19 +231,32 @@ class Course:
             if decided is not None:
                 return decided
 
-    def _check_after(self, passed: _Passed) -> None:
-        """Nothing after the decision can take it back. Raises what would have."""
-        late = self.works[passed.works :]
-        bad = [w for w in late if not w.wait()]
-        if not bad and self._failed is None:
-            return
+    def _failed_after(self, passed: _Passed) -> Exception | None:
+        """What went wrong in reductions that were issued after the decision."""
+        bad = [w for w in self.works[passed.works :] if not w.wait()]
+        if not bad:
+            return None
         with self._parts.guard.lock:
-            self._parts.step.unknown()
-        why = self._failed or self._parts.step.error or "a reduction failed"
-        raise StepError(
-            f"the groups had decided at the end of backward to commit this step, and it failed afterwards ({why}); this "
-            "group must start again and heal. Reduce before backward, or give Manager(vote_in_backward=False)."
-        )
+            return self._parts.step.error or CollectiveError("a reduction failed")
+
+    def _throw_away(self, passed: _Passed, why: str) -> bool:
+        """The script is against a step that the groups have decided to commit. Nothing has changed here yet, so it may: to
+        the others this group has failed in it. Those that have committed are who it heals from; if none has, nobody
+        holds that state, and the step is computed again."""
+        p = self._parts
+        told = "" if self._late else " From now on the groups vote when the step ends: Manager(vote_in_backward=False)."
+        self._late = True
+        p.log.warning(
+            "step %s is thrown away after the groups had decided, at the end of backward(), to commit it: %s. If others "
+            "have committed it, this group copies their state in the next step.%s", passed.vote.step, why, told,
+        )  # fmt: skip
+        reply = VoteReply(False, f"thrown away after it was decided: {why}")
+        outcome = self._settle(passed.round, passed.vote, reply, undecided=False)
+        # Who waits for this group in a collective of that quorum hears it at once.
+        p.guard.fail(StepError(f"step {passed.vote.step} was {outcome.reason}"), passed.vote.quorum_id)
+        if outcome.give_up:
+            raise StepError(outcome.give_up)
+        return False
 
     def _redo_late(self) -> None:
         """A reduction of the pass that was kept last has failed: reduce it again with the next quorum, if that may be."""

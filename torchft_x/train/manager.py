@@ -90,7 +90,8 @@ class Manager:
             False, which drops such a step.
         vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that what fails is
             reduced again before anybody clips or unscales. False: `should_commit` decides; for scripts that throw a
-            step away after ``backward()`` (`report_error`, or no `should_commit`). Equal in all groups.
+            step away after ``backward()`` (`report_error`, or no `should_commit`), which are found out the first time
+            they do. Equal in all groups.
         straggler_timeout: how much later than this group another one may come to a reduction or a vote, until the others go on
             without it (it comes back, and copies their state). If it is not set (TORCHFT_X_STRAGGLER_TIMEOUT): 2 s, or five
             times what this group itself needed since the last step, if that is longer. Never longer than `timeout`.
@@ -275,8 +276,9 @@ class Manager:
     def report_error(self, e: Exception) -> None:
         """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
 
-        With `DistributedDataParallel` a step is decided at the end of ``backward()``, and this comes too late after it:
-        `should_commit` raises `StepError`, and the group must start again. See `vote_in_backward`.
+        With `DistributedDataParallel` a step is decided at the end of ``backward()``. The first time this comes after it
+        the others may have committed: then this group copies their state in the next step. From then on the groups
+        vote in `should_commit`. See `vote_in_backward`.
         """
         self._course.veto(e)
         self._guard.fail(e)
