@@ -189,6 +189,12 @@ class Course:
 
     def commit(self, limit: float) -> bool:
         """End the step. See `Manager.should_commit`; `limit` in seconds."""
+        committed = self._end(limit)
+        if committed:
+            self._parts.transport.before_commit()
+        return committed
+
+    def _end(self, limit: float) -> bool:
         passed, self._passed = self._passed, None
         failed, self._failed = self._failed, None
         if passed is not None:

@@ -81,6 +81,7 @@ class Healing:
             committed_in=plan.snapshot.committed_in,
             into=p.full_state() if in_place else None,
         )
+        _name(state, plan.top)
         self._check(plan, state, in_place)
         duration = time.monotonic() - began
         p.log.info("healing: %s has come in %.2f s", plan.top, duration)
@@ -114,6 +115,13 @@ class Healing:
     def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:
         self._parts.guard.heal_failed(error, torn=torn)
         self._parts.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
+
+
+def _name(state: Any, top: State) -> None:
+    """A transport of the user's may carry only what the peer's Manager has in its state: the step names it then."""
+    named = state.get("torchft") if isinstance(state, dict) else None
+    if isinstance(named, dict) and named.get("step") == top.step:
+        named.setdefault("committed_in", top.committed_in)
 
 
 def read_state(saved: Any) -> tuple[State, int]:

@@ -76,7 +76,8 @@ class Manager:
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
         heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
             than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
-        checkpoint_transport: how state travels in a heal; `HTTPTransport` if None.
+        checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. One of your own may have the peer's
+            interface (`torchft_x.transfer.adapted`).
         init_sync: at step 0 all groups take one group's weights.
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
         quorum_retries: without effect; the group server reconnects by itself.

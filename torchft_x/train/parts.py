@@ -21,6 +21,7 @@ from torchft_x.train.states import StateDicts
 from torchft_x.train.status import Status
 from torchft_x.train.waiting import Waiting
 from torchft_x.train.watched import status_of
+from torchft_x.transfer.adapted import adapted
 from torchft_x.transfer.http import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
 
@@ -91,7 +92,9 @@ def assemble(
         options=options,
         link=link,
         lines=lines,
-        transport=transport or HTTPTransport(options.timeout, host=options.host, token=options.token),
+        transport=HTTPTransport(options.timeout, host=options.host, token=options.token)
+        if transport is None
+        else adapted(transport),
         states=states,
         step=step,
         guard=guard,

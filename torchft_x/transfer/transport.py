@@ -56,6 +56,9 @@ class CheckpointTransport(ABC, Generic[T]):
         takes as long as later ones. Returns at once. Raises `LeafError`.
         """
 
+    def before_commit(self) -> None:
+        """The state changes when this returns. Only of interest to who hands out the state itself and not a copy."""
+
     @abstractmethod
     def disallow_checkpoint(self) -> None:
         """The state is about to change: nobody new may read it as of this step. Never blocks."""

@@ -1,0 +1,85 @@
+"""Transports that were written for the peer's interface: they know a state by its step alone, and may serve it live."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torchft_x.durations import seconds
+from torchft_x.transfer.transport import CheckpointTransport
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+def adapted(transport: Any) -> CheckpointTransport[Any]:
+    """`transport`, or if it can't be told ``committed_in`` something that calls it as the peer does."""
+    methods = (transport.send_checkpoint, transport.recv_checkpoint)
+    return transport if all(map(_takes_committed_in, methods)) else AdaptedTransport(transport)
+
+
+def _takes_committed_in(method: Any) -> bool:
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return False
+    return "committed_in" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+class AdaptedTransport(CheckpointTransport[T]):
+    """Calls `inner` as the peer's Manager does: keywords, a timedelta, `disallow_checkpoint` before the state changes.
+
+    That what it brings is the state that was asked for is checked by who loads it: the state names itself.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._offers = False  # somebody may read the live state
+
+    def __repr__(self) -> str:
+        return f"<adapted {self._inner!r}>"
+
+    def metadata(self) -> str:
+        return str(self._inner.metadata())
+
+    def send_checkpoint(
+        self, dst_ranks: list[int], step: int, state_dict: T, timeout: float | timedelta, *, committed_in: int = 0
+    ) -> None:
+        self._offers = True
+        limit = timedelta(seconds=seconds(timeout))
+        self._inner.send_checkpoint(dst_ranks=dst_ranks, step=step, state_dict=state_dict, timeout=limit)
+
+    def recv_checkpoint(
+        self,
+        src_rank: int,
+        metadata: str,
+        step: int,
+        timeout: float | timedelta,
+        *,
+        committed_in: int = 0,
+        into: T | None = None,
+    ) -> T:
+        limit = timedelta(seconds=seconds(timeout))
+        state: T = self._inner.recv_checkpoint(src_rank=src_rank, metadata=metadata, step=step, timeout=limit)
+        return state
+
+    def before_commit(self) -> None:
+        """Those who heal have what they need, or have given up: they vote after their fetch."""
+        if self._offers:
+            try:
+                self.disallow_checkpoint()
+            except Exception as e:
+                logger.warning("%r would not stop to offer its state, which changes now: %s", self._inner, e)
+
+    def disallow_checkpoint(self) -> None:
+        self._offers = False
+        withdraw = getattr(self._inner, "disallow_checkpoint", None)  # may be left out there
+        if withdraw is not None:
+            withdraw()
+
+    def shutdown(self, wait: bool = True) -> None:
+        end = getattr(self._inner, "shutdown", None)
+        if end is not None:
+            end(wait=wait)
