@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import datetime
-import enum
-from collections import defaultdict
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,11 +18,7 @@ class Foo:
         self.x = x
 
 
-class Color(enum.IntEnum):
-    RED = 1
-
-
-@pytest.mark.parametrize("value", [Foo(1), Color.RED, defaultdict(list), range(3), bytearray(b"x"), 1j.__class__])
+@pytest.mark.parametrize("value", [Foo(1), Counter("ab"), range(3), bytearray(b"x"), 1j.__class__])
 def test_a_leaf_that_cannot_be_sent_is_named_with_path_type_and_remedy(value: Any) -> None:
     state = {"user": {"default": {"optimizer": {"state": {0: {"foo": value}}}}}}
     with pytest.raises(LeafError) as caught:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchft_x.errors import LeafError
-from torchft_x.transfer import leaves
+from torchft_x.transfer import leaves, structured
 from torchft_x.transfer.layout import Layout, TensorSpec
 from torchft_x.transfer.leaves import Node
 from torchft_x.transfer.limits import ALIGNMENT, MAX_DEPTH, MAX_NODES, MAX_STATE_BYTES
@@ -75,9 +75,16 @@ class _Flattener:
             return [kind.__name__, [self.node(v, join_path(path, i), depth + 1) for i, v in enumerate(value)]]
         if kind is set or kind is frozenset:
             return ["set" if kind is set else "fset", [self.key(v, path, depth) for v in value]]
-        leaf = leaves.leaf_of_type(kind)
+        try:
+            if kind is defaultdict:
+                name = structured.name_of_factory(value, path)
+                return ["ddict", name, self.node(dict(value), path, depth + 1)]
+            leaf = leaves.leaf_of_type(kind) if kind not in leaves.BUILTIN else None
+            inner = None if leaf is None else leaf.encode(value)
+        except ValueError as e:
+            raise LeafError(f"state dict leaf {path or '(the whole)'}: {e}.") from None
         if leaf is not None:
-            return ["leaf", leaf.name, self.node(leaf.encode(value), path, depth + 1)]
+            return ["leaf", leaf.name, self.node(inner, path, depth + 1)]
         return self.scalar(value, path)
 
     def key(self, value: Any, path: str, depth: int) -> Node:

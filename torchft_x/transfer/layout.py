@@ -11,6 +11,7 @@ Wire form (`dump` and `parse`), JSON::
 
     node: a scalar of leaves.py | ["dict", [[key, node], ...]] | ["odict", [[key, node], ...], node of _metadata]
         | ["list" | "tuple", [node, ...]] | ["set" | "fset", [key, ...]] | ["leaf", name, node]
+        | ["ddict", name of the factory, node of a dict]
         | ["T", i] | ["P", i, requires_grad] | ["D", i, [placement, ...], [global size, ...]]   # i-th of "tensors"
     key: a scalar | ["ktuple", [key, ...]]
 """

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchft_x.errors import ConfigError, TransferError
+from torchft_x.transfer import structured
 from torchft_x.transfer.limits import MAX_DIMS, MAX_INT_BITS, MAX_TEXT_BYTES
 
 Node = Any  # what json.loads returns
@@ -38,6 +39,7 @@ class Leaf(NamedTuple):
 
 _by_type: dict[type, Leaf] = {}
 _by_name: dict[str, Leaf] = {}
+_met: set[type] = set()  # those that nobody registered
 
 
 def register_leaf(
@@ -54,6 +56,7 @@ def register_leaf(
         raise ConfigError(f"register_leaf({type.__name__}): values of this type are sent as they are.")
     leaf = Leaf(type, name or f"{type.__module__}.{type.__qualname__}", encode, decode)
     other = _by_name.get(leaf.name)
+    _met.discard(type)
     if other is not None and other.type is not type and not _same_class_again(other.type, type):
         raise ConfigError(f"register_leaf({type.__name__}): the name {leaf.name!r} belongs to {other.type!r}.")
     _by_type[type] = _by_name[leaf.name] = leaf
@@ -65,11 +68,31 @@ def _same_class_again(old: type, new: type) -> bool:
 
 
 def leaf_of_type(type: type) -> Leaf | None:
-    return _by_type.get(type)
+    """How it travels, by `register_leaf` or by itself (structured.py); then its name is known from here on."""
+    found = _by_type.get(type)
+    if found is not None:
+        return found
+    codec = structured.codec_of(type)
+    if codec is None:
+        return None
+    made = Leaf(type, *codec)
+    other = _by_name.get(made.name)
+    if other is None or (other.type in _met and _same_class_again(other.type, type)):
+        _by_type[type] = _by_name[made.name] = made
+        _met.add(type)
+    return made
 
 
-def leaf_of_name(name: str) -> Leaf | None:
-    return _by_name.get(name)
+def leaf_of_name(name: str, into: Any = None) -> Leaf | None:
+    """What `name` is in this process: registered, or a type that it has met in its own state, of which `into` is the
+    value at the same place."""
+    if into is not None:
+        leaf_of_type(type(into))
+    try:
+        codec = structured.numpy_codec(name)
+    except ImportError:
+        return None
+    return _by_name.get(name) if codec is None else Leaf(object, *codec)
 
 
 def encode_scalar(value: Any) -> Node:

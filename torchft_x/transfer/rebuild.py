@@ -6,7 +6,7 @@ tensor of the table its path and the destination the caller offers. `rebuild` th
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchft_x.errors import TorchftXError, TransferError
-from torchft_x.transfer import leaves
+from torchft_x.transfer import leaves, structured
 from torchft_x.transfer.flatten import describe_dtensor, is_dtensor, join_path
 from torchft_x.transfer.layout import Layout
 from torchft_x.transfer.leaves import Leaf, Node
@@ -115,13 +115,26 @@ class _Walker:
 
     def registered(self, node: Node, into: Any, path: str, depth: int) -> Any:
         _, name, value = _shape(node, 3)
-        leaf = leaves.leaf_of_name(name) if isinstance(name, str) else None
+        leaf = leaves.leaf_of_name(name, into) if isinstance(name, str) else None
         if leaf is None:
             raise TransferError(
-                f"state dict leaf {path} is a {str(name)[:100]!r}, which is not registered in this process; "
-                "call register_leaf there too."
+                f"state dict leaf {path} is a {str(name)[:100]!r}, which is not registered in this process and not "
+                "of a type in its own state dict; call register_leaf there too."
             )
         return self.leaf(leaf, self.node(value, None, path, depth + 1), path)
+
+    def defaulting(self, node: Node, into: Any, path: str, depth: int) -> Any:
+        _, name, items = _shape(node, 3)
+        if not isinstance(items, list) or items[:1] != ["dict"] or not isinstance(name, str):
+            raise TransferError(f"the manifest has a broken defaultdict at {path!r}.")
+        try:
+            factory = structured.factory_of(name, path, into)
+        except KeyError:
+            raise TransferError(
+                f"state dict leaf {path} is a defaultdict of {name[:100]!r}, and this process has none of it at that "
+                "place; give it the same state dict, or make it a dict."
+            ) from None
+        return defaultdict(factory, self.node(items, into, path, depth + 1))
 
     def tensor(self, node: Node, into: Any, path: str, depth: int) -> Any:
         tag, index, *rest = _shape(node, {"T": 2, "P": 3, "D": 4}[node[0]])
@@ -229,6 +242,7 @@ _HANDLERS: dict[str, Callable[[_Walker, Node, Any, str, int], Any]] = {
     "set": _Walker.members,
     "fset": _Walker.members,
     "leaf": _Walker.registered,
+    "ddict": _Walker.defaulting,
     "T": _Walker.tensor,
     "P": _Walker.tensor,
     "D": _Walker.tensor,
