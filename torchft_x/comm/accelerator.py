@@ -52,7 +52,7 @@ class AcceleratorGroup(ProcessGroup):
         self._require()
         self._timeout = seconds(timeout)  # of configure and of each collective
         self._lock = threading.Lock()  # guards `_present`, and the fields of each configuration
-        self._present: _Members | None = None  # the newest; may be connecting, up or failed
+        self._present: Members | None = None  # the newest; may be connecting, up or failed
         self._watch = Watch()
 
     def _require(self) -> None:
@@ -84,7 +84,7 @@ class AcceleratorGroup(ProcessGroup):
 
         `group_rank` and `global_ranks` (of the members, in order) name the group and its ranks in the Flight Recorder.
         """
-        members = _Members(checked(rank, world_size, quorum_id), replica_id)
+        members = Members(checked(rank, world_size, quorum_id), replica_id)
         device = self._current_device()
         name = f"torchft_{quorum_id}" + ("" if group_rank is None else f"_rank_{group_rank}")
         names = {"group_name": name, "global_ranks": global_ranks or []}
@@ -108,12 +108,12 @@ class AcceleratorGroup(ProcessGroup):
 
     def _build(
         self,
-        members: _Members,
+        members: Members,
         prefix: str,
         device: torch.device,
         names: dict[str, Any],
         limit: float,
-        old: _Members | None,
+        old: Members | None,
     ) -> None:
         """The connecting thread."""
         assert members.client is not None, "a group of one isn't built"
@@ -125,11 +125,7 @@ class AcceleratorGroup(ProcessGroup):
             self._use(device)
             store = under(members.client.open(limit), prefix)
             self._meet(members, store, deadline, limit)
-            backend = self._backend(store, members.place, device, names)
-            group = dist.ProcessGroup(store, members.place.rank, members.place.size)
-            kind = getattr(dist.ProcessGroup.BackendType, self._backend_type)
-            group._set_default_backend(kind)
-            group._register_backend(torch.device(self._device), kind, backend)
+            group, backend = self._create(store, members, device, names)
             with self._lock:
                 wanted = members.error is None
                 if wanted:
@@ -145,7 +141,16 @@ class AcceleratorGroup(ProcessGroup):
 
     _backend_type = "NCCL"  # torch's name of the backend
 
-    def _meet(self, members: _Members, store: dist.Store, deadline: float, limit: float) -> None:
+    def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
+        """A torch group of these members, and what has an ``abort`` for it."""
+        backend = self._backend(store, members.place, device, names)
+        group = dist.ProcessGroup(store, members.place.rank, members.place.size)
+        kind = getattr(dist.ProcessGroup.BackendType, self._backend_type)
+        group._set_default_backend(kind)
+        group._register_backend(torch.device(self._device), kind, backend)
+        return group, backend
+
+    def _meet(self, members: Members, store: dist.Store, deadline: float, limit: float) -> None:
         """Wait until all members are at the store: the library itself couldn't say who is missing."""
         place = members.place
         store.set(f"torchft_x/{place.rank}", "here")
@@ -168,7 +173,7 @@ class AcceleratorGroup(ProcessGroup):
         if present is not None and quorum_id in (None, present.place.config_id):
             self._finish(present, CollectiveError(f"the group was aborted ({present.place})"))
 
-    def _finish(self, members: _Members, error: TorchftXError) -> TorchftXError:
+    def _finish(self, members: Members, error: TorchftXError) -> TorchftXError:
         """Fail a configuration if it hasn't failed yet, and release whoever waits in it. The first error."""
         with self._lock:
             first = members.error is None
@@ -228,13 +233,18 @@ class AcceleratorGroup(ProcessGroup):
             # The others may have started it: from here on the members are out of step, so the group is done for.
             return FailedWork(self._failed(members, op, e))
 
+        return self._work(members, op, work, args)
+
+    def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:
+        """The handle of a collective that was started."""
+
         def failed(cause: Exception | None) -> TorchftXError:
             return self._failed(members, op, cause)
 
         self._watch.add(work, self._timeout, lambda: failed(None))
         return StreamWork(work, args[0] if args else [], failed, self._watch, lambda: members.error)
 
-    def _failed(self, members: _Members, op: str, cause: Exception | None) -> TorchftXError:
+    def _failed(self, members: Members, op: str, cause: Exception | None) -> TorchftXError:
         """A collective failed, or timed out (None): end the group, and return the error to raise."""
         if members.error is not None:
             return CollectiveError(f"{op} was released: {members.error}", getattr(members.error, "suspects", ()))
@@ -260,7 +270,7 @@ class _Ended(CollectiveError):
     """The group's end in peace."""
 
 
-class _Members:
+class Members:
     """One set of members, from the start of a `configure` to the start of the next."""
 
     def __init__(self, place: Place, replica_id: str) -> None:
@@ -273,6 +283,7 @@ class _Members:
         self.error: TorchftXError | None = None  # the first failure; never unset
         self.built = threading.Event()  # connecting has ended, well or badly
         self.gone = threading.Event()  # the library has let go
+        self.left: list[Any] = []  # torch's handles that nobody waits for any more
 
     def __repr__(self) -> str:
         return f"{self.place}: {self.error or ('up' if self.built.is_set() else 'connecting')}"

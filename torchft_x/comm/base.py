@@ -23,6 +23,7 @@ from torch.distributed import Work
 
 from torchft_x.comm.handles import Handle, timeout_of
 from torchft_x.comm.work import DoneWork
+from torchft_x.errors import ConfigError
 
 Tensors = list[Tensor]
 
@@ -46,6 +47,16 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
             None,
             None,
         )  # replica id, group rank, group world size
+
+    _creates = False  # whether subclasses may have a `_create_pg`
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_create_pg" in vars(cls) and not cls._creates:
+            raise ConfigError(
+                f"{cls.__name__} has a _create_pg, which nothing would call: {cls.__mro__[1].__name__} connects its members "
+                "itself. Make it a subclass of torchft_x.comm.ProcessGroupWrapper."
+            )
 
     @property
     def takes(self) -> str | None:

@@ -4,15 +4,19 @@ all-reduce.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
-from torch.distributed import Work
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed import Store, Work
 from torch.futures import Future
 
 from torchft_x.comm.alone import alone, reduce_op_of
 from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.created import CreatedGroup
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError
@@ -85,11 +89,45 @@ class ProcessGroupDummy(ProcessGroup):
 
 
 class ProcessGroupWrapper(ProcessGroup):
-    """Passes everything on to another group; subclasses change what they are about."""
+    """Passes everything on to another group; subclasses change what they are about.
 
-    def __init__(self, pg: ProcessGroup) -> None:
+    One with a ``_create_pg(store, rank, world_size)``, as the peer's have it, needs no group: that returns a torch process
+    group for each set of members. Its other hooks are the peer's, too: ``_opts_hook(opts)``, ``_wrap_work(work, opts)``,
+    ``_run_context()``.
+
+    Args:
+        timeout: the longest time (seconds or timedelta) one `configure` and one collective of a created group may take.
+        pg: the group that does the work. It may be the first argument.
+    """
+
+    _creates = True
+
+    def __init__(self, timeout: float | timedelta | ProcessGroup = 60.0, pg: ProcessGroup | None = None) -> None:
         super().__init__()
+        if isinstance(timeout, ProcessGroup):
+            pg, timeout = timeout, 60.0
+        if pg is None:
+            if type(self)._create_pg is ProcessGroupWrapper._create_pg:
+                raise ConfigError(f"{type(self).__name__} needs a process group to wrap, or a _create_pg of its own.")
+            pg = CreatedGroup(lambda store, rank, size: self._create_pg(store, rank, size), timeout)
+        self._timeout = timedelta(seconds=seconds(timeout))  # for subclasses
         self._pg = pg  # the group that does the work
+
+    def _create_pg(self, store: Store, rank: int, world_size: int) -> Any:
+        """A torch process group of these members, who meet in `store`."""
+        raise NotImplementedError
+
+    def _opts_hook(self, opts: Any) -> Any:
+        """What a collective gets for the options it was given."""
+        return opts
+
+    def _wrap_work(self, work: Work, opts: Any) -> Work:
+        """What a caller gets for the handle of a collective with these options."""
+        return work
+
+    def _run_context(self) -> AbstractContextManager[Any]:
+        """In which collectives are started."""
+        return nullcontext()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._pg!r})"
@@ -140,7 +178,32 @@ class ProcessGroupWrapper(ProcessGroup):
         return self._pg.getBackendName()
 
     def _issue(self, op: str, *args: Any) -> Work:
-        return self._pg._issue(op, *args)
+        hooked = any(getattr(type(self), hook) is not getattr(ProcessGroupWrapper, hook) for hook in _HOOKS)
+        if not hooked or op in _WITHOUT_OPTIONS:
+            return self._pg._issue(op, *args)
+        given, opts = (args[:-1], args[-1]) if _are_options(args) else (args, _OPTIONS[op]())
+        with self._run_context():
+            return self._wrap_work(self._pg._issue(op, *given, self._opts_hook(opts)), opts)
+
+
+_HOOKS = ("_opts_hook", "_wrap_work", "_run_context")
+_WITHOUT_OPTIONS = frozenset({"send", "recv"})
+_OPTIONS: dict[str, Any] = {
+    "allgather": AllgatherOptions,
+    "allgather_into_tensor_coalesced": AllgatherOptions,
+    "allreduce": dist.AllreduceOptions,
+    "allreduce_coalesced": dist.AllreduceCoalescedOptions,
+    "alltoall_base": dist.AllToAllOptions,
+    "barrier": dist.BarrierOptions,
+    "broadcast": dist.BroadcastOptions,
+    "reduce_scatter": dist.ReduceScatterOptions,
+    "reduce_scatter_tensor_coalesced": dist.ReduceScatterOptions,
+}
+
+
+def _are_options(args: tuple[Any, ...]) -> bool:
+    """Whether the last argument of a collective is its options, or the operation of a reduction."""
+    return bool(args) and not isinstance(args[-1], (list, torch.Tensor))
 
 
 class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
