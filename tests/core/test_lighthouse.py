@@ -28,6 +28,7 @@ from torchft_x.core.messages import (
     SendOver,
     Tick,
 )
+from torchft_x.core.traits import LIBRARY, TORCH, Traits, release
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import ConfigError
 
@@ -880,6 +881,9 @@ def test_a_hello_after_the_quorum_of_others_is_no_member() -> None:
     assert lighthouse.current is None
 
 
+TRAINER = Traits((release(LIBRARY, "0.1.0"), release(TORCH, "2.13.0")))
+
+
 class TestAcrossLibraries:
     """State is not moved between torchft's clients and ours: who could heal from the other library only is refused."""
 
@@ -902,6 +906,40 @@ class TestAcrossLibraries:
         assert issued(effects) == [["a:1"]]
         (refusal,) = of(Refuse, effects)
         assert refusal.call == 1
+
+    def test_a_trainer_of_ours_is_refused_where_peers_train_whatever_it_holds(self) -> None:
+        s = Scene(join_timeout=0.0)
+        assert issued(s.unary("p:1", 1)) == [["p:1"]]
+        s.hello("a:1")
+        (refusal,) = of(Refuse, s.join("a:1", traits=TRAINER))
+        assert refusal.session == s.sessions["a:1"]
+        assert refusal.sentence == (
+            "Group a (host a-1) runs torchft_x and can't train with group p (host p-1), which runs torchft; run all "
+            "groups on one library."
+        )
+        assert issued(s.unary("p:1", 2, step=1)) == [["p:1"]]
+
+    def test_a_peers_client_is_refused_where_trainers_of_ours_train(self) -> None:
+        s = Scene(join_timeout=0.0)
+        s.hello("a:1")
+        assert issued(s.join("a:1", traits=TRAINER)) == [["a:1"]]
+        (refusal,) = of(Refuse, s.unary("p:1", 1))
+        assert refusal.call == 1
+        assert refusal.sentence.startswith("Group p (host p-1) runs torchft and can't train with group a (host a-1)")
+        s.beat("p:1")  # its server still beats: nobody waits for it
+        s.hello("b:1")
+        s.join("b:1", traits=TRAINER)
+        assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]
+        assert [r.call for r in of(Refuse, s.unary("p:1", 2))] == [2]  # it tries again
+
+    def test_before_anybody_trains_who_came_first_counts(self) -> None:
+        s = Scene(min_replicas=2, join_timeout=0.0)
+        s.unary("p:1", 1)
+        s.now = 1.0
+        s.hello("a:1")
+        assert len(of(Refuse, s.join("a:1", traits=TRAINER))) == 1
+        (issue,) = of(Issue, s.unary("p:2", 2))
+        assert [m.replica_id for m in issue.quorum.members] == ["p:1", "p:2"]
 
     def test_not_where_there_is_one_to_heal_from(self) -> None:
         s = Scene(join_timeout=0.0)

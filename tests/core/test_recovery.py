@@ -197,7 +197,7 @@ class TestLibraries:
 
     def test_ours_does_not_heal_from_a_peers_client(self) -> None:
         q = quorum(member("ours"), member("theirs", State(3, 2), library=""))
-        with pytest.raises(ConfigError, match=r"ours \(torchft_x\).*theirs \(torchft\).*init_sync=False"):
+        with pytest.raises(ConfigError, match=r"ours \(torchft_x\).*theirs \(torchft\).*all groups on one"):
             plan(q, "ours", 0)
 
     def test_nor_the_reverse(self) -> None:

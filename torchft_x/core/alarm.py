@@ -14,6 +14,7 @@ from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.messages import LighthouseEffect, Note, Probe, Refuse, SendOver
 from torchft_x.core.tenure import Tenure
 
+REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
 # Of many that suspect a member within this time (seconds) only the first has it probed.
 _PROBE_PAUSE = 0.05
 
@@ -76,7 +77,7 @@ class Alarm:
         effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
         if session is not None:
             effects.append(Refuse(sentence, session=session))
-        return effects + self.lose(record, "it was refused")
+        return effects + self.lose(record, REFUSED)
 
     def probe(self, record: Record, now: float) -> list[LighthouseEffect]:
         """Ask whether the member's address still accepts connections, if it has told one."""

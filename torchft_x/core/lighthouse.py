@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core.alarm import Alarm
+from torchft_x.core.alarm import REFUSED, Alarm
 from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
 from torchft_x.core.keeping import Keeping
 from torchft_x.core.lighthouse_config import LighthouseConfig
-from torchft_x.core.likeness import Likeness
+from torchft_x.core.likeness import PEER, Likeness
 from torchft_x.core.liveness import LEFT, Record, Roll
 from torchft_x.core.messages import (
     Closed,
@@ -404,7 +404,11 @@ class Lighthouse:
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
         self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, PATIENCE))
-        return self._after_ask(record)
+        self._likeness.declare(record, PEER)
+        effects = self._after_ask(record)
+        if self._succession.knows_all(now) and record.join is not None:
+            effects += self._succession.refuse_misfits()
+        return effects
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
         record = self._roll.hang_up(call)
@@ -417,7 +421,7 @@ class Lighthouse:
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._roll.ensure(replica_id, now, unary=True)
         record.hear(now)
-        if record.unary and not record.late:
+        if record.unary and not record.late and record.lost != REFUSED:
             self._roll.find(record)  # the peer's rule: whoever beats is waited for
             self._tenure.recount(record)
         return []

@@ -12,8 +12,12 @@ from urllib.parse import urlsplit
 
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.tenure import Tenure
-from torchft_x.core.traits import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Traits, difference
+from torchft_x.core.traits import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Trait, Traits, difference
 from torchft_x.core.types import group_number, group_of
+
+# What a peer's client is, which can't say so itself. Its groups and ours cut gradients, divide and send state in other ways;
+# a quorum of both never commits.
+PEER = Traits((Trait(LIBRARY, "torchft", "none but torchft"),))
 
 _SAME_SCRIPT = "start every group with the same script and settings"
 _ADVICE = {
@@ -50,7 +54,7 @@ class Likeness:
             return []  # the common case, in constant time
         self._recount()
         present = [r for r in self._roll if r.traits is not None and not r.lost]
-        present = [r for r in present if r.join is not None or (self._inside(r) and r.session is not None)]
+        present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._tenure.missing and not any(self._inside(r) for r in present):
             return []  # after a restart of the lighthouse: those that count have yet to say what they are
         fitting: dict[int, Record] = {}  # what counts: the first to declare each of these, by the Traits' id
@@ -86,6 +90,12 @@ def _difference(record: Record, other: Record) -> Difference | None:
 
 
 def _refusal(record: Record, other: Record, found: Difference) -> str:
+    if PEER.items[0] in (found.mine, found.theirs):
+        mine, theirs = ("torchft", "torchft_x") if found.mine is PEER.items[0] else ("torchft_x", "torchft")
+        return _sentence(
+            f"{_named(record)} runs {mine} and can't train with {_named(other)}, which runs {theirs}; run "
+            "all groups on one library"
+        )
     advice = _ADVICE.get(found.mine.name, _SAME_SCRIPT)
     clause = found.clause(f"{_called(other)}'s")
     return _sentence(f"{_named(record)} can't train with {_named(other)}: {clause}; {advice}")

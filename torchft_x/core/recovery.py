@@ -174,6 +174,5 @@ def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
     theirs, ours = ("torchft", "torchft_x") if _is_ours(healer) else ("torchft_x", "torchft")
     return (
         f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
-        "between the two libraries. Start its group from the same checkpoint, and at step 0 from the same weights "
-        "with init_sync=False, or run all groups on one library."
+        "between the two libraries; run all groups on one."
     )
