@@ -84,10 +84,11 @@ class Simulation:
     def does(self, group: str, what: str) -> Callable[[], bool]:
         caught: list[float] = []
 
-        def act(world: World, node: GroupNode, seconds: float) -> None:
+        def act(world: World, node: GroupNode, seconds: float) -> bool:
             caught.append(world.now)
+            return False
 
-        self.world.traps.setdefault((group, _POINTS[what]), []).append((act, 0.0))
+        self.world.traps.setdefault((group, _POINTS[what]), []).append(("", act, 0.0))
         return lambda: bool(caught)
 
     def busy(self) -> bool:

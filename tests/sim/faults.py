@@ -1,6 +1,7 @@
 """A fault is a value; a schedule is a tuple of them. What each kind does is a function in `tests.sim.kinds`.
 
-A fault whose target is not there when its time comes does nothing and is not counted.
+A fault counts when it has struck: one whose target is not there when its time comes does nothing, and one that lies in
+wait (a trap, a spoilt heal, a veto) may meet nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Fault:
 
 
 Act = Callable[["World", Fault], bool]
-"""Carries the fault out; False: there was nothing to do it to."""
+"""Carries the fault out; False: there was nothing to do it to, or it lies in wait and counts when it strikes."""
 
 KINDS: dict[str, Act] = {}
 """Every kind by its name. Filled by `tests.sim.kinds`."""

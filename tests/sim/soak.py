@@ -1,7 +1,8 @@
 """Run the simulated cluster for as long as asked: ``scripts/soak --minutes 60``.
 
-One process per core asked for, each with seeds of its own. At the end (or at Ctrl-C) the figures are added to a JSON
-file; a violation stops everything, prints its trace and the command that replays it, and ends with code 1.
+One process per core asked for, each with seeds of its own. At the end (or at Ctrl-C) the soak is added to a JSON file,
+with what it found and to the sums; a violation stops everything, prints its trace and the command that replays it, and
+ends with code 1.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -98,18 +100,30 @@ def soak(
     return total, violations
 
 
-def add_to_file(path: Path, total: swarm.Total, violations: int, cpu_seconds: float) -> dict[str, Any]:
-    """Add this soak to what the file counts so far."""
-    sums: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+def add_to_file(path: Path, total: swarm.Total, violations: list[str], told: dict[str, Any]) -> dict[str, Any]:
+    """Add this soak to the file: to its list, with what was found (the first line of each finding, which names the seed) and
+    `told` (when, of which commit, how), and to the sums of all that are in it."""
+    book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = [word.splitlines()[0] for word in violations]
+    numbers = {"runs": total.runs, "events": total.events, "commits": total.commits, "faults": total.faults.total()}
+    book.setdefault("soaks", []).append({**told, **numbers, "found": found})
+    sums: dict[str, Any] = book.get("sums", {})
     counters: dict[str, Counter[str]] = {"faults": total.faults, "modes": total.modes, "figures": total.figures}
     counters = {name: Counter(sums.get(name, {})) + counter for name, counter in counters.items()}
-    numbers: dict[str, Any] = {k: v for k, v in asdict(total).items() if k not in counters}
-    numbers.update(violations=violations, cpu_seconds=cpu_seconds, soaks=1)
-    sums = {key: round(sums.get(key, 0) + value, 1) for key, value in numbers.items()}
+    added: dict[str, Any] = {k: v for k, v in asdict(total).items() if k not in counters}
+    added.update(violations=len(violations), cpu_seconds=told["cpu_seconds"])
+    sums = {key: round(sums.get(key, 0) + value, 1) for key, value in added.items()}
     sums["faults_total"] = counters["faults"].total()
     sums.update({name: dict(sorted(counter.items())) for name, counter in counters.items()})
-    path.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    book["sums"] = sums
+    path.write_text(json.dumps(book, indent=1) + "\n", encoding="utf-8")
     return sums
+
+
+def _commit() -> str:
+    """Of the working tree; "+" if it was changed since."""
+    said = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    return said.stdout.strip()
 
 
 def main() -> int:
@@ -129,7 +143,14 @@ def main() -> int:
     print(f"{seconds:.0f} s on {options.processes} processes: {total}")
     print(f"{total.events / seconds / options.processes:.0f} events a second and process, {len(violations)} violations")
     if options.total is not None:
-        sums = add_to_file(options.total, total, len(violations), seconds * options.processes)
+        told = {
+            "day": time.strftime("%Y-%m-%d", time.gmtime()),
+            "commit": _commit(),
+            "first_seed": first_seed,
+            "standby": options.standby,
+            "cpu_seconds": round(seconds * options.processes, 1),
+        }
+        sums = add_to_file(options.total, total, violations, told)
         print(f"so far: {sums['faults_total']} faults in {sums['runs']} runs, {sums['violations']} violations")
     for violation in violations:
         print(violation)

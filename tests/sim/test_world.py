@@ -32,9 +32,10 @@ def cluster(seconds: float = 2.0, **config: Any) -> World:
 
 
 def hit(world: World, kind: str, target: str = "", seconds: float = 0.0, other: str = "") -> None:
-    """The fault strikes now, and takes effect."""
+    """The fault strikes now, and takes effect; or lies in wait."""
     strike(world, Fault(world.now, kind, target, seconds, other))
-    assert world.counts[kind] == 1, world.trace.lines()[-1]
+    waits = kind.startswith(("trap_", "spoil_")) or kind == "veto"
+    assert world.counts[kind] == (not waits), world.trace.lines()[-1]
 
 
 def step_of(world: World, group: str) -> int:

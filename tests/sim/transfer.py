@@ -137,6 +137,7 @@ class Transfers:
         group = fetch.healer.node.group
         if group in self.spoiled:
             self.spoiled.discard(group)
+            self._world.counts["spoil_fetch"] += 1
             self.fail(fetch, "the connection broke half-way")
             return
         self._end(fetch)

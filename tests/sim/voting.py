@@ -92,6 +92,7 @@ class Voting:
         rank.healing.load()
         if rank.node.group in rank.world.vetoes:
             rank.world.vetoes.discard(rank.node.group)
+            rank.world.counts["veto"] += 1
             rank.step.objection = rank.step.objection or StepError("the user objects")
         self._vote = rank.step.vote()
         self._wait()

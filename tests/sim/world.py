@@ -69,6 +69,7 @@ class World:
             self.config.standby or not self.config.ledger
         )  # an end, or what was issued, may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
+        self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()
         for i in range(self.config.groups):
@@ -199,11 +200,14 @@ class World:
         """A rank of this group comes to this point of its step: is there a trap?"""
         if self.traps:
             armed = self.traps.pop((node.group, point), ())
-            for act, seconds in armed:
+            for kind, act, seconds in armed:
                 self.note(node.replica_id, "is caught at '{}'", point)
-                act(self, node, seconds)
+                if act(self, node, seconds):
+                    self.counts[kind] += 1
 
     def breaks_load(self, rank: RankNode) -> bool:
         broken = rank.node.group in self.broken_loads
         self.broken_loads.discard(rank.node.group)
+        if broken:
+            self.counts["spoil_load"] += 1
         return broken

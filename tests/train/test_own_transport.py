@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.comm.test_created import Own
+from tests.train import jobs
 from tests.train.fakes import run_threads
 from tests.train.jobs import Trainer, lighthouse, same
 from torchft_x.observe.events import read_events
@@ -156,6 +158,19 @@ def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool) -> N
     assert b.sampler.stage is Stage.LATE
     assert (b.counts["cat"], b.counts["dog"]) == (5, 0)
     assert b.random.random() == a.random.random()
+
+
+def test_groups_train_with_a_process_group_that_creates_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that stays is released from the collective, and goes on."""
+    monkeypatch.setattr(jobs, "ProcessGroupGloo", lambda *_, **__: Own())
+    with lighthouse(1) as address:
+        a, b = run_threads(2, lambda g: Trainer(g, address))
+        run_threads(2, lambda g: (a, b)[g].run_to(4))
+        assert a.pg.created[-1][1] == 2  # type: ignore[attr-defined]
+        assert all(same(a.history[s], b.history[s]) for s in range(1, 5))
+        b.manager.shutdown()
+        a.run_to(7)
+        a.manager.shutdown()
 
 
 def test_nobody_reads_the_state_while_it_changes() -> None:

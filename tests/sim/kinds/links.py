@@ -112,7 +112,7 @@ def glitch(world: World, fault: Fault) -> bool:
 def veto(world: World, fault: Fault) -> bool:
     """The group's next vote is no for a reason of its own (the user's, or not a number): nothing is broken."""
     world.vetoes.add(fault.target)
-    return node_of(world, fault.target) is not None
+    return False  # it counts when it is cast
 
 
 @kind
@@ -131,11 +131,11 @@ def _forget_lateness(world: World, group: str) -> None:
 def spoil_fetch(world: World, fault: Fault) -> bool:
     """The group's next heal breaks off half-way."""
     world.transfers.spoiled.add(fault.target)
-    return True
+    return False  # it counts when a heal breaks off
 
 
 @kind
 def spoil_load(world: World, fault: Fault) -> bool:
     """What the group's next heal brings can't be loaded: the rank is torn."""
     world.broken_loads.add(fault.target)
-    return True
+    return False  # it counts when a load breaks

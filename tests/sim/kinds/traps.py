@@ -51,30 +51,37 @@ def trap_lighthouse(world: World, fault: Fault) -> bool:
     return _set_trap(world, fault, _crash_lighthouse)
 
 
-def _set_trap(world: World, fault: Fault, act: Callable[[World, GroupNode, float], None]) -> bool:
-    world.traps.setdefault((fault.target, fault.other), []).append((act, fault.seconds))
+def _set_trap(world: World, fault: Fault, act: Callable[[World, GroupNode, float], bool]) -> bool:
+    world.traps.setdefault((fault.target, fault.other), []).append((fault.kind, act, fault.seconds))
+    return False  # it counts when somebody is caught
+
+
+def _pause_node(world: World, node: GroupNode, seconds: float) -> bool:
+    pause_all(world, node.processes, seconds)
     return True
 
 
-def _pause_node(world: World, node: GroupNode, seconds: float) -> None:
-    pause_all(world, node.processes, seconds)
-
-
-def _crash_node(world: World, node: GroupNode, seconds: float) -> None:
+def _crash_node(world: World, node: GroupNode, seconds: float) -> bool:
     node.kill(-9)
+    return True
 
 
-def _cut_node(world: World, node: GroupNode, seconds: float) -> None:
+def _cut_node(world: World, node: GroupNode, seconds: float) -> bool:
     for house in world.lighthouses:
         part(world, Fault(world.now, "part", node.group, seconds, house.site))
+    return True
 
 
-def _break_session(world: World, node: GroupNode, seconds: float) -> None:
-    if node.uplink.stream is not None:
-        node.uplink.stream.cut("the connection broke", lose=True, client_late=0.0, server_late=min(seconds, 1.0))
+def _break_session(world: World, node: GroupNode, seconds: float) -> bool:
+    if node.uplink.stream is None:
+        return False
+    node.uplink.stream.cut("the connection broke", lose=True, client_late=0.0, server_late=min(seconds, 1.0))
+    return True
 
 
-def _crash_lighthouse(world: World, node: GroupNode, seconds: float) -> None:
-    if world.lighthouse.process is not None:
-        world.after(_SOON * world.rng.random(), None, world.lighthouse.crash)
-        world.after(_SOON + seconds, None, world.lighthouse.start)
+def _crash_lighthouse(world: World, node: GroupNode, seconds: float) -> bool:
+    if world.lighthouse.process is None:
+        return False
+    world.after(_SOON * world.rng.random(), None, world.lighthouse.crash)
+    world.after(_SOON + seconds, None, world.lighthouse.start)
+    return True
