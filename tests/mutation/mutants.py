@@ -12,6 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 _COMPARE: dict[type[ast.cmpop], list[type[ast.cmpop]]] = {
     ast.Lt: [ast.LtE, ast.GtE],
@@ -30,6 +31,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift,
 }  # fmt: skip
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+RULE = "rule: "  # what begins so is a part of a rule that is forgotten
 _FOR_PEOPLE = ("Note", "ConfigError", "StepError", "Wait")  # calls whose arguments are mostly sentences
 _SKIPPED_FUNCTIONS = ("__repr__", "__str__")
 
@@ -56,13 +58,17 @@ class Mutant:
         return f"{self.module}.{self.function} | {self.line} | {self.what}" + (f" | {self.nth}" if self.nth else "")
 
 
-def mutants(module: str, source: str) -> list[Mutant]:
-    """All mutants of a module's source, in the order of its lines."""
+def mutants(module: str, source: str, *, rules: bool = False) -> list[Mutant]:
+    """All mutants of a module's source, in the order of its lines. `rules`: those that forget a part of a rule instead of
+    slipping: a case, a filter, a field that is passed on, a field of a reset.
+    """
     lines = source.splitlines()
     named: Counter[str] = Counter()
     found: list[Mutant] = []
     for index, place in enumerate(_places(ast.parse(source))):
         for number, (what, _) in enumerate(_changes(place.node)):
+            if what.startswith(RULE) is not rules:
+                continue
             lineno = getattr(place.node, "lineno", place.first)
             line = " ".join(lines[lineno - 1].split())
             name = f"{place.function}|{line}|{what}"
@@ -177,8 +183,41 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             decided.test = ast.copy_location(ast.Constant(value), node.test)
             if not (isinstance(node, ast.While) and value):
                 yield f"condition -> {value}", decided
+    elif isinstance(node, ast.Match) and len(node.cases) > 1:
+        for i, case in enumerate(node.cases):
+            yield f"{RULE}without case {ast.unparse(case.pattern)}", ast.Match(node.subject, _without(node.cases, i))
+    elif isinstance(node, ast.comprehension):
+        for i, clause in enumerate(node.ifs):
+            rest = _without(node.ifs, i)
+            yield (
+                f"{RULE}without if {ast.unparse(clause)}",
+                ast.comprehension(node.target, node.iter, rest, node.is_async),
+            )
+    elif isinstance(node, ast.Call) and len(node.keywords) > 1:
+        for i, keyword in enumerate(node.keywords):
+            yield f"{RULE}without {keyword.arg}=", ast.Call(node.func, node.args, _without(node.keywords, i))
+    elif isinstance(node, ast.Assign) and (pairs := _pairs(node)):
+        yield "removed", ast.Pass()
+        for i, (target, _) in enumerate(pairs):
+            rest = _without(pairs, i)
+            targets, values = ast.Tuple([t for t, _ in rest], ast.Store()), ast.Tuple([v for _, v in rest], ast.Load())
+            yield f"{RULE}without {ast.unparse(target)} in a reset", ast.Assign([targets], values)
     elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.Assign | ast.Expr) and _has_effect(node)):
         yield "removed", ast.Pass()
+
+
+def _without(items: list[Any], i: int) -> list[Any]:
+    return [*items[:i], *items[i + 1 :]]
+
+
+def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """Of ``a.x, b.y = 1, 2``; empty: it is another assignment. A field that is forgotten in a reset looks like this."""
+    target, value = node.targets[-1], node.value
+    if len(node.targets) > 1 or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return []
+    if not all(isinstance(t, ast.Attribute | ast.Subscript) for t in target.elts):
+        return []
+    return list(zip(target.elts, value.elts, strict=True)) if len(target.elts) == len(value.elts) else []
 
 
 def _has_effect(node: ast.Assign | ast.Expr) -> bool:

@@ -39,9 +39,9 @@ STAGES = {
 _NOT = "not hashes_to and not depend_on_hashes and not costs_the_same"
 
 
-def chosen(names: list[str], sample: int, seed: int) -> list[Mutant]:
+def chosen(names: list[str], sample: int, seed: int, rules: bool = False) -> list[Mutant]:
     """Of these modules of core, by file name without .py; none: of all."""
-    found = [m for name in names or modules() for m in mutants(name, _source(name))]
+    found = [m for name in names or modules() for m in mutants(name, _source(name), rules=rules)]
     return random.Random(seed).sample(found, sample) if 0 < sample < len(found) else found
 
 
@@ -128,13 +128,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stage", choices=["core", "sim", "both"], default="both", help="whose tests")
     parser.add_argument("--sample", type=int, default=0, help="this many, chosen by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--rules", action="store_true", help="mutants that forget a part of a rule, not those that slip"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tests", nargs="+", help="these in the place of all tests of core")
     parser.add_argument("--results", type=Path, help="JSON lines; a later run goes on from there")
     parser.add_argument("--again", action="store_true", help="also those that have survived and are not accepted")
     parser.add_argument("--table", action="store_true", help="run nothing, print what is known")
     args = parser.parse_args(argv)
-    wanted = chosen(args.modules, args.sample, args.seed)
+    wanted = chosen(args.modules, args.sample, args.seed, args.rules)
     results = Results(args.results)
     began = time.monotonic()
     for stage, tests in STAGES.items():

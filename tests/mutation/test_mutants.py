@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.mutants import changed, mutants, skipped
+from tests.mutation.mutants import RULE, changed, mutants, skipped
 from tests.mutation.run import CORE, ROOT, accepted, modules
 from tests.util import scaled
 
@@ -58,6 +59,36 @@ def test_each_rule_is_changed_in_every_way_and_texts_are_left_alone() -> None:
         ("Gate.push", 15, "without not"),
     ]
     assert skipped(SOURCE) > 5
+
+
+RULES = """\
+class Gate:
+    def on(self, event: object, members: list[Member]) -> object:
+        match event:
+            case Push():
+                self.count, self.open, self.why = 0, True, ""
+            case Pull():
+                return [m for m in members if m.here and m.able if m.asks]
+        return Member(state=1, torn=False)
+"""
+
+
+def test_a_part_of_a_rule_may_be_forgotten() -> None:
+    found = mutants("gate", RULES, rules=True)
+    assert [(m.lineno, m.what.removeprefix(RULE)) for m in found] == [
+        (3, "without case Push()"),
+        (3, "without case Pull()"),
+        (5, "without self.count in a reset"),
+        (5, "without self.open in a reset"),
+        (5, "without self.why in a reset"),
+        (7, "without if m.here and m.able"),
+        (7, "without if m.asks"),
+        (8, "without state="),
+        (8, "without torn="),
+    ]
+    assert {m.what for m in mutants("gate", RULES)}.isdisjoint(m.what for m in found)
+    forgetful = changed(next(m for m in found if "open" in m.what), RULES)
+    assert "self.count, self.why = (0, '')" in ast.unparse(forgetful)
 
 
 def test_a_mutant_is_the_module_with_that_change_on_the_same_line() -> None:
