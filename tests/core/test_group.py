@@ -674,3 +674,22 @@ def test_a_bad_setting_is_named(field: str, value: Any) -> None:
 def test_repr_says_where_it_stands() -> None:
     s = Stage().training()
     assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <Hold q1 through step 0> idle>"
+
+
+def test_a_hello_says_all_of_it() -> None:
+    """A field that is left out is a default, and a lighthouse believes it."""
+    config = GroupConfig(
+        replica_id=NAME, address="http://g", store_address="g-store", library=OURS, life=Life(2, 5.0, "t"),
+        boot_id="boot", runs_on=True, data='{"k":1}',
+    )  # fmt: skip
+    group = Group(config, 0.0)
+    group.handle(SessionUp(), 0.0)
+    (join,) = joins(group.handle(Ask(1, 0, State(4, 3), step_seconds=0.5), 0.0))
+    assert join.member.data == '{"k":1}'
+    held = quorum(member(NAME, State(4, 3)), member("h:1", State(4, 3)), id=7, granted_through=9)
+    group.handle(QuorumArrived(held), 0.0)
+    said = group.hello(1.0)
+    assert (said.replica_id, said.address, said.library, said.runs_on) == (NAME, "http://g", OURS, True)
+    assert (said.life, said.boot_id, said.quorum) == (Life(2, 5.0, "t"), "boot", held)
+    assert said.granted_through == 9
+    assert 0 < said.lease_left <= held.lease
