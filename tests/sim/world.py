@@ -68,7 +68,6 @@ class World:
         self.unproven = (
             self.config.standby or not self.config.ledger
         )  # an end, or what was issued, may be known to nobody
-        self.traps: dict[tuple[str, str], list[tuple[Callable[[World, GroupNode, float], None], float]]] = {}
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()
