@@ -201,13 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
         self.connection.settimeout(self.server.stall_timeout)
+        trailer: list[memoryview] = []
         for index in range(first, end):
             if snapshot.revoked:
                 raise ConnectionAbortedError("the snapshot was given up for newer ones")
-            parts = [snapshot.block(index)]
-            if digests:
-                parts.append(memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big")))
-            self._send(parts)
+            self._send([*trailer, snapshot.block(index)])
+            if digests:  # after the block: sending has brought it into the cache
+                trailer = [memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big"))]
+        self._send(trailer)
         self._done()
 
     def _send(self, parts: list[memoryview]) -> None:
