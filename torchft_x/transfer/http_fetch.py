@@ -17,7 +17,7 @@ from torchft_x.transfer.http_wire import DIGEST_BYTES, shut
 from torchft_x.transfer.landing import Landing
 from torchft_x.transfer.layout import Layout
 from torchft_x.transfer.limits import BLOCK_BYTES
-from torchft_x.transfer.memory import allocate, memory_of
+from torchft_x.transfer.memory import allocate, memory_of, populate
 
 
 class Fetch:
@@ -175,6 +175,8 @@ class _Receiver:
             fetch.torn = fetch.torn or fetch.landing.in_place[piece.blob]
         else:
             data, memory = self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
+        if blob_memory is not None and not fetch.landing.in_place[piece.blob]:
+            populate(data)
         _read_into(response, memory)
         if fetch.digests:
             _read_into(response, memoryview(self._digest))
