@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import mmap
+import resource
 import threading
 
 import pytest
@@ -46,6 +48,30 @@ def test_one_buffer_serves_for_ever_without_readers() -> None:
     for step in range(2, 6):
         store.release(held(store, step - 1), cut=False)
         assert freeze(store, step).buffer.data_ptr() == address
+
+
+def faults(store: SnapshotStore, step: int, state: dict[str, torch.Tensor]) -> int:
+    """Pages that one snapshot takes from the system."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    store.freeze(State(step), state, 1)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+@pytest.mark.parametrize("break_off", [False, True])
+def test_later_snapshots_take_no_pages(break_off: bool) -> None:
+    store = SnapshotStore()
+    state = {f"w{i}": torch.full((1 << 18,), float(i)) for i in range(96)}
+    pages = (96 << 20) // mmap.PAGESIZE
+    buffers = set()
+    taken = []
+    for step in range(1, 6):
+        taken.append(faults(store, step, state))
+        reading = held(store, step)
+        buffers.add(reading.buffer.data_ptr())
+        store.release(reading, cut=break_off, began=break_off)
+        store.disallow()
+    assert len(buffers) == (2 if break_off else 1)  # the one before stays for a reader that may come back
+    assert max(taken[len(buffers) :]) < pages // 50  # in huge pages the first take as few
 
 
 def test_a_prepared_buffer_is_used() -> None:
@@ -166,6 +192,8 @@ def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(monkeypatc
     resumed = store.resume(reading.id)
     assert resumed is reading
     assert first_value(resumed) == 1
+    freeze(store, 3)  # a reader in progress keeps its buffer
+    assert not reading.revoked
     monkeypatch.setattr(module, "CUT_GRACE", 0.0)
     store.release(reading, cut=True)
     assert store.resume(reading.id) is None

@@ -21,7 +21,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.transfer.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.flatten import flatten
 from torchft_x.transfer.layout import Layout, dump
-from torchft_x.transfer.memory import allocate, memory_of
+from torchft_x.transfer.memory import allocate, memory_of, populate
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,8 @@ class SnapshotStore:
                 return
         try:
             buffer = allocate(length, pinned=pinned)
-            buffer.zero_()
+            if not populate(buffer):
+                buffer.zero_()
         except RuntimeError as e:
             log.warning("no memory for a copy of the state (%d bytes), which a group that joins needs: %s", length, e)
             return
@@ -131,10 +132,26 @@ class SnapshotStore:
             for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
                 oldest.revoked = True  # its memory goes when its readers notice
                 self._alive.remove(oldest)
-            fitting = [b for b in self._spare if _serves(b, length, pinned)]
-            buffer = min(fitting, key=lambda b: b.numel()) if fitting else None
-            self._spare = [b for b in self._spare if b is not buffer] if buffer is not None else []
-        return allocate(length, pinned=pinned) if buffer is None else buffer
+            self._spare = [b for b in self._spare if _serves(b, length, pinned)]
+            if not self._spare and len(self._alive) >= STANDING_BUFFERS:
+                self._give_up_unread(length, pinned)
+            self._spare.sort(key=Tensor.numel)
+            buffer = self._spare.pop(0) if self._spare else None
+        if buffer is None:
+            buffer = allocate(length, pinned=pinned)
+            populate(buffer)
+        return buffer
+
+    def _give_up_unread(self, length: int, pinned: bool) -> None:
+        """Take the buffer of the oldest snapshot that is kept only for a reader that was cut off and has not come back:
+        new memory costs the training thread several times the copy. Lock held.
+        """
+        for snapshot in self._alive:
+            if snapshot.readers == 0 and _serves(snapshot.buffer, length, pinned):
+                self._alive.remove(snapshot)
+                snapshot.revoked = True
+                self._spare.append(snapshot.buffer)
+                return
 
     def _collect(self) -> None:
         """Move the buffers of snapshots that nobody can want any more to the spare ones. Lock held."""
