@@ -131,6 +131,7 @@ def goal_words(row: Row) -> str:
         "total": f"{sign} {goal['limit']:g} in {goal['needs'] or 'all'}",
         "share": f"{goal['share']:.0%} {sign} {goal['limit']:g} {row['unit']}",
         "peer/ours": f"peer/ours {sign} {goal['limit']:g}",
+        "ours/peer": f"ours/peer {sign} {goal['limit']:g}",
         "ours/limit": f"{sign} {goal['limit']:g} x limit",
     }
     return words[goal["of"]]

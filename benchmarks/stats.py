@@ -73,7 +73,7 @@ class Goal:
 
     limit: float
     of: str = "ours"
-    """``ours``: the median; ``peer/ours`` and ``ours/limit``: the median of that ratio; ``total``: the sum of all
+    """``ours``: the median; ``peer/ours``, ``ours/peer`` and ``ours/limit``: the median of that ratio; ``total``: the sum of all
     samples; ``share``: `share` of the samples must be within `limit`."""
     at_most: bool = True
     """False: at least."""
@@ -111,6 +111,8 @@ def judge(
     values: Sequence[Sample] = ours
     if goal.of == "peer/ours":
         values = ratios(peer, ours)
+    elif goal.of == "ours/peer":
+        values = ratios(ours, peer)
     elif goal.of == "ours/limit":
         values = ratios(ours, limit)
     summary = summarize(values)

@@ -33,6 +33,7 @@ class Source:
     def __init__(self, library: str, megabytes: int) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes)
+        self.before = _memory("VmRSS")
         module = importlib.import_module("torchft_x.transfer" if self.ours else "torchft.checkpointing.http_transport")
         # each library's Manager makes it like this, but for the host's name
         self.transport: Any = (
@@ -51,6 +52,10 @@ class Source:
         else:
             self.transport.disallow_checkpoint()
             self.transport.send_checkpoint([0], step, self.state, timedelta(seconds=60))
+
+    def extra(self) -> float:
+        """Memory beyond what was there before as a share of the state."""
+        return _extra(self.before, self.state)
 
     def raw(self, megabytes: int) -> int:
         """Serve as many plain bytes over TCP; the port."""
@@ -72,43 +77,55 @@ class Receiver:
     def __init__(self, library: str, megabytes: int) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes)
-        self.into: Any = None  # of the raw copy; touched before, like the state
-        if self.ours:
-            from torchft_x.transfer.memory import allocate, memory_of
-
-            self.into = memory_of(allocate(megabytes << 20).fill_(0))
-        self.transports: dict[bool, Any] = {}  # with and without digest
+        self.buffer: Any = None  # of the raw copy
         if self.ours:
             from torchft_x.transfer import HTTPTransport
 
-            self.transports = {digest: HTTPTransport(60.0, 2, digest=digest) for digest in (False, True)}
+            # with digests it is what a Manager makes
+            self.transports: dict[bool, Any] = {
+                False: HTTPTransport(60.0, 2, digest=False),
+                True: HTTPTransport(60.0),
+            }
         else:
             from torchft.checkpointing.http_transport import HTTPTransport
 
-            self.transports = {False: HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)}
+            peers = HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
+            self.transports = {False: peers, True: peers}  # it has no digests
         self.before = _memory("VmRSS")  # with the state, and what the benchmark itself needs
 
-    def fetch(self, metadata: str, step: int, digest: bool) -> tuple[float, float]:
+    def fetch(self, metadata: str, step: int, digest: bool, in_place: bool) -> tuple[float, float]:
         """Seconds, and memory beyond what was there before as a share of the state."""
         transport = self.transports[digest]
         begin = time.perf_counter()
         if self.ours:
-            got = transport.recv_checkpoint(0, metadata, step, 60.0, into=self.state)
+            got = transport.recv_checkpoint(0, metadata, step, 60.0, into=self.state if in_place else None)
         else:
             got = transport.recv_checkpoint(0, metadata, step, timedelta(seconds=60))
         seconds = time.perf_counter() - begin
         last = f"w{TENSORS - 1}"
         if not torch.equal(got[last], self.state[last]):
             raise RuntimeError("the state arrived wrong")
-        size = sum(x.nbytes for x in self.state.values())
-        return seconds, max(0.0, _memory("VmHWM") - self.before) / size
+        return seconds, _extra(self.before, self.state)
 
     def raw(self, port: int, streams: int) -> float:
+        """The first time into new memory, then into the same."""
         from bench_transfer import receive_raw
 
+        from torchft_x.transfer.memory import allocate, memory_of
+
+        new = self.buffer is None
+        if new:
+            self.buffer = memory_of(allocate(sum(x.nbytes for x in self.state.values())))
         begin = time.perf_counter()
-        receive_raw(port, self.into, streams)
-        return time.perf_counter() - begin
+        receive_raw(port, self.buffer, streams)
+        seconds = time.perf_counter() - begin
+        if new:
+            self.before = _memory("VmRSS")
+        return seconds
+
+
+def _extra(before: float, state: dict[str, torch.Tensor]) -> float:
+    return max(0.0, _memory("VmHWM") - before) / sum(x.nbytes for x in state.values())
 
 
 def _memory(name: str) -> float:
