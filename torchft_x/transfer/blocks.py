@@ -16,7 +16,7 @@ from torch import Tensor
 from torchft_x.transfer.limits import ALIGNMENT, BLOCK_BYTES, SMALL_BLOB_BYTES
 from torchft_x.transfer.memory import memory_of
 
-_COLUMNS = 1021  # int64 words in a row of the digest; a prime, so that no page, segment or sector moves by whole rows
+_COLUMNS = 1021  # int64 words in a row of the digest; a prime: no page moves by whole rows in a block
 _ROWS = 8  # summed at a time: memory is read in as many places at once, and more than the processor foresees are slow
 _GROUP_BYTES = _ROWS * _COLUMNS * 8
 
