@@ -9,6 +9,7 @@ or, with no launcher, a lighthouse and one torchrun per group:
     TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=1 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
 
 A group of several workers computes the same batch in each of them: this script is about whole copies of a model.
+It trains on the CUDA or XPU device that is there, else on the CPU (--device); on a GPU it was not run yet.
 Read it from top to bottom. What makes it fault tolerant: every quantity that steers training (data, learning rate, log,
 checkpoint) is a function of the number of *committed* steps. docs/write_a_script.md says how to do the same to your own.
 """
@@ -40,7 +41,17 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, describe_data, env, errors, observe  # noqa: E402  # noqa: E402
+from torchft_x import (  # noqa: E402
+    DistributedDataParallel,
+    Manager,
+    Optimizer,
+    describe_data,
+    env,
+    errors,
+    local_device,
+    observe,
+    process_group_for,
+)
 
 # Arguments that must be alike in all groups, besides the model's and the data: else the copies would drift apart.
 SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
@@ -63,6 +74,9 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     p.add_argument("--lr", type=float, default=1e-3, help="highest learning rate; warm-up, then cosine to a tenth")
     p.add_argument("--warmup", type=int, default=20, help="steps of warm-up")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument(
+        "--device", default="auto", help="auto: the accelerator that is there, else cpu; or cpu, cuda, xpu, cuda:1"
+    )
     p.add_argument("--threads", type=int, default=1, help="compute threads per process")
     p.add_argument(
         "--min-groups",
@@ -76,6 +90,11 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     p.add_argument("--checkpoint-every", type=int, default=100, help="committed steps between two saves")
     p.add_argument("--dump-params", metavar="DIR", help="write all parameters after every commit, for check_params.py")
     p.add_argument("--log-every", type=int, default=10)
+    p.add_argument(
+        "--process-group",
+        default="auto",
+        help="between the groups: gloo, nccl or xccl; auto: the device's own, or gloo where ranks may share a device",
+    )
     p.add_argument("--pace", type=float, default=0.0, help="seconds; no step is shorter (to watch a small model)")
     args = p.parse_args(argv)
     for name in (
@@ -214,7 +233,7 @@ class Checkpoint:
             if not self.fs.exists(self.path):
                 return None
             with self.fs.open(self.path, "rb") as f:
-                return torch.load(io.BytesIO(f.read()), weights_only=True)
+                return torch.load(io.BytesIO(f.read()), map_location="cpu", weights_only=True)
         except Exception as e:  # storage libraries raise what they like; to the user it is one thing
             raise errors.ConfigError(f"--checkpoint {self.url}: it can't be read ({e}).") from None
 
@@ -274,7 +293,8 @@ class Dumper:
 
 
 class Voice:
-    """Prints the events that matter and the log lines, in one group for all: the lowest that takes part."""
+    """Prints the log lines, in one group for all: the lowest that takes part. (Who is lost and who is back is told by the
+    Manager.)"""
 
     def __init__(self, args: argparse.Namespace, group: str, rank: int) -> None:
         self.args, self.rank = args, rank
@@ -291,13 +311,10 @@ class Voice:
 
     def catch_up(self) -> None:
         while not self.happened.empty():
-            spoke = self.speaks  # who hands over to a group that is back still tells that it is
             event = self.happened.get()
             if event["event"] == "commit":
                 self.participants = event["participants"]
-            for line in self.story.tell(event):
-                if spoke or self.speaks:
-                    print(line, flush=True)
+            self.story.tell(event)
 
     def log(self, step: int, loss: torch.Tensor, groups: int, batches: int = 1) -> None:
         """`batches`: of one group in each step."""
@@ -341,11 +358,13 @@ def train(args: argparse.Namespace) -> bool:
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    device = local_device(args.device)
+    pg = process_group_for(device, args.process_group)  # says at once what this machine lacks
 
     data = load_data(args)
     checkpoint = Checkpoint(args.checkpoint) if args.checkpoint else None
     voice = Voice(args, group, rank)
-    model = Transformer(args)
+    model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     healed = False  # was the state loaded since the last commit?
     drawn = 0  # batches this process has drawn; check_params.py counts those that were thrown away
@@ -366,7 +385,7 @@ def train(args: argparse.Namespace) -> bool:
 
     counters = checkpoint.resume(load_state_dict) if checkpoint else None
     manager = Manager(
-        pg=ProcessGroupGloo(),
+        pg=pg,
         load_state_dict=load_state_dict,
         state_dict=state_dict,
         min_replica_size=args.min_groups,
@@ -377,6 +396,7 @@ def train(args: argparse.Namespace) -> bool:
     )  # also tells the others the model: a group with another one is refused
     manager.declare("data set", *describe_data(data, name=args.data or "Python's library"))
     manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
+    manager.declare("process group", type(pg).__name__)
     optimizer = Optimizer(manager, adamw)
     dumper = Dumper(args.dump_params, model, group, rank, attempt) if args.dump_params else None
 
@@ -384,6 +404,7 @@ def train(args: argparse.Namespace) -> bool:
         manager.load_state_dict(counters)
         print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
+    say_device(device, pg, group, rank)
 
     leaving = Leaving()
     while manager.current_step() < args.steps and not leaving.told:
@@ -392,7 +413,7 @@ def train(args: argparse.Namespace) -> bool:
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
         drawn += 1
-        loss = ddp(*get_batch(data, args, step, participant))
+        loss = ddp(*(t.to(device) for t in get_batch(data, args, step, participant)))
         loss.backward()  # averages the gradients over the groups while it runs
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
@@ -413,6 +434,13 @@ def train(args: argparse.Namespace) -> bool:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told)
     return not leaving.told
+
+
+def say_device(device: torch.device, pg: object, group: str, rank: int) -> None:
+    """On an accelerator: which one, and what connects the groups."""
+    if device.type != "cpu":
+        name = torch.get_device_module(device.type).get_device_name(device)
+        print(f"group {group}, rank {rank}: {device} ({name}), {type(pg).__name__} between the groups", flush=True)
 
 
 def exit_code(train: Callable[[], bool]) -> int:

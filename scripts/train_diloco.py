@@ -16,6 +16,7 @@ everything else that has to do with many groups is train_ddp.py's, beside this f
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import sys
 import time
@@ -27,6 +28,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
@@ -40,6 +42,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     learning_rate,
     load_data,
     parse_args,
+    say_device,
 )
 
 from torchft_x import (  # noqa: E402  # fmt: skip
@@ -51,11 +54,13 @@ from torchft_x import (  # noqa: E402  # fmt: skip
     describe_data,
     env,
     errors,
+    local_device,
     observe,
 )
 from torchft_x.comm.sent import ring_bytes  # noqa: E402
 from torchft_x.train import fault_tolerance  # noqa: E402
 from torchft_x.train.cut import cut_into_fragments  # noqa: E402
+from torchft_x.train.device import in_group_backend  # noqa: E402
 from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
 from torchft_x.train.inner_loop import QUORUM_TIMEOUT  # noqa: E402
 
@@ -77,6 +82,8 @@ def arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, FaultT
     file = fault_tolerance.read_toml(args.config) if args.config else {}
     defaults = {} if args.config else {"enable": True, "semi_sync_method": "diloco"}
     ft = fault_tolerance.resolve({**defaults, **file.get(fault_tolerance.SECTION, {})}, flags[fault_tolerance.SECTION])
+    if args.process_group != "auto":
+        ft = dataclasses.replace(ft, process_group=args.process_group)
     training = {**file.get("training", {}), **flags["training"]}
     for section in [s for s in file if s not in known]:
         print(f"train_diloco.py: {args.config}: [{section}] means nothing to this script", file=sys.stderr)
@@ -119,23 +126,28 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
+    device = local_device(args.device)
     pg = None
     if rank == 0 or not ft.rank0_synchronization_only:
         pg = fault_tolerance.make_process_group(ft)  # says at once what this machine lacks
+        if getattr(pg, "takes", None) not in (None, device.type):
+            raise errors.ConfigError(
+                f"fault_tolerance.process_group {ft.process_group} takes no tensors on {device.type}; choose another --device, "
+                "or gloo."
+            )
     data = made_up(args) if args.mock_data else load_data(args)
     voice = Voice(args, group, rank)
-    # Whose group between the groups speaks from the accelerator trains there.
-    device = torch.device("cpu") if ft.process_group.endswith("gloo") else torch.accelerator.current_accelerator()
     model = Transformer(args).to(device)
     island = None
     if ranks > 1 or ft.rank0_synchronization_only:
         # The group's own process group, for FSDP. That between the groups is the Manager's. Ranks of an island wait in it
         # while their rank 0 waits for the other groups.
         seconds = IN_GROUP_TIMEOUT + (QUORUM_TIMEOUT if ft.rank0_synchronization_only else 0.0)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+        dist.init_process_group(in_group_backend(device), timeout=timedelta(seconds=seconds))
+        mesh = init_device_mesh(device.type, (ranks,))
         for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         island = Island(model) if ft.rank0_synchronization_only else None
     inner = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     inner_state = ShardedState(nn.Module(), inner)  # the optimizer's alone: DiLoCo and LocalSGD heal the weights
@@ -192,6 +204,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             held = [t for part in loop.global_parameters for t in part.values()]
         dumper = Dumper(args.dump_params, nn.ParameterList([t.detach() for t in held]), group, rank, attempt)
 
+    if pg is not None:
+        say_device(device, pg, group, rank)
     leaving, seen, since = Leaving(), loop.exchanges, time.monotonic()
     exchanged, per_step = (
         0,

@@ -44,19 +44,22 @@ from train_ddp import (  # noqa: E402  # beside this file
     learning_rate,
     load_data,
     parse_args,
+    say_device,
 )
 
 from torchft_x import (  # noqa: E402
     HybridShardedDataParallel,
     Manager,
     Optimizer,
-    ProcessGroupGloo,
     ShardedState,
     describe_data,
     env,
     errors,
+    local_device,
     observe,
+    process_group_for,
 )
+from torchft_x.train.device import in_group_backend  # noqa: E402
 
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
 
@@ -95,8 +98,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return parse_args(argv, p)
 
 
-def make_mesh(args: argparse.Namespace) -> DeviceMesh:
-    """The group's ranks as (copies, shard, tensor). Copies are within the group: more ranks than one copy needs."""
+def make_mesh(args: argparse.Namespace, kind: str = "cpu") -> DeviceMesh:
+    """The group's ranks as (copies, shard, tensor), on devices of this kind. Copies are within the group: more ranks than one copy needs."""
     groups, ranks = env.read_int("NUM_REPLICA_GROUPS", 0), env.read_int("WORLD_SIZE", 1)
     if args.data_parallel_replica_degree not in (0, groups or args.data_parallel_replica_degree):
         raise errors.ConfigError(
@@ -112,7 +115,7 @@ def make_mesh(args: argparse.Namespace) -> DeviceMesh:
             f"--tensor_parallel_degree {tensor}; start it with another --workers_per_replica."
         )
     return init_device_mesh(
-        "cpu", (ranks // (shard * tensor), shard, tensor), mesh_dim_names=("copy", "shard", "tensor")
+        kind, (ranks // (shard * tensor), shard, tensor), mesh_dim_names=("copy", "shard", "tensor")
     )
 
 
@@ -194,16 +197,18 @@ def train(args: argparse.Namespace) -> bool:
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    device = local_device(args.device)
+    pg = process_group_for(device, args.process_group)  # says at once what this machine lacks
 
     data = load_data(args)
     # The group's own process group, for FSDP. That between the groups is the Manager's.
-    dist.init_process_group("gloo", timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
-    mesh = make_mesh(args)
+    dist.init_process_group(in_group_backend(device), timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
+    mesh = make_mesh(args, device.type)
     # Ranks that share a layer's work see the same batch; all others one of their own.
     streams, stream = mesh["copy"].size() * mesh["shard"].size(), rank // mesh["tensor"].size()
 
     voice = Voice(args, group, rank)
-    model = Transformer(args)
+    model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
     shard_model(model, mesh)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     shards = ShardedState(model, adamw)
@@ -222,7 +227,7 @@ def train(args: argparse.Namespace) -> bool:
             param_group["lr"] = learning_rate(args, step)
 
     manager = Manager(
-        pg=ProcessGroupGloo(),
+        pg=pg,
         load_state_dict=load_state_dict,
         state_dict=shards.state_dict,
         min_replica_size=args.min_groups,
@@ -231,6 +236,7 @@ def train(args: argparse.Namespace) -> bool:
     hsdp = HybridShardedDataParallel(manager, model)  # also tells the others the model, and how it is sharded
     manager.declare("data set", *describe_data(data, name=args.data or "Python's library"))
     manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
+    manager.declare("process group", type(pg).__name__)
     optimizer = Optimizer(manager, adamw)
     dumper = None
     if args.dump_params:
@@ -241,6 +247,7 @@ def train(args: argparse.Namespace) -> bool:
         if rank == 0:
             print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
     set_lr(manager.current_step())
+    say_device(device, pg, group, rank)
 
     leaving = Leaving()
     while manager.current_step() < args.steps and not leaves(leaving):
@@ -249,7 +256,8 @@ def train(args: argparse.Namespace) -> bool:
         participant = manager.participating_rank()  # None: a healing group contributes zeros, whatever it computes
         step = manager.current_step()  # the same in all groups that take part
         drawn += 1
-        loss = hsdp(*get_batch(data, args, step, (participant or 0) * streams + stream))
+        batch = get_batch(data, args, step, (participant or 0) * streams + stream)
+        loss = hsdp(*(t.to(device) for t in batch))
         loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
         optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 

@@ -22,6 +22,8 @@ _LAZY = {
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",
     "describe_data": "torchft_x.train.datadigest",
+    "local_device": "torchft_x.train.device",
+    "process_group_for": "torchft_x.train.device",
     "ProcessGroupGloo": "torchft_x.comm",
     "ProcessGroupDummy": "torchft_x.comm",
     "allreduce_quantized": "torchft_x.comm.quantized",

@@ -25,6 +25,8 @@ NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
 # torchrun's, all about one replica group
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"  # these two: on this host
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself hosts the store at MASTER_ADDR:MASTER_PORT
@@ -62,10 +64,12 @@ WARM_IMPORTS = (
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
+GPUS = "TORCHFT_X_GPUS"  # of this group's own on each of its nodes (the job's --gpu); unset: groups may share them
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
 HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
 ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts what this one leaves
 ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
+KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
@@ -148,6 +152,11 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def wants_news(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a trainer prints who was lost and who is back: at the log levels debug and info."""
+    return (read(LOG_LEVEL, "info", environ) or "").lower() not in ("warning", "error")
 
 
 def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:

@@ -102,6 +102,9 @@ def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monk
     ("options", "sentence"),
     [
         ({"script": "nowhere.py"}, "The script nowhere.py does not exist in"),
+        ({"script": "."}, "The script . is a directory; name the Python file in it"),
+        ({"run_dir": "train.py"}, "--run_dir .*/train.py is a file; name a directory"),
+        ({"run_dir": "train.py/x"}, "--run_dir .*/train.py/x can't be made: .*/train.py is a file"),
         ({"script": "typo.py"}, r"The script typo.py can't run: '\(' was never closed \(line 2: print\(\)."),
         (
             {"script": "scripts/train_ddp.py", "script_args": ["a.py", "--replicas", "3"]},
@@ -121,11 +124,26 @@ def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monk
         ({"extra_roles": [ExtraRole("e", "typo.py")]}, "The script typo.py can't run"),
     ],
 )
-def test_a_mistake_is_one_sentence(options: dict, sentence: str, folder: Path) -> None:
+def test_a_mistake_is_one_sentence(
+    options: dict, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "typo.py").write_text("import os\nprint(\n")
     with refused(sentence) as caught:
         ft_app(**({"script": "train.py"} | options))
     assert "\n" not in str(caught.value)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"{caught.value}\n"
+
+
+def test_gpus_without_a_worker_are_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ft_app("train.py", gpu=8)
+    assert capsys.readouterr().err == (
+        "torchft_x: each node of a group gets 8 GPUs and 1 of them a worker; unless your workers use several, give "
+        "--workers_per_replica 8.\n"
+    )
+    app = ft_app("train.py", gpu=8, workers_per_replica=16, nodes_per_replica=2)
+    assert capsys.readouterr().err == ""
+    assert app.roles[1].env["TORCHFT_X_GPUS"] == "8"
 
 
 def test_paths_are_made_absolute(folder: Path) -> None:

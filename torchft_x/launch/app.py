@@ -85,12 +85,18 @@ def _trainer(job: FtJob) -> FtRole:
         image=job.image,
         entrypoint=job.python,
         args=args,
-        env=_user_env(job, {}) | _env(job),
+        env=_gpus(job) | _user_env(job, {}) | _env(job),
         num_replicas=job.replicas * job.nodes_per_replica,
         resource=job.trainer_resource,
         mounts=list(job.mounts),
         ft=_facts(job, "trainer"),
     )
+
+
+def _gpus(job: FtJob) -> dict[str, str]:
+    """Whether a group's devices are its own decides which process group it can use."""
+    number = job.trainer_resource.gpu
+    return {env.GPUS: str(number)} if number > 0 else {}
 
 
 def _companion(job: FtJob, role: ExtraRole) -> FtRole:

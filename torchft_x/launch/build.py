@@ -26,9 +26,10 @@ from torchx import specs
 
 from torchft_x import env as environment
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch import excepthook
 from torchft_x.launch.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.app import to_app
-from torchft_x.launch.checks import check_arguments, check_mounts, check_script, check_token_file
+from torchft_x.launch.checks import check_arguments, check_mounts, check_run_dir, check_script, check_token_file
 from torchft_x.launch.job import DilocoSettings, ExtraRole, FtJob
 from torchft_x.launch.lighthouse_job import FtLighthouse
 from torchft_x.launch.parse import parse_addresses, parse_bool, parse_counts, parse_mounts
@@ -71,7 +72,7 @@ def ft_app(
     instead of h, cpu, gpu and memMB), `workers_by_group` (processes of each, where groups differ in size), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
     and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted.
 
-    Raises `SystemExit` with one sentence for a mistake: TorchX prints that without a traceback.
+    A mistake is one sentence on stderr and `SystemExit` with code 2, which TorchX lets pass.
     """
     with _sentences():
         check_arguments(script, script_args)
@@ -108,6 +109,7 @@ def ft_app(
         )
         if not job.image:
             check_here(job)
+        _warn_of_unused_gpus(job)
         return to_app(job)
 
 
@@ -156,14 +158,28 @@ def lighthouse_app(
             python=_python(image),
             **parameters,
         )
+        if job.run_dir and not image:
+            check_run_dir(job.run_dir)
         if job.token_file and not image:
             check_token_file(job.token_file)
         return render_lighthouse(job)
 
 
+def _warn_of_unused_gpus(job: FtJob) -> None:
+    """Not an error: a worker may use several."""
+    if job.unused_gpus:
+        gpu = job.trainer_resource.gpu
+        print(
+            f"torchft_x: each node of a group gets {gpu} GPUs and {gpu - job.unused_gpus} of them a worker; unless your "
+            f"workers use several, give --workers_per_replica {gpu * job.nodes_per_replica}.",
+            file=sys.stderr,
+        )
+
+
 def check_here(job: FtJob) -> None:
     """What the job needs of this file system. Raises `ConfigError`."""
     check_script(job.script)
+    check_run_dir(job.run_dir)
     for role in job.extra_roles:
         words = role.words(job.python)
         if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):
@@ -192,11 +208,12 @@ def new_run_dir(name: str) -> str:
 
 @contextlib.contextmanager
 def _sentences() -> Iterator[None]:
-    """TorchX prints a `SystemExit` as it is; another exception becomes a traceback."""
+    """TorchX lets a `SystemExit` pass; another exception becomes a traceback."""
     try:
+        excepthook.prepare()
         yield
     except TorchftXError as e:
-        raise SystemExit(f"torchft_x: {e}") from None
+        raise excepthook.Mistake(f"torchft_x: {e}") from None
 
 
 def _python(image: str) -> str:

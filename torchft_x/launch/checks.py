@@ -17,6 +17,8 @@ DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/tra
 
 def check_script(script: str, whose: str = "") -> None:
     """There must be such a file, seen from the current directory, and Python must understand it."""
+    if Path(script).is_dir():
+        raise ConfigError(f"The script {whose}{script} is a directory; name the Python file in it.")
     if not Path(script).is_file():
         default = not whose and script in DEFAULT_SCRIPTS
         what = f"The default script {script}, which comes with a clone of torchft_x," if default else ""
@@ -43,6 +45,18 @@ def check_arguments(script: str, arguments: Sequence[str]) -> None:
         f"{first!r} would be an argument of the default script {script}, which takes none like it, and so would "
         f"everything after it; {todo}, then options of the component, then -- and the script's arguments."
     )
+
+
+def check_run_dir(path: str) -> None:
+    """A directory, or nothing yet below one that can be written."""
+    there = Path(path)
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        what = "is a file" if there == Path(path) else f"can't be made: {there} is a file"
+        raise ConfigError(f"--run_dir {path} {what}; name a directory.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"--run_dir {path} can't be written by this user ({there}); name another directory.")
 
 
 def check_token_file(path: str) -> None:

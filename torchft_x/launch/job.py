@@ -219,6 +219,12 @@ class FtJob:
         return self.resource or parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h)
 
     @property
+    def unused_gpus(self) -> int:
+        """Accelerators of a node that no worker has if each takes one."""
+        workers = max(self.workers_by_group or (self.workers_per_replica // self.nodes_per_replica,))
+        return max(0, int(self.trainer_resource.gpu) - workers)
+
+    @property
     def level(self) -> str:
         """The log level in effect."""
         return "debug" if self.debug else self.log_level

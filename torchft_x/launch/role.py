@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torchx import specs
 
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.excepthook import Mistake
 from torchft_x.launch.schedulers import adjust
 
 Hook = Callable[[str, Any], Any]
@@ -47,7 +48,7 @@ class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's class
         self.given_image = self.image  # TorchX puts a patched image in its place, in the first role only
 
     def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:
-        """Raises `SystemExit` with one sentence where the job can't work there."""
+        """One sentence on stderr and `SystemExit` with code 2 where the job can't work there."""
         try:
             info = adjust(self, scheduler, dryrun_info)
             for hook in self.ft.hooks:
@@ -55,4 +56,4 @@ class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's class
                 info = info if changed is None else changed
             return info
         except TorchftXError as e:
-            raise SystemExit(f"torchft_x: {e}") from None
+            raise Mistake(f"torchft_x: {e}") from None

@@ -1,0 +1,178 @@
+"""What ends `torchx run` while it submits or watches our job, in one sentence each instead of TorchX's traceback.
+
+A component is called inside of TorchX's command, so it can say who prints an exception that nobody catches: Docker that
+can't be reached, a missing sbatch or kubeconfig, Ctrl-C. What isn't known here stays a traceback, and so does
+everything with TORCHFT_X_LOG_LEVEL=debug. What fails before the component is called (an unknown scheduler, on nightly an
+unknown -cfg option) is TorchX's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+
+_MISTAKE = 2  # exit code: trying again ends the same way
+
+
+class Mistake(SystemExit):
+    """Ends the command with one sentence on stderr and exit code 2."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = _MISTAKE
+        print(sentence, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line of `torchx run` says about the scheduler."""
+
+    scheduler: str | None
+    """None: named neither there nor in .torchxconfig."""
+    options: tuple[str, ...]
+    """Names of the scheduler's options, after -cfg."""
+
+
+class LastWord(NamedTuple):
+    sentence: str
+    code: int
+
+
+def read_command(words: Sequence[str]) -> Asked:
+    """`words`: of the command line behind ``run``; what follows the component's name is its own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-s", "--scheduler")
+    parser.add_argument("-cfg", "--scheduler_args", default="")
+    for name in ("--workspace", "--parent_run_id"):
+        parser.add_argument(name)
+    for name in ("--dryrun", "--wait", "--log", "--tee_logs", "--json"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("component", nargs=argparse.REMAINDER)
+    try:
+        known, _ = parser.parse_known_args(list(words))
+    except SystemExit:  # TorchX has understood it otherwise
+        return Asked(None, ())
+    # TorchX cuts `a=1,2,b=3` at the last comma in front of each "="
+    names = [part.rpartition(",")[2].strip() for part in known.scheduler_args.split("=")[:-1]]
+    return Asked(known.scheduler, tuple(name for name in names if name))
+
+
+def check_options(asked: Asked, scheduler: str, known: Sequence[str]) -> None:
+    """TorchX 0.7.0 forgets options it doesn't know. Raises `ConfigError`."""
+    for name in asked.options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
+            raise ConfigError(f"-cfg {name}=...: the scheduler {scheduler} has no such option; {hint}")
+
+
+def explain(error: BaseException, asked: Asked) -> LastWord | None:
+    """The sentence for what ended the command; None: nothing that we know."""
+    kind = type(error).__name__
+    if isinstance(error, KeyboardInterrupt) or kind == "SignalException":
+        number = int(getattr(error, "sigval", signal.SIGINT))
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        return LastWord(f"stopped by {name}; a job on this machine has ended with it.", 128 + number)
+    chain = list(_chain(error))
+    packages = {name.partition(".")[0] for e in chain for name in _modules(e.__traceback__)}
+    if any(type(e).__module__.startswith("docker.") for e in chain):
+        return LastWord(_docker(error, asked), _MISTAKE)
+    if isinstance(error, FileNotFoundError) and error.filename in ("sbatch", "squeue", "sacct"):
+        return LastWord(
+            f"Slurm's {error.filename} is not on this machine's PATH; submit where it is, or choose another scheduler with "
+            "-s.",
+            _MISTAKE,
+        )
+    if isinstance(error, subprocess.CalledProcessError) and error.cmd and error.cmd[0] == "sbatch":
+        return LastWord(f"Slurm took no job: sbatch ended with {error.returncode}, its own words are above.", 1)
+    if "kubernetes" in packages:
+        return LastWord(_kubernetes(error), _MISTAKE)
+    return None
+
+
+def _docker(error: BaseException, asked: Asked) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if asked.scheduler is None:
+        return (
+            "neither -s nor a .torchxconfig here names a scheduler, so TorchX took local_docker, and Docker can't be used "
+            f"({reason}). For a job on this machine: torchx run -s local_cwd COMPONENT ..."
+        )
+    return (
+        f"Docker can't be used ({reason}): is it running, may you use it, does DOCKER_HOST name it? If the image holds "
+        'your code, --workspace="" makes TorchX build none.'
+    )
+
+
+def _kubernetes(error: BaseException) -> str:
+    status = getattr(error, "status", None)
+    if status:
+        return f"Kubernetes refused the request: {status} {getattr(error, 'reason', '')}".rstrip() + "."
+    files = (env.read(env.KUBECONFIG) or os.path.expanduser("~/.kube/config")).split(os.pathsep)
+    if not any(os.path.exists(path) for path in files):
+        return f"no cluster is configured here: {' and '.join(files)} does not exist; set {env.KUBECONFIG} to yours."
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the cluster of {' and '.join(files)} can't be reached: {reason.rstrip('.')}."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _modules(traceback: TracebackType | None) -> Iterator[str]:
+    while traceback is not None:
+        yield str(traceback.tb_frame.f_globals.get("__name__", ""))
+        traceback = traceback.tb_next
+
+
+# --- in TorchX's command ----------------------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """If this process is `torchx run`: check what it was asked, and have the last word. Raises `ConfigError`."""
+    if "torchx.cli.main" not in sys.modules or sys.argv[1:2] != ["run"]:
+        return
+    asked = read_command(sys.argv[2:])
+    if asked.scheduler is None:
+        asked = dataclasses.replace(asked, scheduler=_configured_scheduler())
+    usual = sys.excepthook
+
+    def last_word(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        said = None if env.read(env.LOG_LEVEL) == "debug" else explain(error, asked)
+        if said is None:
+            usual(kind, error, traceback)
+            return
+        print(f"torchft_x: {said.sentence}", file=sys.stderr, flush=True)
+        raise SystemExit(said.code)  # the interpreter's way to another exit code from here
+
+    sys.excepthook = last_word
+    if asked.options and asked.scheduler:
+        check_options(asked, asked.scheduler, _known_options(asked.scheduler))
+
+
+def _configured_scheduler() -> str | None:
+    """That of .torchxconfig; None: none, so TorchX takes its own default."""
+    from torchx.runner.config import get_config
+
+    found = get_config("cli", "run", "scheduler")
+    return None if found is None else str(found)
+
+
+def _known_options(scheduler: str) -> list[str]:
+    from torchx.schedulers import get_scheduler_factories
+
+    options = get_scheduler_factories()[scheduler]("torchft_x").run_opts()
+    return [str(name) for name, _ in options]

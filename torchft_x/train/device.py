@@ -1,0 +1,135 @@
+"""Which device a rank trains on, and which process group fits it. The choice is pure; two thin functions carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchft_x import env
+from torchft_x.core.types import group_number
+from torchft_x.errors import ConfigError
+
+KINDS = ("cuda", "xpu")
+"""Accelerators we have process groups for; on others (mps) training is on the CPU."""
+_LIBRARIES = {"cuda": "nccl", "xpu": "xccl"}
+PROCESS_GROUPS = ("auto", "gloo", "nccl", "xccl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a rank knows of its host."""
+
+    kind: str | None
+    """Accelerator that PyTorch can use here; None: none."""
+    count: int
+    """Of those this process sees."""
+    group: int
+    """Number of its replica group."""
+    groups: int
+    """Of the job; 0: not known."""
+    local_rank: int
+    local_ranks: int
+    """Of its group on this host."""
+    own: bool
+    """Whether the launcher gave the group accelerators of its own on this host."""
+
+    @property
+    def index(self) -> int:
+        """Ranks of one group differ, and so do groups that see the same devices, as long as there are enough."""
+        return (self.group * self.local_ranks + self.local_rank) % self.count
+
+    @property
+    def crowded(self) -> bool:
+        """Ranks of this group share a device."""
+        return self.local_ranks > self.count
+
+    @property
+    def shares(self) -> bool:
+        """Another rank of the job may have the same device: NCCL and XCCL refuse two members on one."""
+        return self.crowded or (not self.own and max(self.groups, self.group + 1) * self.local_ranks > self.count)
+
+
+def choose_device(asked: str, place: Place) -> torch.device:
+    """`asked`: auto, cpu, cuda, xpu, or one by its index ("cuda:1"). Raises `ConfigError` for one that isn't there."""
+    try:
+        device = None if asked == "auto" else torch.device(asked)
+    except RuntimeError:
+        device = torch.device("meta")
+    kind = place.kind if device is None else device.type
+    if kind not in ("cpu", None, *KINDS):
+        raise ConfigError(
+            f"--device {asked!r} is none of auto, cpu, {', '.join(KINDS)}, or one of these with an index."
+        )
+    if kind in ("cpu", None):
+        return torch.device("cpu")
+    if place.kind != kind or not place.count:
+        what = f"sees {place.count} of kind {place.kind}" if place.kind else "sees no accelerator at all"
+        raise ConfigError(
+            f"--device {asked}: PyTorch {torch.__version__} {what} here; leave --device out to train on what is there."
+        )
+    index = place.index if device is None or device.index is None else device.index
+    if index >= place.count:
+        raise ConfigError(f"--device {asked}: there are {place.count} here, counted from 0.")
+    return torch.device(kind, index)
+
+
+def choose_process_group(asked: str, device: torch.device, place: Place) -> str:
+    """Between the groups: one of `PROCESS_GROUPS` but auto. Raises `ConfigError` for what doesn't fit the device."""
+    if asked not in PROCESS_GROUPS:
+        raise ConfigError(f"--process-group {asked!r} is none of {', '.join(PROCESS_GROUPS)}.")
+    library = _LIBRARIES.get(device.type, "gloo")
+    if asked == "auto":
+        return "gloo" if place.shares else library
+    if asked not in ("gloo", library):
+        raise ConfigError(f"--process-group {asked} takes no tensors on {device.type}; leave it out, or say gloo.")
+    return asked
+
+
+def place_here(environ: Mapping[str, str] | None = None) -> Place:
+    """This rank's, from what torchrun and the launcher tell it, and from PyTorch."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    kind = found.type if found is not None and found.type in KINDS else None
+    ranks = env.read_int(env.LOCAL_WORLD_SIZE, 1, environ) or 1
+    return Place(
+        kind=kind,
+        count=torch.accelerator.device_count() if kind else 0,
+        group=group_number(env.read(env.REPLICA_GROUP_ID, "0", environ) or "0") or 0,
+        groups=env.read_int(env.NUM_REPLICA_GROUPS, 0, environ) or 0,
+        local_rank=env.read_int(env.LOCAL_RANK, 0, environ) or 0,
+        local_ranks=ranks,
+        own=(env.read_int(env.GPUS, 0, environ) or 0) > 0,
+    )
+
+
+def local_device(asked: str = "auto") -> torch.device:
+    """The device this rank trains on, made the current one.
+
+    ``auto`` takes a CUDA or XPU device if PyTorch sees one, else the CPU. Each local rank gets its own, and so does each
+    group where several see the same devices, as long as there are enough. Raises `ConfigError` for what isn't there.
+    """
+    device = choose_device(asked, place_here())
+    if device.type != "cpu":
+        torch.get_device_module(device.type).set_device(device)
+    return device
+
+
+def process_group_for(device: torch.device, asked: str = "auto", timeout: float = 60.0) -> Any:
+    """A process group between the replica groups that takes tensors on `device`; `timeout` in seconds.
+
+    ``auto``: NCCL (XCCL) where every rank has a device of its own, as far as it can be told; gloo, through host memory, on
+    the CPU and where ranks share one. Raises `ConfigError`.
+    """
+    from torchft_x import comm
+
+    names = {"gloo": comm.ProcessGroupGloo, "nccl": comm.ProcessGroupNCCL, "xccl": comm.ProcessGroupXCCL}
+    return names[choose_process_group(asked, device, place_here())](timeout=timeout)
+
+
+def in_group_backend(device: torch.device) -> str:
+    """For ``dist.init_process_group``: the ranks of one group among themselves, on `device` and with flags on the CPU."""
+    if device.type == "cpu" or place_here().crowded:
+        return "gloo"
+    return f"cpu:gloo,{device.type}:{_LIBRARIES[device.type]}"
