@@ -30,6 +30,10 @@ def status(**fields: Any) -> dict[str, Any]:
         ({"commits": 0}, False),  # a first step compiles
         ({"commits": 0, "step_seconds": 46.0}, True),
         ({"commits": 0, "step_seconds": 46.0, "phase": "idle"}, False),
+        ({"apart": True, "phase": "idle", "timeout": 10.0, "step_seconds": 20.0}, False),  # it makes inner steps
+        ({"apart": True, "phase": "idle", "timeout": 10.0, "step_seconds": 61.0}, True),
+        ({"apart": True, "phase": "idle", "longest_step": 15.0, "step_seconds": 61.0}, False),
+        ({"apart": True, "timeout": 10.0, "step_seconds": 8.0}, True),  # in an exchange
     ],
 )
 def test_steps_of_its_own_are_the_measure(fields: dict[str, Any], stalled: bool) -> None:

@@ -113,6 +113,15 @@ def test_reasons_are_told_once_and_short() -> None:
     ]
 
 
+def test_a_failed_reduction_is_told_where_no_loss_explains_it() -> None:
+    story = Story("0")
+    tell(story, quorum(0, "0", "1"), commit(1.0, 1))
+    redo = {"event": "redo", "mono": 1.1, "step": 1}
+    assert tell(story, redo) == ["step 2 is reduced again: a reduction failed, and nobody was lost"]
+    assert tell(story, commit(1.2, 2)) == ["training goes on at step 2 with 2 groups: 0.20 s lost"]
+    assert tell(story, lost(1.3, "1"), redo)[1:] == []
+
+
 def test_groups_are_ordered_as_numbers() -> None:
     assert by_number({"10", "9", "train_2", "east"}) == ["train_2", "9", "10", "east"]
 

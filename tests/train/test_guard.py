@@ -81,7 +81,7 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
     made: list[int] = []
 
     class SlowLog(logging.LoggerAdapter[logging.Logger]):
-        def warning(self, *args: object, **kwargs: object) -> None:  # stands for a thread that is held up here
+        def info(self, *args: object, **kwargs: object) -> None:  # stands for a thread that is held up here
             guard.step.vote()
             guard.step.settle(False)
             begin(guard, plan(9, 9))

@@ -78,3 +78,16 @@ def test_others_events_are_not_its_own() -> None:
     assert (status.read()["commits"], status.read()["leaving"]) == (0, False)
     status.hear(event("leave"))
     assert status.read()["leaving"]
+
+
+def test_inner_steps_are_the_progress_of_a_group_that_trains_apart(now: list[float]) -> None:
+    status = make()
+    status.trained()  # it is about to begin
+    now[0] = 160.0
+    status.hear(event("commit", duration=2.0))
+    for now[0] in (168.0, 176.0, 184.0):
+        status.trained()
+    now[0] = 185.0
+    said = status.read()
+    assert (said["apart"], said["step_seconds"], said["longest_step"]) == (True, 1.0, 8.0)
+    assert not make().read()["apart"]

@@ -7,6 +7,7 @@ Times are seconds as floats; ids are integers that only grow.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -147,6 +148,14 @@ def _settle_plainly(whole: list[Member]) -> Settlement:
 def group_of(replica_id: str) -> str:
     """``train_ddp_0:5f0c...`` -> ``train_ddp_0``."""
     return replica_id.rsplit(":", 1)[0]
+
+
+_REPLICA_ID = re.compile(r"([\w./-]+):[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+
+
+def readable(sentence: str) -> str:
+    """Replica ids in it as people know the groups: ``1:b6e4153e-12f2-... is lost`` -> ``group 1 is lost``."""
+    return _REPLICA_ID.sub(r"group \1", sentence)
 
 
 def group_number(replica_id: str) -> int | None:

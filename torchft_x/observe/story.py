@@ -59,6 +59,8 @@ class Story:
             return self._member_lost(event, now)
         if name == "drop":
             return self._drop(event)
+        if name == "redo":
+            return self._redo()
         if name == "commit":
             return self._commit(event, now)
         return []
@@ -89,6 +91,10 @@ class Story:
         self._interrupted = True
         why = "" if known or not event.get("reason") else f" ({clause(event['reason'])})"
         return [f"step {self.step + 1} dropped{why}; it is run again"]
+
+    def _redo(self) -> list[str]:
+        known, self._interrupted = self._interrupted, True
+        return [] if known else [f"step {self.step + 1} is reduced again: a reduction failed, and nobody was lost"]
 
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
         reason = clause(str(event.get("reason") or "connection lost"))

@@ -11,6 +11,7 @@ _LEVELS = {
     "member_lost": logging.WARNING,
     "new_lineage": logging.WARNING,
     "suspect": logging.WARNING,
+    "quorum_change": logging.DEBUG,  # the quorum that follows is said
     "hello": logging.DEBUG,  # the joins that follow are said
 }
 

@@ -18,6 +18,7 @@ from torchft_x import env
 from torchft_x._version import __version__
 from torchft_x.core.lighthouse import LighthouseConfig
 from torchft_x.core.roster import Roster, RosterConfig
+from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
@@ -249,10 +250,17 @@ def _write_atomically(path: str, text: str) -> None:
         raise ConfigError(f"--address_file {path}: it can't be written ({e.strerror}).") from None
 
 
+class _Readable(logging.Formatter):
+    """Groups by their names; whose life it was is in the event log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return readable(super().format(record))
+
+
 def _log_to_stderr(level: str) -> None:
     """One readable line per record: time, level, text."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_Readable("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S"))
     logger = logging.getLogger("torchft_x")
     logger.handlers[:] = [handler]
     logger.propagate = False

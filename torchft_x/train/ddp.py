@@ -12,6 +12,7 @@ from torch import nn
 
 from torchft_x.errors import ConfigError
 from torchft_x.train.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
+from torchft_x.train.buffers import watch_buffers
 from torchft_x.train.declare import declare_model
 from torchft_x.train.reducer import Reducer
 from torchft_x.train.shards import is_dtensor
@@ -41,7 +42,8 @@ class DistributedDataParallel(nn.Module):
 
     Unlike torch's class: building it runs no collective; buckets never change, and their layout is compared between the
     groups when they join (a group whose model differs is refused with a sentence); buffers (batch-norm statistics) are
-    never broadcast, each group keeps its own and a healed group gets its source's.
+    never broadcast: each group keeps its own and a healed group gets its source's. A module that changes them in its first
+    forward gets a warning (docs/write_a_script.md).
 
     Args:
         manager: this rank's Manager.
@@ -61,11 +63,17 @@ class DistributedDataParallel(nn.Module):
         cap = BUCKET_BYTES if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20)))
         self.module = module
         self._reducer = _make_reducer(manager, module, min(cap, FIRST_BUCKET_BYTES), cap)
+        self._buffers_known = False  # whether a training forward has shown which buffers it changes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self._reducer.release()
-        return self.module(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        self._reducer.release()
+        if self._buffers_known or torch.compiler.is_compiling():
+            return self.module(*args, **kwargs)
+        self._buffers_known = True
+        with watch_buffers(self.module):
+            return self.module(*args, **kwargs)
 
     @property
     def require_backward_grad_sync(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from torchft_x.core.recovery import Plan
 from torchft_x.core.setbacks import Setbacks
 from torchft_x.core.step import Outcome, Step, over_error
-from torchft_x.core.types import Prepared, State
+from torchft_x.core.types import Prepared, State, readable
 from torchft_x.errors import (
     CollectiveError,
     DeadlineError,
@@ -114,7 +114,7 @@ class Guard:
             step, config = self.step.top.step, self._config_id
         if first:
             if error is not self.ended:  # the training thread raises that one
-                self._log.warning("step %s fails: %s", step, error)
+                self._log.info("step %s fails: %s", step, readable(str(error)))  # people read the story of it
             if suspects and (getattr(error, "suspects", ()) or len(suspects) <= _FEW):
                 self._suspect(suspects)  # now; the join, which names them too, comes when the step has ended
             self._abort(config, str(error))
@@ -156,7 +156,7 @@ class Guard:
         for replica_id in lost:
             self.events.emit("member_lost", quorum=quorum_id, lost=replica_id, reason=reason)
         if first:
-            self._log.warning("%s", error)
+            self._log.info("%s", readable(str(error)))
             self._abort(config, str(error))
 
     def on_end(self, sentence: str, fenced: bool) -> None:

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
+from torchft_x.train.buffers import watch_buffers
 from torchft_x.train.declare import declare_model
 from torchft_x.train.reducer import Reducer
 from torchft_x.train.shards import describe, is_dtensor, local
@@ -52,6 +53,7 @@ class HybridShardedDataParallel(nn.Module):
         shards = [local(p) for p in params]
         buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
         self._reducer = Reducer(manager, params, buckets)
+        self._buffers_known = False  # whether a training forward has shown which buffers it changes
         self._whole = False  # a no_sync() block has left gradients of whole parameters
         declare_model(manager, module, buckets)
         cut = [f"{name} {describe(p)}" for name, p in module.named_parameters() if is_dtensor(p)]
@@ -61,6 +63,10 @@ class HybridShardedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             self._reducer.release()
             self._whole = self._whole and not self._reducer.synchronise
+            if not self._buffers_known and not torch.compiler.is_compiling():
+                self._buffers_known = True
+                with watch_buffers(self.module):
+                    return self.module(*args, **kwargs)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager

@@ -100,6 +100,7 @@ class InnerLoop:
         self._exchange: Exchange | None = None  # on the way
         self._followers = followers  # see above
         self._hooks: list[RemovableHandle] = []
+        manager.note_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
     def enter(self) -> None:
@@ -132,6 +133,7 @@ class InnerLoop:
 
     def _after_step(self, *_: Any) -> None:
         self._manager.allow_state_dict_read()
+        self._manager.note_inner_step()
         self._go(self.schedule.stepped())
 
     # --- acts -------------------------------------------------------------------------------------------------------

@@ -365,6 +365,11 @@ class Manager:
         is time for something that is needed in any case."""
         self._course.end_pass(good, meanwhile)
 
+    def note_inner_step(self) -> None:
+        """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
+        measures the group's progress by it."""
+        self._parts.status.trained()
+
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.
 
@@ -472,6 +477,8 @@ class Manager:
         p.lines.shutdown()
         p.events.emit("leave", step=self.current_step())
         p.events.close()
+        if p.narrator is not None:
+            p.narrator.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x import env
 from torchft_x.comm.sent import Sent
 from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import WorldSizeMode
 from torchft_x.core.step import Step
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
+from torchft_x.observe.narrator import Narrator
 from torchft_x.train.connect import Link, connect
 from torchft_x.train.guard import Guard
 from torchft_x.train.lines import Lines
@@ -48,18 +50,19 @@ class Parts:
     pace: Pace
     waiting: Waiting  # for other groups
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
+    narrator: Narrator | None  # of rank 0, unless only warnings are wanted
 
 
 class StepLogger(logging.LoggerAdapter[logging.Logger]):
-    """``[replica id/group rank - step N] ...``"""
+    """``[group G rank R, step N] ...``"""
 
     def __init__(self, who: str, step: Step) -> None:
         super().__init__(logger, {})
-        self._who = who
+        self._who = who  # "group 1 rank 0"
         self._machine = step
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return f"[{self._who} - step {self._machine.state.step}] {msg}", kwargs
+        return f"[{self._who}, step {self._machine.state.step}] {msg}", kwargs
 
 
 def assemble(
@@ -83,7 +86,7 @@ def assemble(
         replica_id=link.replica_id,
         attempt=options.attempt,
     )
-    log = StepLogger(f"{link.replica_id}/{options.group_rank}", step)
+    log = StepLogger(f"group {group_of(link.replica_id)} rank {options.group_rank}", step)
     lines = Lines(pg, options)
     guard = Guard(step, lines, log, events, link.client.suspect, heal_patience=options.timeout)
     link.client.watch(guard.on_over, guard.on_end)
@@ -107,4 +110,5 @@ def assemble(
         pace=Pace(),
         waiting=Waiting(options, status, lambda: link.client.connected),
         full_state=full_state,
+        narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

@@ -69,6 +69,7 @@ class Status:
         self._pause_ends = 0.0  # monotonic; of an announced pause
         self._leaving = False
         self._waits = False  # for other groups
+        self._apart = False  # this group trains apart: its inner steps are its progress
         self.thread_id = 0  # of who answers in this process (answers.py), as the kernel counts; 0: nobody
 
     def show(self, board: Board | None) -> None:
@@ -95,6 +96,17 @@ class Status:
         """A step begins: what was done since the last one (an evaluation) is as usual as a step, once seen."""
         if self._commits:
             self._longest = max(self._longest, time.monotonic() - self._since)
+
+    def trained(self) -> None:
+        """An inner step of a group that trains apart has ended, or such a group is about to begin."""
+        if not self._apart:
+            self._apart = True
+            self._publish_story()
+        now = time.monotonic()
+        if self._commits:
+            self._longest = max(self._longest, now - self._since)
+        self._since = now
+        self.publish()
 
     def hear(self, event: dict[str, Any]) -> None:
         """Of the event log, on whatever thread emits it."""
@@ -161,6 +173,7 @@ class Status:
             "configured": max(0.0, configured),
             "lost": self._lost,
             "error": self._error,
+            "apart": self._apart,
         }
 
     def _publish_story(self) -> None:

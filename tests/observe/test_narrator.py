@@ -1,0 +1,65 @@
+"""observe/narrator: whose lines are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from torchft_x import env
+from torchft_x.core.types import readable
+from torchft_x.observe.events import EventLog
+from torchft_x.observe.narrator import Narrator
+
+ONE, OTHER = "1:b6e4153e-12f2-4290-96a8-dc215ba7e2d6", "0:75ff4448-509a-4d61-a1ed-887556c8ff74"
+
+
+class Speaker:
+    """A rank with its event log and narrator."""
+
+    def __init__(self, replica_id: str, rank: int = 0) -> None:
+        self.lines: list[str] = []
+        self.events = EventLog(None, "trainer", replica_id=replica_id, rank=rank)
+        self.narrator = Narrator(replica_id, rank, self.lines.append)
+
+    def live_through_a_death(self) -> None:
+        self.events.emit("quorum", members=[OTHER, ONE], step=0)
+        self.events.emit("commit", step=0, quorum=1)
+        self.events.emit("member_lost", lost=ONE, reason=f"{ONE} is lost: its address http://h:1 refuses connections.")
+        self.events.emit("commit", step=1, quorum=2)
+
+
+@pytest.fixture
+def speakers() -> Iterator[list[Speaker]]:
+    made = [Speaker(OTHER), Speaker(ONE)]
+    yield made
+    for speaker in made:
+        speaker.narrator.close()
+
+
+def test_the_lowest_group_tells_it_in_group_numbers(speakers: list[Speaker]) -> None:
+    for speaker in speakers:
+        speaker.live_through_a_death()
+    of_rank_1 = EventLog(None, "trainer", replica_id=OTHER, rank=1)
+    of_rank_1.emit("member_lost", lost=OTHER, reason="not this one's")
+    first, other = (s.lines for s in speakers)
+    assert first[0] == "group 1 died (its address http://h:1 refuses connections) at step 1"
+    assert first[1].startswith("training goes on at step 2 with 1 group: ")
+    assert len(first) == 2
+    assert other == []
+
+
+def test_who_has_left_is_silent(speakers: list[Speaker]) -> None:
+    speakers[0].narrator.close()
+    speakers[0].live_through_a_death()
+    assert speakers[0].lines == []
+
+
+def test_replica_ids_become_groups() -> None:
+    assert readable(f"{ONE} is lost: lost {OTHER}, {ONE}.") == "group 1 is lost: lost group 0, group 1."
+    assert readable("http://127.0.0.1:29510 and a:1 stay") == "http://127.0.0.1:29510 and a:1 stay"
+
+
+@pytest.mark.parametrize(("level", "wanted"), [("", True), ("debug", True), ("warning", False), ("ERROR", False)])
+def test_the_log_level_silences_it(level: str, wanted: bool) -> None:
+    assert env.wants_news({"TORCHFT_X_LOG_LEVEL": level}) is wanted
