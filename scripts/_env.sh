@@ -15,15 +15,27 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
     (
         flock 9 # two scripts started together must not fill one environment at the same time
         [ "$(cat "$venv/.stamp" 2>/dev/null)" = "$wanted" ] && exit 0
+        set -o pipefail
         began=$SECONDS
         torch=$(grep '^torch==' "$root/constraints.txt")
-        pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
-        echo "Making the Python environment in $venv (once; a few minutes, most of it PyTorch)." &&
+        pip() { # what is fetched and how large it is, and every 15 s how long it has been
+            "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" |
+                sed -un 's/^ *\(Downloading [^ ]* ([^)]*B)\)$/      \1/p; s/^Installing collected packages:.*/      Installing what was fetched; this takes a minute or two/p' &
+            local job=$!
+            while sleep 15 9>&- >/dev/null 2>&1 && kill -0 $job 2>/dev/null; do
+                echo "      ... $((SECONDS - began)) s so far, $(du -sm "$venv" | cut -f1) MB in place"
+            done &
+            local clock=$! code=0
+            wait $job || code=$?
+            kill $clock 2>/dev/null
+            return $code
+        }
+        echo "Making the Python environment in $venv: once, 2 to 10 minutes, about 1.3 GB on disk (several more with a CUDA build of PyTorch)." &&
             { [ "$("$venv/bin/python" --version 2>&1)" = "$(python3 --version)" ] || python3 -m venv --clear "$venv"; } &&
             echo "  1/2 $torch" &&
-            "${pip[@]}" "$torch" &&
+            pip "$torch" &&
             echo "  2/2 torchft_x and its tools" &&
-            "${pip[@]}" --constraint "$root/constraints.txt" --editable "$root[dev]" &&
+            pip --constraint "$root/constraints.txt" --editable "$root[dev]" &&
             echo "$wanted" >"$venv/.stamp" &&
             echo "Ready after $((SECONDS - began)) s."
     ) 9>"$venv.lock" </dev/null || {
