@@ -65,7 +65,7 @@ def script(python: str, *command: str, **options: Any) -> str:
 
 def refused(python: str, *command: str, **options: Any) -> str:
     done = run(python, "tests.launch.slurm_script", json.dumps({"command": list(command), **options}))
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == 2, done.stdout
     assert done.stderr.startswith("torchft_x: ")
     assert done.stderr.count("\n") == 1
     return done.stderr

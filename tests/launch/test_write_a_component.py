@@ -38,7 +38,7 @@ class TestOnEachLine:
     def test_a_mistake_is_one_sentence(self, line: str, folder: Path) -> None:
         words = ["run", "-s", "local_cwd", "./my_component.py:my_job", "--replicas", "0"]
         done = torchx(*words, folder=folder, line=line, PYTHONPATH=str(ROOT))
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert done.stderr.splitlines()[-1].startswith("torchft_x: --replicas is 0;")
         assert "Traceback" not in done.stderr
 

@@ -1,0 +1,82 @@
+"""What every check of `./scripts/gpu_check` is given, and what it may raise."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.comm.store import host_store
+
+Figures = dict[str, Any]
+
+
+class Skip(Exception):
+    """The check, or what is left of it, needs something that isn't here; the sentence says what."""
+
+
+@dataclass
+class Kit:
+    """The same checks run on a card and, as far as that goes, on the CPU."""
+
+    device: torch.device
+    folder: Path
+    """Private and empty."""
+    figures: Figures = field(default_factory=dict)
+    """What was measured so far; kept if the check fails."""
+    _store: dist.TCPStore | None = None
+    _numbers: Any = field(default_factory=itertools.count)
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    def tensor(self, *shape: int, seed: int = 0) -> torch.Tensor:
+        """Normal numbers, the same on every device."""
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
+
+    def meeting(self) -> str:
+        """A store address that nobody has used."""
+        if self._store is None:
+            self._store = host_store("127.0.0.1", 60.0)[0]
+        return f"127.0.0.1:{self._store.port}/gpu_check/{next(self._numbers)}"
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if not self.on_cpu:
+            torch.accelerator.synchronize()
+
+    def seconds(self, action: Callable[[], object], times: int = 5) -> float:
+        """Median of several, after one that isn't counted."""
+        took = []
+        for _ in range(times + 1):
+            self.wait()
+            began = time.perf_counter()
+            action()
+            self.wait()
+            took.append(time.perf_counter() - began)
+        return statistics.median(took[1:])
+
+
+def need(truth: object, sentence: str) -> None:
+    """Fail the check. (Not `assert`, which python -O leaves out.)"""
+    if not truth:
+        raise AssertionError(sentence)
+
+
+def need_equal(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+    """Bit for bit, wherever they are."""
+    got, wanted = got.detach().cpu(), wanted.detach().cpu()
+    if got.dtype != wanted.dtype or got.shape != wanted.shape:
+        raise AssertionError(f"{what}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} {tuple(wanted.shape)}")
+    raw, right = got.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8)
+    if not torch.equal(raw, right):
+        off = (got.double() - wanted.double()).abs().max().item()
+        raise AssertionError(f"{what}: {int((raw != right).sum())} bytes differ, by {off:g} at most")
