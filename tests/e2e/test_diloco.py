@@ -76,6 +76,17 @@ def test_islands_of_one_two_and_three_ranks_survive_kills_in_one_job(tmp_path: P
     assert {(w.group, w.rank) for w in workers(events)} == {("0", 0), ("1", 0), ("1", 1), ("2", 0), ("2", 1), ("2", 2)}
 
 
+def test_inner_steps_are_no_stall_however_far_apart_the_exchanges_are(tmp_path: Path) -> None:
+    """10 s between two of them, with a timeout of 10 s: three quarters of it would be the limit in a reduction."""
+    run_dir = tmp_path / "run"
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "10"]
+    command += ["--run_dir", str(run_dir), "--", "--steps", "20", "--pace", "1", *SMALL]
+    with running(command, tmp_path / "log", run_dir, TORCHFT_X_WARM="0") as job:
+        assert job.wait(120) == 0, job.output()[-3000:]
+    assert "no step for" not in job.output()
+    assert list(run_dir.glob("dumps/*-stalled-*")) == []
+
+
 def test_a_mistake_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     done = script("train_diloco.py", "--fault_tolerance.sync_step=3")
     assert done.returncode == 2

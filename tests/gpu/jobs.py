@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.gpu.kit import Figures, Kit, need
+from tests.util import scaled
 from torchft_x import env
 from torchft_x.observe.events import read_events
 from torchft_x.observe.report import commits, death, training_together, workers
@@ -66,7 +67,7 @@ class Job:
         return self.log.read_text(errors="replace")[-1500:]
 
     def until(self, condition, seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + scaled(seconds)
         while not condition():
             need(time.monotonic() < deadline, f"gave up after {seconds:g} s waiting for {what}: {self.end()}")
             running = [p.poll() is None for p in self.processes]
@@ -75,7 +76,7 @@ class Job:
 
     def wait(self, seconds: float) -> None:
         """For its good end."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + scaled(seconds)
         for process in self.processes:
             try:
                 code = process.wait(max(0.1, deadline - time.monotonic()))

@@ -16,6 +16,7 @@ import torch
 
 from tests.gpu.kit import Kit
 from tests.gpu.run import CHECKS, ROOT, Check, Result, can_run, main, missing, report, run_all
+from tests.util import scaled
 
 IN_THIS_PROCESS = ("groups", "state")
 SLOW = [c.name for c in CHECKS if c.module not in IN_THIS_PROCESS and c.on_cpu]
@@ -47,7 +48,7 @@ def test_one_that_fails_crashes_or_hangs_does_not_end_the_rest(capsys: pytest.Ca
     assert found["fails"].figures == {"until then": 3}
     assert found["skips"].reason == "it wants a moon"
     assert found["crashes"].reason.startswith("its process was ended by SIGSEGV")
-    assert found["hangs"].reason.startswith("it had not ended after 15 s")
+    assert found["hangs"].reason.startswith(f"it had not ended after {scaled(15):.0f} s")
     assert "in hangs" in found["hangs"].reason, "the stacks at the end"
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert f"# {os.getpid()} hangs" not in left
@@ -55,7 +56,7 @@ def test_one_that_fails_crashes_or_hangs_does_not_end_the_rest(capsys: pytest.Ca
 
 
 def test_what_does_not_fit_into_the_time_is_skipped() -> None:
-    (result,) = run_all([CHECKS[0]], "cpu", 10)
+    (result,) = run_all([CHECKS[0]], "cpu", 10.0)
     assert (result.status, result.reason) == ("skipped", "no time was left of 10 s")
 
 
