@@ -51,7 +51,9 @@ def library_group(kit: Kit) -> AcceleratorGroup:
 def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device) -> None:
     """A communicator of one. `configure` makes none for a single member, and one card allows no second, so what its
     connecting thread does is done here."""
+    old = group._present
     group.configure("", "gpu_check", 0, 1, quorum_id)
+    need(old is None or old.gone.wait(30), "the abort of the communicator before has not ended after 30 s")
     members = group._present
     assert members is not None
     store = dist.HashStore()

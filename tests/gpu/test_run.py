@@ -109,3 +109,11 @@ def test_the_command(tmp_path: Path) -> None:
     wrong = run("--only", "nonsense")
     assert wrong.returncode == 2
     assert "there is no check nonsense; there are nccl_of_one" in wrong.stderr
+
+
+def test_every_file_with_gpu_tests_is_run() -> None:
+    """By `gpu_tests`, which names them: a card's machine may lack what other tests import."""
+    marked = {str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu(" in p.read_text()}
+    named = (ROOT / "tests/gpu/jobs.py").read_text()
+    names = {Path(path).stem.removeprefix("test_") for path in marked if "tests/gpu/" not in path}
+    assert [name for name in sorted(names) if f'"{name}"' not in named and f"test_{name}.py" not in named] == []
