@@ -135,3 +135,13 @@ def test_the_role_adds_what_is_not_given(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TORCHFT_X_TOKEN", "secret")
     monkeypatch.setenv("TORCHFT_X_ADVERTISE_HOST", "node1")
     assert complete(bind, tmp_path, local=True) == [*bind, *address, *state]
+
+
+def test_what_runs_in_the_job_needs_no_torchx() -> None:
+    """An image, or a machine with a card, may have PyTorch and torchft_x only."""
+    without = (
+        "import sys; sys.modules['torchx'] = None; from torchft_x.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    for words in (["supervise", "--help"], ["accompany", "--help"], ["lighthouse", "--help"], ["dumps", "--help"]):
+        done = subprocess.run([sys.executable, "-c", without, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

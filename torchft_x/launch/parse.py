@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from torchx import specs
+from typing import TYPE_CHECKING, Any
 
 from torchft_x import net
 from torchft_x.errors import ConfigError
+
+if TYPE_CHECKING:  # where a job runs there may be no TorchX
+    from torchx import specs
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,6 +48,8 @@ def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts")
     """TorchX's mounts: ``type=bind,src=PATH,dst=PATH[,readonly]``, one after the other, as text or split at commas."""
     words = options.split(",") if isinstance(options, str) else list(options or ())
     words = [word.strip() for option in words for word in option.split(",") if word.strip()]
+    from torchx import specs
+
     try:
         return tuple(specs.parse_mounts(words))
     except (KeyError, ValueError) as e:
@@ -64,6 +67,8 @@ def parse_resource(*, cpu: int, gpu: int, memMB: int, h: str | None, what: str =
     for name, value, least in (("cpu", cpu, 1), ("gpu", gpu, 0), ("memMB", memMB, 1)):
         if value < least:
             raise ConfigError(f"{what}{dashes}{name} is {value}; it must be {least} or more.")
+    from torchx import specs
+
     try:
         return specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h)
     except KeyError as e:
