@@ -214,6 +214,9 @@ class QuorumChecks:
             life = self._world.nodes.get(name) or (peer if peer is not None and peer.who == name else None)
             if book.is_halted(name):
                 continue  # it stands, but can't run
+            record = node.machine._roll.get(name)
+            if record is not None and node.machine._stragglers.keeps_out(record, now):
+                continue  # it was late again and again (R20)
             if life is not None and not life.process.dead and now - heard <= limit:
                 self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
                                f"{self._name(quorum)}")  # fmt: skip
