@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from torchft_x import env
 
@@ -44,3 +47,32 @@ def fork_server(*preload: str) -> Iterator[Any]:
         yield context
     finally:
         multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+class Listener(NamedTuple):
+    """A listening TCP socket."""
+
+    pid: int
+    host: str
+    port: int
+
+
+def listeners(pids: Iterable[int]) -> list[Listener]:
+    """The TCP sockets on which these processes listen, as `ss -ltnp` lists them; each once per process."""
+    at = {}
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            host, port = words[1].split(":")
+            if words[3] == "0A":  # LISTEN; the address is made of 32-bit words in this machine's order
+                raw = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
+                at[words[9]] = (socket.inet_ntop(family, raw), int(port, 16))
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]")
+                    if inode in at:
+                        found.add(Listener(pid, *at[inode]))
+    return sorted(found)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.environment import TrainerSettings, package_root, trainer_environment
+from tests.util import scaled
+from torchft_x.launch.environment import (
+    Rendezvous,
+    TrainerSettings,
+    package_root,
+    trainer_environment,
+    without_effect,
+    worker_environment,
+)
 
 SETTINGS = TrainerSettings(
     group="1",
@@ -79,3 +93,57 @@ def test_where_a_worker_shows_itself_is_its_lifes_own_unless_the_user_wants_none
     off = {"TORCHFT_X_WORKER_SERVER": "0", "TORCHFT_X_PRIVATE": "/of/another"}
     assert "TORCHFT_X_PRIVATE" not in trainer_environment(off, SETTINGS)
     assert trainer_environment({"TORCHFT_X_WORKER_SERVER": "1"}, SETTINGS)["TORCHFT_X_WORKER_SERVER"] == "1"
+
+
+def test_a_worker_finds_its_ranks() -> None:
+    meet = Rendezvous(name="run", host="10.0.0.1", port=7, workers=2, folder="/f", node=1, nodes=3)
+    out = worker_environment({"A": "1", "RANK": "of somebody else"}, meet, 1)
+    assert (out["A"], out["RANK"], out["LOCAL_RANK"], out["GROUP_RANK"], out["WORLD_SIZE"]) == ("1", "3", "1", "1", "6")
+    assert (out["MASTER_ADDR"], out["MASTER_PORT"]) == ("10.0.0.1", "7")
+    assert out["TORCHELASTIC_ERROR_FILE"] == "/f/torchelastic/attempt_0/1/error.json"
+    assert worker_environment({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, meet, 0)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == (
+        "0"
+    )
+
+
+@pytest.mark.slow
+def test_a_workers_environment_is_torchruns(tmp_path: Path) -> None:
+    """Of two nodes with two workers each, from torchrun itself."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os\nf = open(os.path.dirname(os.path.abspath(__file__)) + '/found-' + os.environ['RANK'], 'w')\n"
+        "json.dump(dict(os.environ), f)\n"
+    )
+    given = {**os.environ, "OMP_NUM_THREADS": "3"}
+    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_id", "run"]
+    run += ["--master_addr", "127.0.0.1", "--master_port", str(_free_port()), "--max_restarts", "0"]
+    nodes = [subprocess.Popen([*run, "--node_rank", str(n), str(script)], env=given) for n in (0, 1)]
+    assert [node.wait(scaled(90)) for node in nodes] == [0, 0]
+    for rank in range(4):
+        theirs = json.loads((tmp_path / f"found-{rank}").read_text())
+        meet = Rendezvous(
+            name="run",
+            host=theirs["MASTER_ADDR"],
+            port=int(theirs["MASTER_PORT"]),
+            workers=2,
+            folder="/f",
+            node=rank // 2,
+            nodes=2,
+        )
+        ours = worker_environment(given, meet, rank % 2)
+        of_a_process = {"TORCHELASTIC_ERROR_FILE", "TORCHINDUCTOR_CACHE_DIR", "PWD", "OLDPWD", "_", "LC_CTYPE"}
+        assert {n: v for n, v in theirs.items() if n not in of_a_process} == {
+            n: v for n, v in ours.items() if n not in of_a_process
+        }
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_torchruns_own_options_are_named() -> None:
+    assert without_effect({"PET_NO_PYTHON": "1", "A": "1", "TORCHELASTIC_HEALTH_CHECK_PORT": "1"}) == [
+        "PET_NO_PYTHON",
+        "TORCHELASTIC_HEALTH_CHECK_PORT",
+    ]

@@ -68,7 +68,7 @@ class Cluster:
         self.folder = folder
         self.groups = groups
         self.nodes = nodes
-        self.options = {"workers": nodes, "runner": "plain", "max_restarts": 10} | options
+        self.options = {"workers": nodes, "max_restarts": 10} | options
         self.end = folder / "end"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "script.py").write_text(text)
@@ -238,16 +238,15 @@ def test_without_a_lighthouse_a_part_that_finished_has_and_another_gives_up() ->
     assert node.given_up.startswith("worker 0 killed by SIGKILL; the lighthouse has been away for 60 s")
 
 
-def test_the_meeting_port_is_kept_until_torchrun_listens_there() -> None:
+def test_node_0_listens_for_the_workers_from_the_moment_it_names_the_port() -> None:
     node = Fake()
     meetings: list[str] = []
     node.ready = lambda attempt, meeting: meetings.append(meeting)  # type: ignore[method-assign]
-    node.lives.begin(0)
-    port = parse_address(meetings[0]).port
-    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
-        plain.bind(("0.0.0.0", port))
-    with socket.create_server(("", port)) as torchrun:  # with SO_REUSEADDR, as torchrun's
-        assert torchrun.getsockname()[1] == port
+    for _ in range(2):
+        node.lives.begin(0)
+        socket.create_connection(("127.0.0.1", parse_address(meetings[-1]).port)).close()
+    with pytest.raises(ConnectionRefusedError):  # of the life before
+        socket.create_connection(("127.0.0.1", parse_address(meetings[0]).port))
 
 
 def sleeping(run: Cluster, lives: int = 1, groups: tuple[int, ...] = (0, 1)) -> list[list[tuple[int, str, int]]]:
@@ -359,8 +358,8 @@ def test_a_signal_to_all_leaves_nothing(cluster, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_over_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(cluster) -> None:
-    run = cluster(MEETING, workers=4, runner="torchrun")
+def test_workers_on_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(cluster) -> None:
+    run = cluster(MEETING, workers=4)
     for group in (0, 1):
         met = run.wait_until_met(0, group)
         assert [(m.rank, m.world, m.local, m.node, m.total) for m in met] == [

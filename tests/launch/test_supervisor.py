@@ -37,7 +37,7 @@ class Driven:
         given = {
             "group": "1",
             "groups": 2,
-            "runner": "plain",
+            "warm_after": 1e9,
             "grace": scaled(1.0),
             "find_timeout": scaled(5.0),
         } | options
@@ -178,7 +178,7 @@ def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> N
     lives = [r["life"] for r in run.reports("started")]
     assert len(set(lives)) == 2
     assert exited["life"] == lives[0]
-    (line,) = run.err.read_text().splitlines()
+    line, _ = run.err.read_text().splitlines()  # and that it is started cold
     assert line.startswith("group 1 died: worker 0 killed by SIGKILL after ")
     assert line.endswith("s; restart 1 of 10 in 0 s")
 
@@ -354,38 +354,43 @@ def test_a_step_committed_is_no_crash_loop(drive) -> None:
     assert run.reports("done")[0]["sentence"].endswith("(4 restarts within the last hour)")
 
 
-def test_torchrun_that_can_not_start_is_quoted(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_can_not_start_is_quoted(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libnothing.so is missing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = drive("", runner="torchrun", rules={"max_restarts": 0})
+    run = drive(SLEEPER, workers=2, rules={"max_restarts": 0})
     assert run.wait() == 1
-    assert "torchrun ended with code 1 before a worker started" in run.reports("exited")[0]["reason"]
+    assert "the process with the group's store ended with code 1" in run.reports("exited")[0]["reason"]
     assert "ImportError: libnothing.so is missing" in run.reports("done")[0]["sentence"]
-    assert "    Traceback (most recent call last):" in run.err.read_text()  # it went to torchrun's log only
+    assert "    Traceback (most recent call last):" in run.err.read_text()  # it went to the store's own log only
+
+
+def test_the_store_starts_with_the_first_caller(drive) -> None:
+    script = """if True:
+        import os, socket, sys, time
+        print("up", os.getpid(), flush=True)
+        sys.stdin.read()
+        while not os.path.exists(os.environ["TORCHFT_X_RUN_DIR"] + "/call"):
+            time.sleep(0.01)
+        caller = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+        time.sleep(1000)
+    """
+    run = drive(script)
+    below = [run.worker()]
+    assert tree.descendants(run.process.pid) == below
+    (run.folder / "call").touch()
+    wait_for(lambda: len(tree.descendants(run.process.pid)) == 2, what="the process with the store")
 
 
 @pytest.mark.slow
-def test_torchrun_was_quicker_than_we(drive) -> None:
-    run = drive(SLEEPER, runner="torchrun", rules={"max_restarts": 0})
-    worker = run.worker()
-    run.process.send_signal(signal.SIGSTOP)
-    os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{worker}").exists(), what="torchrun's look")
-    run.process.send_signal(signal.SIGCONT)
-    assert run.wait() == 1
-    assert run.reports("exited")[0]["reason"] == "worker 0 killed by SIGKILL"
-
-
-@pytest.mark.slow
-def test_torchrun_two_workers_one_killed(drive) -> None:
+def test_two_workers_one_killed(drive) -> None:
     script = """if True:
         import os, time
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
         print("rank", [os.environ[n] for n in names], "pid", os.getpid(), flush=True)
         time.sleep(1000 if os.environ["TORCHFT_X_ATTEMPT"] == "0" else 0)
     """
-    run = drive(script, runner="torchrun", workers=2)
+    run = drive(script, workers=2)
     lines = wait_for(lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and t, 60, "both workers")
     assert sorted(line[:9] for line in lines) == ["[rank 0] ", "[rank 1] "]
     assert all("'2'" in line and "'127.0.0.1'" not in line[:9] for line in lines)
@@ -398,12 +403,11 @@ def test_torchrun_two_workers_one_killed(drive) -> None:
     assert not any(tree.is_alive(p) for p in pids)
     assert run.wait(60) == 0
     assert "Traceback" not in run.err.read_text()
-    assert (run.folder / "logs" / "group-1-attempt-0.torchrun.log").exists()
 
 
 @pytest.mark.slow
-def test_torchrun_kill_9_of_the_supervisor(drive) -> None:
-    run = drive(SLEEPER, runner="torchrun", workers=2)
+def test_kill_9_of_the_supervisor_of_two_workers(drive) -> None:
+    run = drive(SLEEPER, workers=2)
     pids = wait_for(
         lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and [int(x.split()[-1]) for x in t], 60
     )

@@ -86,7 +86,7 @@ def kill(run: Driven, attempt: int, rank: int = 0) -> None:
 
 
 def warm(drive: Starter, text: str, **options: object) -> Driven:  # noqa: F811
-    return drive(text, **{"runner": "torchrun", "warm_after": 0.0, "rules": {"max_restarts": 50}} | options)
+    return drive(text, **{"warm_after": 0.0, "rules": {"max_restarts": 50}} | options)
 
 
 def end(run: Driven) -> None:
@@ -172,7 +172,7 @@ if os.environ["TORCHFT_X_ATTEMPT"] == "0":
 
 
 def _rank(pid: int) -> str | None:
-    """RANK in the environment that the process was started with: torchrun's workers have one."""
+    """RANK in the environment that the process was started with: the workers have one."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

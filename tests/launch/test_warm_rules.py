@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.launch.warm_rules import (
-    Rendezvous,
-    difference,
-    imported_by,
-    is_installed,
-    why_never,
-    worker_environment,
-)
+from torchft_x.launch.warm_rules import difference, imported_by, is_installed, why_never
 
 
 @pytest.mark.parametrize(
-    ("given", "runner", "nodes", "why"),
+    ("given", "nodes", "why"),
     [
-        ({}, "torchrun", 1, None),
-        ({"TORCHFT_X_WARM": "1", "PET_LOG_DIR": "/x"}, "torchrun", 1, None),
-        ({"TORCHFT_X_WARM": "0"}, "torchrun", 1, "TORCHFT_X_WARM is 0"),
-        ({}, "torchrun", 2, "the group is on several nodes"),
-        ({}, "plain", 1, "it is run without torchrun"),
-        ({"PET_NO_PYTHON": "1"}, "torchrun", 1, "PET_NO_PYTHON is set, which is for torchrun"),
-        (
-            {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
-            "torchrun",
-            1,
-            "TORCHELASTIC_ENABLE_FILE_TIMER is set, which is for torchrun",
-        ),
+        ({}, 1, None),
+        ({"TORCHFT_X_WARM": "1"}, 1, None),
+        ({"TORCHFT_X_WARM": "0"}, 1, "TORCHFT_X_WARM is 0"),
+        ({}, 2, "the group is on several nodes"),
     ],
 )
-def test_groups_that_are_never_warm(given: dict[str, str], runner: str, nodes: int, why: str | None) -> None:
-    assert why_never(given, runner=runner, nodes=nodes) == why
+def test_groups_that_are_never_warm(given: dict[str, str], nodes: int, why: str | None) -> None:
+    assert why_never(given, nodes=nodes) == why
 
 
 def test_what_belongs_to_one_life_may_differ_from_the_parents_and_nothing_else() -> None:
@@ -43,18 +28,6 @@ def test_what_belongs_to_one_life_may_differ_from_the_parents_and_nothing_else()
     assert difference(parent, {**life, "A": "2"}) == "A has changed since the warm parent was started"
     assert difference(parent, {**life, "LD_PRELOAD": "x"}) == "LD_PRELOAD has changed since the warm parent was started"
     assert difference({**parent, "B": ""}, life) == "B has changed since the warm parent was started"
-
-
-def test_a_workers_environment_is_torchruns() -> None:
-    meet = Rendezvous(name="run", host="10.0.0.1", port=7, workers=2, errors="/e")
-    out = worker_environment({"A": "1", "RANK": "of somebody else"}, meet, 1)
-    assert (out["A"], out["RANK"], out["LOCAL_RANK"], out["WORLD_SIZE"]) == ("1", "1", "1", "2")
-    assert (out["MASTER_ADDR"], out["MASTER_PORT"]) == ("10.0.0.1", "7")
-    assert out["TORCHELASTIC_ERROR_FILE"] == "/e/1/error.json"
-    assert out["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
-    assert worker_environment({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, meet, 0)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == (
-        "0"
-    )
 
 
 def test_imports_are_read_from_the_top_of_a_script() -> None:

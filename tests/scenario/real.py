@@ -144,7 +144,6 @@ class Cluster:
     def _start_supervisor(self, group: str) -> None:
         s = self._scenario
         command = ["supervise", "--group", group, "--groups", str(s.groups), "--workers", str(s.ranks)]
-        command += ["--runner", "plain"] if s.ranks == 1 else []  # without torchrun: half as long to start
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--", str(TRAINER)]
         self._start(group, [*command, "--dump-params", str(self.dumps), "--min-groups", str(s.min_replicas)])
 

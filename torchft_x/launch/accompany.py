@@ -102,8 +102,7 @@ class Companion(Keeper):
             folder=folder,
             run_dir=config.run_dir,
             name=f"companion-{config.companion.replace('/', '_')}-attempt-{begun.attempt}",
-            local_addr=self._host,
-            runner="program",
+            program=True,
         )
 
 

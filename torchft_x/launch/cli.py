@@ -53,7 +53,6 @@ def _parser() -> argparse.ArgumentParser:
         f"ended, after about 20 s ({env.HANG_TIMEOUT})",
     )  # fmt: skip
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
-    parser.add_argument("--runner", choices=("torchrun", "plain"), default="torchrun", help=argparse.SUPPRESS)
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
@@ -81,7 +80,6 @@ def supervise(argv: list[str]) -> int:
             find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
-            runner=args.runner,
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
     except TorchftXError as e:

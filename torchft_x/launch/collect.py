@@ -26,6 +26,7 @@ from typing import Any
 from torchft_x.launch import asking, stalls, tree
 from torchft_x.launch.asking import Silent, Target, View
 from torchft_x.launch.dump_folders import all_folders, is_fresh, open_folder
+from torchft_x.launch.environment import error_file
 from torchft_x.launch.hangs import Hangs, Usage
 from torchft_x.launch.life import Life
 from torchft_x.observe import dumps
@@ -52,7 +53,7 @@ class Scene:
     targets: tuple[Target, ...]  # workers that were announced
     log: Path | None  # what they print
     ranks: bool  # whether its lines begin with the rank
-    folder: Path  # private: what workers show, their sockets, torchrun's files
+    folder: Path  # private: what workers show, their sockets, their error files
 
 
 @dataclass(frozen=True)
@@ -341,8 +342,7 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
 def _error_file(scene: Scene, rank: int) -> bytes | None:
     """torchelastic's, written by scripts with ``@record``, else ours (train/watched.py)."""
     first = min(t.rank for t in scene.targets)
-    theirs = sorted(scene.folder.glob(f"torchrun/*/attempt_*/{rank - first}/error.json"))
-    for path in [*theirs, scene.folder / f"{rank}.error.json"]:
+    for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
         try:
             with path.open("rb") as f:
                 return f.read(_ERROR_LIMIT)

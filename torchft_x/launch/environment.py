@@ -85,3 +85,58 @@ def package_root(package_file: str, installed: tuple[str, ...]) -> str | None:
     """
     root = str(Path(package_file).resolve().parent.parent)
     return None if root in {str(Path(p).resolve()) for p in installed} else root
+
+
+# torchrun writes this one into its own environment; workers inherit it.
+_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
+# Options of torchrun (PET_X is --x), and of its agent: nobody reads them here.
+_OF_TORCHRUN = ("PET_", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendezvous:
+    """What torchrun would have agreed on with itself."""
+
+    name: str  # its --rdzv_id
+    host: str  # of the group's store
+    port: int
+    workers: int  # on each node
+    folder: str  # private, of this life: the error files
+    node: int = 0
+    nodes: int = 1
+
+
+def worker_environment(life: Mapping[str, str], meet: Rendezvous, local_rank: int) -> dict[str, str]:
+    """The environment of that worker, variable by variable as below torchrun (a test compares the two)."""
+    rank, total = meet.node * meet.workers + local_rank, meet.nodes * meet.workers
+    out = {**life, **_SIGNALS}
+    out |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(rank),
+        "GROUP_RANK": str(meet.node),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(total),
+        "LOCAL_WORLD_SIZE": str(meet.workers),
+        "ROLE_WORLD_SIZE": str(total),
+        "GROUP_WORLD_SIZE": str(meet.nodes),
+        "MASTER_ADDR": meet.host,
+        "MASTER_PORT": str(meet.port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": meet.name,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(error_file(meet.folder, local_rank)),
+    }
+    out.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    return out
+
+
+def error_file(folder: str | Path, local_rank: int) -> Path:
+    """Where a script with ``@record`` (torchelastic's) writes what ended it. Its folder must be made first."""
+    return Path(folder, "torchelastic", "attempt_0", str(local_rank), "error.json")
+
+
+def without_effect(given: Mapping[str, str]) -> list[str]:
+    """Variables that steer torchrun, which is not used."""
+    return sorted(name for name in given if name.startswith(_OF_TORCHRUN))

@@ -1,31 +1,28 @@
-"""One life of a group (of its part on this node): torchrun and its workers, until no process of it is left.
+"""One life of a group (of its part on this node): its workers and their store, until no process of it is left.
 
-torchrun tells "1" for whatever befalls a worker, and only at its next poll. So each worker announces its pid
-(shim.py), the supervisor watches it by pidfd and reads how it ended before torchrun collects it: the cause is known
-within a millisecond, and the rest of the group, which shares its fate, is killed at once.
+The workers are the supervisor's own children, in the environment that torchrun would give them (torchrun itself isn't
+used: decision 31), or a warm agent's. The supervisor watches each by pidfd: the cause of a death is known within a
+millisecond, and the rest of the group, which shares its fate, is killed at once.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchft_x.launch import tree
+from torchft_x.launch import cold, tree
+from torchft_x.launch.group_store import GroupStore
 from torchft_x.launch.halts import STOPPED, Halts
 from torchft_x.launch.output import Relay
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
-from torchft_x.launch.warm import Forked, Warm
+from torchft_x.launch.warm import Warm
 
-SHIM = str(Path(__file__).with_name("shim.py"))
-_POLL = "0.05"  # seconds between torchrun's looks at its workers; ours hardly ever wait for it
-_MEET = 120  # seconds within which torchrun of every node must have come; all are told to start at the same time
+_WORDS = 20  # lines of the process with the store that are quoted if it failed
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
 
 
@@ -45,24 +42,18 @@ class LifeSpec:
     """For logs, and to see from the event files whether a step was committed."""
     name: str
     """Of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
-    local_addr: str
-    """What torchrun gives the workers as MASTER_ADDR."""
     node: int = 0
     nodes: int = 1
     meeting: str = ""
-    """host:port where torchrun of all nodes meet, and their workers (MASTER_ADDR, MASTER_PORT); of several nodes only."""
-    runner: str = "torchrun"
-    """``torchrun``; ``plain``: one worker without torchrun (tests of the supervisor without torch); ``program``: the
-    command is no Python script but any program."""
-
-    @property
-    def bare(self) -> bool:
-        """One process, and no torchrun above it."""
-        return self.runner != "torchrun"
+    """host:port of the store where all workers meet (MASTER_ADDR, MASTER_PORT); of several nodes only."""
+    listener: socket.socket | None = None
+    """There, on node 0 of several."""
+    program: bool = False
+    """The command is no Python script but any program: one process, which meets nobody."""
 
     def who(self, rank: int) -> str:
         """The worker of that local rank, for people."""
-        return "the program" if self.runner == "program" else f"worker {self.first_rank + rank}"
+        return "the program" if self.program else f"worker {self.first_rank + rank}"
 
     @property
     def file_name(self) -> str:
@@ -74,30 +65,15 @@ class LifeSpec:
         """Group rank of this node's first worker."""
         return self.node * self.workers
 
-    def argv(self) -> list[str]:
-        rank = "0" if self.bare else "${local_rank}"  # torchrun fills it in
-        kind = "program" if self.runner == "program" else "worker"
-        worker = [SHIM, kind, "@agent@", rank, str(self.folder), *self.command]
-        if self.bare:
-            return [sys.executable, *worker]
-        torchrun = f"""-m torch.distributed.run --nnodes {self.nodes} --nproc_per_node {self.workers}
-            --max_restarts 0 --monitor_interval {_POLL}""".split()
-        meet = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-        if self.nodes > 1:  # static: node k has the ranks after those of node k - 1, in every life
-            meet = ["--rdzv_backend", "static", "--rdzv_endpoint", self.meeting, "--rdzv_conf", f"timeout={_MEET}"]
-            meet += ["--node_rank", str(self.node)]
-        options = ["--rdzv_id", self.name, "--local_addr", self.local_addr, "--log_dir", str(self.folder / "torchrun")]
-        return [sys.executable, *torchrun, *meet, *options, *worker]
-
 
 class _Worker:
-    """One announced worker."""
+    """One worker."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.pidfd = tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
         self.code: int | None = None  # exit code or -signal, once known
-        self.gone = False  # ended; with code None torchrun was quicker, and tells how in its own log
+        self.gone = False  # ended
         self.stopped = False  # by a signal or a debugger
 
     def look(self) -> None:
@@ -124,28 +100,28 @@ class Life:
         self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
         self.relay = Relay(spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None)
         self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
-        os.mkfifo(spec.folder / "pids", 0o600)
+        os.mkfifo(spec.folder / "pids", 0o600)  # where warm workers say who they are
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = Halts()  # which of them have been stopped, and for how long
-        self._agent_log = (spec.folder if logs is None or spec.bare else logs) / f"{spec.file_name}.torchrun.log"
-        forked = warm.fork(spec, self._agent_log) if warm is not None else "there is no warm parent"
-        self.cold = forked if isinstance(forked, str) else None  # why torchrun was started; None: it was not
-        self._agent = self._start_torchrun() if isinstance(forked, str) else forked
+        self._log = spec.folder / "agent.log"  # words of the process with the store
+        self._store: GroupStore | None = None  # in a cold life, where this node serves it
+        self._agent: int | None = None  # pid of the process with the store; of a warm life the workers' parent
+        self._agent_fd: int | None = None
         self._agent_code: int | None = None
-        self._agent_fd = tree.open_pidfd(self._agent.pid)
+        forked = warm.fork(spec, self._log) if warm is not None else "there is no warm parent"
+        self.cold = forked if isinstance(forked, str) else None  # why nothing was forked; None: it was
+        if isinstance(forked, str):
+            self._store = cold.open_store(spec, self._log)
+            self._workers = {r: _Worker(pid) for r, pid in enumerate(cold.start_workers(spec, self._store))}
+            if self._store is not None and spec.workers * spec.nodes > 1:  # it will be called
+                self._store.start()
+        else:
+            self._watch_agent(forked)
 
-    def _start_torchrun(self) -> subprocess.Popen[bytes] | Forked:
-        with open(self._agent_log, "wb") as log:
-            return subprocess.Popen(
-                [sys.executable, SHIM, "agent", str(os.getpid()), *self.spec.argv()],
-                env=self.spec.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def _watch_agent(self, pid: int) -> None:
+        self._agent, self._agent_fd = pid, tree.open_pidfd(pid)
 
     @property
     def pids(self) -> dict[int, int]:
@@ -160,7 +136,8 @@ class Life:
         """Descriptors that become readable when `poll` has something to see."""
         pidfds = [w.pidfd for w in self._workers.values() if w.pidfd is not None and not w.gone]
         agent = [self._agent_fd] if self._agent_fd is not None and self._agent_code is None else []
-        return [*self.relay.fds(), self._pids, *pidfds, *agent]
+        store = self._store.fds() if self._store is not None else []
+        return [*self.relay.fds(), self._pids, *pidfds, *agent, *store]
 
     def poll(self) -> LifeEnd | None:
         """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
@@ -169,21 +146,22 @@ class Life:
         for worker in self._workers.values():
             worker.look()
         self._collect(tree.reap())
+        if self._store is not None:
+            self._store.tend()
+            if self._agent is None and self._store.pid is not None:
+                self._watch_agent(self._store.pid)
         failed = [r for r, w in self._workers.items() if w.code]
-        if self._agent_code is None and not self._need_not_wait(bool(failed)):
+        if self._agent_code is None and not self._is_over(bool(failed)):
             return None
         return self._end(failed)
 
-    def _need_not_wait(self, failed: bool) -> bool:
-        """Whether the life may be ended while torchrun still runs.
-
-        torchrun of one of several nodes waits for the others when its workers have exited with 0, and node 0's serves
-        the store meanwhile: then it is ended when the group's life is over, or at once if we are stopping anyway.
+    def _is_over(self, failed: bool) -> bool:
+        """Whether this node's part is. Of several nodes it lasts until the group's life is over, though its workers have
+        finished: the others' may still call node 0's store. But not if we are stopping anyway.
         """
-        several = self.spec.nodes > 1
         if self._stopping:
-            return several and len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
-        return failed or (not several and self.has_finished)
+            return len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
+        return failed or (self.spec.nodes == 1 and self.has_finished)
 
     def halt(self) -> tuple[str, float] | None:
         """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
@@ -192,10 +170,12 @@ class Life:
         return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
 
     def terminate(self) -> None:
-        """Ask the workers to end (SIGTERM). torchrun is left alone: it would pass the signal on a second time."""
+        """Ask the workers to end (SIGTERM)."""
         self._stopping = True
         alive = [w.pid for w in self._workers.values() if not w.gone]
-        tree.send(alive or [self._agent.pid], signal.SIGTERM)
+        if not alive and not self._workers and self._agent is not None:  # a warm life that has just been forked
+            alive = [self._agent]
+        tree.send(alive, signal.SIGTERM)
 
     def kill(self) -> LifeEnd:
         """End it now. What had finished well before has."""
@@ -215,29 +195,33 @@ class Life:
             self._workers[int(rank)] = _Worker(int(pid))
 
     def _collect(self, ended: dict[int, int]) -> None:
-        if self._agent.pid in ended:
-            # Popen must not wait for a pid we have collected
-            self._agent_code = self._agent.returncode = ended[self._agent.pid]
+        if self._agent in ended:
+            self._agent_code = ended[self._agent]
         for worker in self._workers.values():  # a warm one becomes ours if its agent ends first
             if worker.pid in ended and worker.code is None:
                 worker.code, worker.gone = ended[worker.pid], True
 
     @property
     def has_finished(self) -> bool:
-        """Every worker is known to have exited with 0; torchrun would take a while to say so."""
+        """Every worker is known to have exited with 0."""
         return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
 
     def _end(self, failed: list[int]) -> LifeEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
+        store_failed = (
+            self._store is not None and self._agent_code is not None and not failed
+        )  # then we kill the workers
         if failed and self.before_kill is not None and not self._stopping:
             self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
         self._collect(tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
         self._read_announcements()
         self.relay.close()
-        self._learn_from_torchrun()
-        failed = failed or [r for r, w in self._workers.items() if w.code]
+        if not store_failed:
+            failed = failed or [r for r, w in self._workers.items() if w.code]
         progress = any(self._committed(w.pid) for w in self._workers.values())
+        if self._store is not None:
+            self._store.close()
         for fd in (self._pids, self._agent_fd, *(w.pidfd for w in self._workers.values())):
             if fd is not None:
                 os.close(fd)
@@ -245,13 +229,12 @@ class Life:
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
-        shown = bool(failed) or self.spec.bare  # torchrun's own words go to its log only
-        return LifeEnd(False, code, reason, own, progress, uptime, words, shown)
+        return LifeEnd(False, code, reason, own, progress, uptime, words, bool(failed))
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""
         if not failed:
-            return self._blame_torchrun()
+            return self._blame_agent()
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
         code = self._workers[rank].code or 0
         words = self.relay.tail(rank)
@@ -263,29 +246,16 @@ class Life:
             return code, f"{name} aborted by gloo, {mismatch}", ()
         return code, f"{name} killed by {tree.signal_name(-code)}", words
 
-    def _blame_torchrun(self) -> tuple[int, str, tuple[str, ...]]:
+    def _blame_agent(self) -> tuple[int, str, tuple[str, ...]]:
+        """No worker has failed."""
+        if self._workers and all(w.code == 0 for w in self._workers.values()):
+            return 1, "its workers ended when they were asked to", ()
         code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
         how = f"killed by {tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        if self.spec.bare:
-            return code, f"{self.spec.who(0)} {how}", self.relay.tail(0)
         when = "" if self._workers else " before a worker started"
-        agent = self._agent.title if isinstance(self._agent, Forked) else "torchrun"
-        return code or 1, f"{agent} {how}{when}", tuple(self._agent_words()) if code > 0 else ()
-
-    def _learn_from_torchrun(self) -> None:
-        """Codes of workers that torchrun collected before we looked, from the report it writes when one failed."""
-        unknown = {w.pid: w for w in self._workers.values() if w.gone and w.code is None}
-        if not unknown or self._agent_code == 0:
-            return
-        text = "\n".join(self._agent_words(1000))
-        for found in re.finditer(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", text):
-            worker = unknown.get(int(found[2]))
-            if worker is not None:
-                worker.code = int(found[1])
-
-    def _agent_words(self, lines: int = 20) -> list[str]:
-        text = self._agent_log.read_text("utf-8", "replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+        words = self._log.read_text("utf-8", "replace").splitlines() if code > 0 and self._log.exists() else []
+        last = tuple([line.rstrip() for line in words if line.strip()][-_WORDS:])
+        return code or 1, f"the process with the group's store {how}{when}", last
 
     def _committed(self, pid: int) -> bool:
         """Whether that worker wrote a commit into its event file."""

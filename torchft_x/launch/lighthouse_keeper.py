@@ -25,8 +25,8 @@ from pathlib import Path
 from torchft_x import env, net
 from torchft_x.errors import TorchftXError
 from torchft_x.launch import tree
+from torchft_x.launch.group_store import SHIM
 from torchft_x.launch.keeper import own_package_root
-from torchft_x.launch.life import SHIM
 from torchft_x.launch.restarts import OWN_FAULTS, GiveUp, LifeEnd, RestartRules, Restarts
 from torchft_x.launch.stops import Stops
 from torchft_x.observe.events import EventLog

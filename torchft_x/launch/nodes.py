@@ -10,13 +10,14 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torchft_x import net
 from torchft_x.launch.reports import NodeReports, Reports
 from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 
+_BACKLOG = 2048  # workers that call before the store is up
 _SAY_AFTER = 5.0  # seconds of waiting for the other nodes until a person is told
 
 
@@ -26,7 +27,10 @@ class Begun:
 
     attempt: int
     life: str  # token
-    meeting: str = ""  # host:port for torchrun of a group over several nodes
+    meeting: str = ""  # host:port of the store of a group over several nodes
+    listener: socket.socket | None = field(
+        default=None, compare=False
+    )  # there, on its node 0; to be closed with the life
 
 
 Wait = Callable[[Callable[[], bool], float], bool]
@@ -50,7 +54,7 @@ class Lives(Protocol):
         """This worker has been stopped for so long; empty: none is, any more."""
 
     def finished(self, begun: Begun) -> None:
-        """All workers of this node have exited with 0, while torchrun still serves the other nodes."""
+        """All workers of this node have exited with 0, while the store still serves the other nodes."""
 
     def ended(self, begun: Begun, end: LifeEnd) -> None:
         """Nothing of the life is left here: report it, at once."""
@@ -123,7 +127,7 @@ class OneOfSeveral:
         self._say = say  # a line for a person
         self._give_up = give_up  # the group, with a sentence
         self._finished = ""  # newest life that was reported as finished here
-        self._port: socket.socket | None = None  # of the coming or present life's meeting, held by node 0
+        self._listener: socket.socket | None = None  # of the coming or present life's store, held by node 0
         # Written by the client's thread, each a whole value; read on the main thread.
         self._begun: Begun | None = None  # newest order to begin
         self._over: dict[str, tuple[int, str]] = {}  # life -> code and reason; only of the newest life
@@ -137,12 +141,12 @@ class OneOfSeveral:
         self._begun = None
         self._reports.ready(attempt, self._meeting() if self.decides else "")
         if self._wait(lambda: self._begun is not None, _SAY_AFTER):
-            return self._begun
+            return self._with_listener()
         place = self._place
         if not self._stopped():
             self._say(f"node {place.node} of group {place.group} waits until all {place.nodes} nodes are ready")
         if self._wait(lambda: self._begun is not None, place.patience):
-            return self._begun
+            return self._with_listener()
         if not self._stopped():
             self._give_up(
                 f"not all {place.nodes} nodes of group {place.group} were ready within {place.patience:g} s; the "
@@ -194,21 +198,17 @@ class OneOfSeveral:
         return None
 
     def _meeting(self) -> str:
-        """An address of this host that nobody else takes until torchrun listens there.
-
-        Bound, but not listening: another socket may still bind and listen if both have SO_REUSEADDR, as torchrun's has,
-        but the port is given to nobody who asks for any.
-        """
-        if self._port is not None:
-            self._port.close()
+        """Listen for the coming life's workers; the address by which they reach us."""
+        if self._listener is not None:
+            self._listener.close()
         host = net.any_host()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._port = socket.socket(family, socket.SOCK_STREAM)
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            self._port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self._port.bind((host, 0))
-        return net.Address(self._place.host, self._port.getsockname()[1]).target
+        both = ":" in host
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        return net.Address(self._place.host, self._listener.getsockname()[1]).target
+
+    def _with_listener(self) -> Begun | None:
+        return None if self._begun is None else replace(self._begun, listener=self._listener)
 
     def _on_begin(self, attempt: int, life: str, meeting: str) -> None:
         self._over = {}

@@ -1,15 +1,14 @@
 """Becomes another program, and dies with whoever started it. Run by file path, standard library only.
 
-    python shim.py agent PARENT PROGRAM [ARG...]               the supervisor's child: torchrun
-    python shim.py worker AGENT RANK FOLDER SCRIPT [ARG...]    torchrun's child: the user's script
-    python shim.py program AGENT 0 FOLDER PROGRAM [ARG...]     the same for a program that is no Python script
+    python shim.py agent PARENT PROGRAM [ARG...]                the program, and nothing else
+    python shim.py worker PARENT RANK FOLDER SCRIPT [ARG...]    a worker of a group: the user's script
+    python shim.py program PARENT 0 FOLDER PROGRAM [ARG...]     the same for a program that is no Python script
 
 Linux kills a process by itself when its parent dies, if it asked for that (PR_SET_PDEATHSIG); the request survives
-``execve``. torchrun gives each of its workers a session of its own and does not ask, so a ``kill -9`` of torchrun
-or of the supervisor would leave them training. A worker also tells the supervisor its pid (FOLDER/pids) and sends
-its output there (FOLDER/RANK.out and .err), apart from torchrun's own.
+``execve``. A worker has a session of its own, so a ``kill -9`` of the supervisor would else leave it training. It sends
+its output to the supervisor by named pipes (FOLDER/RANK.out and .err).
 
-PARENT and AGENT are pids; the agent's is filled in for the word ``@agent@`` of its own command.
+PARENT is a pid.
 """
 
 import ctypes
@@ -27,22 +26,18 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def agent(parent: int, command: list[str]) -> None:
-    die_with(parent)
-    command = [str(os.getpid()) if word == "@agent@" else word for word in command]
-    os.execvp(command[0], command)
-
-
-def announce(agent: int, rank: int, folder: str) -> None:
-    if agent != os.getpid():  # without torchrun the agent has become the worker: it has asked already
-        die_with(agent)
+def speak_into(rank: int, folder: str) -> None:
+    """Give stdout and stderr to the supervisor."""
     for fd, name in ((1, "out"), (2, "err")):
         pipe = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY)
         os.dup2(pipe, fd)
         os.close(pipe)
-    pids = os.open(f"{folder}/pids", os.O_WRONLY)
-    os.write(pids, f"{rank} {os.getpid()}\n".encode())
-    os.close(pids)
+
+
+def reset_signals() -> None:
+    """As a new program finds them, whatever started the job (nohup) and whatever the supervisor ignores."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def become(command: list[str]) -> None:
@@ -53,9 +48,10 @@ def become(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    kind, words = sys.argv[1], sys.argv[2:]
+    kind, parent, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    die_with(parent)
     if kind == "agent":
-        agent(int(words[0]), words[1:])
-    else:
-        announce(int(words[0]), int(words[1]), words[2])
-        become(words[3:] if kind == "program" else [sys.executable, "-u", *words[3:]])
+        os.execvp(words[0], words)
+    speak_into(int(words[0]), words[1])
+    reset_signals()
+    become(words[2:] if kind == "program" else [sys.executable, "-u", *words[2:]])

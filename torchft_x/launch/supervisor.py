@@ -16,7 +16,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.checks import check_script
 from torchft_x.launch.collect import Collector, Files, Scene, scene_of
-from torchft_x.launch.environment import TrainerSettings, trainer_environment
+from torchft_x.launch.environment import TrainerSettings, trainer_environment, without_effect
 from torchft_x.launch.keeper import Keeper, KeeperConfig, own_package_root
 from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found
@@ -46,8 +46,6 @@ class SupervisorConfig(KeeperConfig):
     """Seconds to wait until the lighthouse has told the number of the first life."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before it is given up."""
-    runner: str = "torchrun"
-    """See `LifeSpec.runner`."""
     hang_timeout: float | None = None
     """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/hangs.py."""
     warm_after: float = 5.0
@@ -91,9 +89,8 @@ class Supervisor(Keeper):
 
     def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
         super().__init__(config, connect)
-        if config.runner == "torchrun":
-            never = why_never(self._environ, runner=config.runner, nodes=config.nodes)
-            self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
+        never = why_never(self._environ, nodes=config.nodes)
+        self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
         self._collector: Collector | None = None  # made with the first life
         self._scene: Scene | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died
@@ -114,6 +111,11 @@ class Supervisor(Keeper):
 
     def _check_command(self) -> None:
         check_script(self.config.command[0])
+        ignored = without_effect(self._environ)
+        if ignored:
+            self._say(
+                f"{self.config.name}: {', '.join(ignored)} would steer torchrun, which isn't used: without effect"
+            )
 
     def _event_fields(self) -> dict[str, Any]:
         node = None if self.config.nodes == 1 else self.config.node
@@ -227,11 +229,10 @@ class Supervisor(Keeper):
             folder=folder,
             run_dir=config.run_dir,
             name=f"group-{config.group.replace('/', '_')}-attempt-{begun.attempt}",
-            local_addr=self._host,
             node=config.node,
             nodes=config.nodes,
             meeting=begun.meeting,
-            runner=config.runner,
+            listener=begun.listener,
         )
 
 

@@ -29,16 +29,6 @@ _REPLY = 10.0  # seconds a fork may take; some hundredths are usual, and a cold 
 _LOSSES = 3  # parents lost after they were ready, before there is no other one
 
 
-class Forked:
-    """A warm life's agent; stands where torchrun's `Popen` stands in a cold one."""
-
-    title = "the process with the group's store"
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None  # set by whoever collects it
-
-
 class Warm:
     """The warm parent of one supervisor, or the reason why there is none. Used by its main thread."""
 
@@ -159,8 +149,9 @@ class Warm:
 
     # --- asking it -------------------------------------------------------------------------------------------------------
 
-    def fork(self, spec: LifeSpec, log: Path) -> Forked | str:
-        """Start that life's processes, or say why they must be started cold. Nothing else of the group may run."""
+    def fork(self, spec: LifeSpec, log: Path) -> int | str:
+        """Start that life's processes; the pid of their parent, or why they must be started cold. Nothing else of the
+        group may run."""
         self._look()
         why = self._never or (None if self._ready else self._why) or warm_rules.difference(self._given, spec.env)
         if why is not None:
@@ -174,7 +165,7 @@ class Warm:
         words = self._read(_REPLY)
         if words is None or words.get("taken") != agent:
             return self._give_up(f"the warm parent did not answer within {_REPLY:g} s")
-        return Forked(agent)
+        return agent
 
     def _next_agent(self) -> int | None:
         """One that lives; the next is forked a moment after the last was taken."""
@@ -203,6 +194,5 @@ def _request(spec: LifeSpec, log: Path) -> dict[str, Any]:
         "workers": spec.workers,
         "folder": str(spec.folder),
         "name": spec.name,
-        "host": spec.local_addr,
         "log": str(log),
     }

@@ -5,7 +5,7 @@
 CONTROL is the descriptor of a socket to the supervisor (warm.py): one line of JSON each way. SCRIPT's text is looked
 at for what it imports; it is run only in the workers. Its arguments are there for people who read ``ps``.
 
-A life is a small tree, as with torchrun: an *agent*, the supervisor's own child, which serves the group's store and
+A life is a small tree: an *agent*, the supervisor's own child, which serves the group's store and
 is the parent of the workers. It is forked ahead and waits until the supervisor asks for a life, then the next one is
 forked. So that all of it dies with the supervisor and none of it with the warm parent, the agent is forked by a child
 that ends at once, and is adopted by the supervisor (a sub-reaper).
@@ -31,7 +31,7 @@ import warnings
 from typing import Any, NoReturn
 
 from torchft_x import env
-from torchft_x.launch import shim, warm_rules, warm_worker
+from torchft_x.launch import environment, group_store, shim, warm_rules, warm_worker
 from torchft_x.launch.warm_worker import Worker
 
 _NEXT = 0.5  # seconds until the next life is forked: the one that begins shall have the processor
@@ -139,7 +139,7 @@ class Parent:
 
 
 class Agent:
-    """What torchrun is in a cold life."""
+    """Parent of a life's workers, and their store."""
 
     def __init__(self, control: socket.socket, take: int, supervisor: int, by_imports: dict[str, str]) -> None:
         self._control = control  # to the supervisor; closed once a life is asked for
@@ -151,8 +151,7 @@ class Agent:
         """Returns in a worker only."""
         os.setsid()
         self._be_adopted()
-        server = _listen()
-        port = server.getsockname()[1]
+        server = group_store.loopback()
         agent = os.getpid()
         pids: list[int] = []
         words: list[int] = []  # pipes, by rank
@@ -168,7 +167,7 @@ class Agent:
             os.close(read_end)
             pids.append(pid)
             words.append(write_end)
-        self._serve(server, port, pids, words)
+        self._serve(server, pids, words)
 
     def _be_adopted(self) -> None:
         deadline = time.monotonic() + _ADOPTED
@@ -176,15 +175,16 @@ class Agent:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)
 
-    def _serve(self, server: socket.socket, port: int, pids: list[int], words: list[int]) -> NoReturn:
+    def _serve(self, server: socket.socket, pids: list[int], words: list[int]) -> NoReturn:
         """Until all workers have ended. They stay uncollected: the supervisor reads how they ended.
 
         The store comes after the forks, since it brings threads.
         """
         from torch.distributed import TCPStore
 
-        store = TCPStore("localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
-        self._give_out(self._await_life(), port, words)
+        host, port = server.getsockname()[:2]
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
+        self._give_out(self._await_life(), host, port, words)
         ended = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
         del store
         os._exit(any(e is None or e.si_status for e in ended))
@@ -201,30 +201,23 @@ class Agent:
         os.close(self._take)
         return dict(json.loads(line))
 
-    def _give_out(self, life: dict[str, Any], port: int, words: list[int]) -> None:
+    def _give_out(self, life: dict[str, Any], host: str, port: int, words: list[int]) -> None:
         """Tell each worker which one of which life it is."""
         log = os.open(life["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
         folder = life["folder"]
-        errors = os.path.join(folder, "torchrun", f"{life['name']}_warm", "attempt_0")
-        meet = warm_rules.Rendezvous(name=life["name"], host=life["host"], port=port, workers=len(words), errors=errors)
+        meet = environment.Rendezvous(name=life["name"], host=host, port=port, workers=len(words), folder=folder)
         for rank, fd in enumerate(words):
-            os.makedirs(os.path.join(errors, str(rank)))
-            environ = self._by_imports | warm_rules.worker_environment(life["env"], meet, rank)
+            environment.error_file(folder, rank).parent.mkdir(parents=True)
+            environ = self._by_imports | environment.worker_environment(life["env"], meet, rank)
             with open(fd, "w") as pipe:
                 json.dump({"rank": rank, "folder": folder, "env": environ}, pipe)
 
 
 def tell(control: socket.socket, **words: object) -> None:
     control.sendall(json.dumps(words).encode() + b"\n")
-
-
-def _listen() -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
-    return socket.create_server(("", 0), backlog=2048)
 
 
 def main() -> Worker:

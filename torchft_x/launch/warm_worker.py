@@ -1,4 +1,4 @@
-"""A forked process on its way to be what a cold start makes of it: ``python -u SCRIPT ARG...``, below torchrun."""
+"""A forked process on its way to be what a cold start makes of it: ``python -u SCRIPT ARG...``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Worker:
         self._word = word  # pipe; says which worker of which life this is
         os.setsid()
         shim.die_with(agent)
-        self._agent = agent  # pid
 
     def prepare(self, command: list[str]) -> types.ModuleType:
         """Wait until the life begins, and become the process that runs `command`; the module to run it in."""
@@ -31,7 +30,8 @@ class Worker:
         if not text:  # the agent is gone, and this process about to be
             os._exit(1)
         word = json.loads(text)
-        shim.announce(self._agent, word["rank"], word["folder"])
+        shim.speak_into(word["rank"], word["folder"])
+        _announce(word["rank"], word["folder"])
         env.become(word["env"])
         _reseed()
         _reset_signals()
@@ -52,10 +52,15 @@ class Worker:
         return main
 
 
+def _announce(rank: int, folder: str) -> None:
+    """Tell the supervisor which process this rank is."""
+    pids = os.open(f"{folder}/pids", os.O_WRONLY)
+    os.write(pids, f"{rank} {os.getpid()}\n".encode())
+    os.close(pids)
+
+
 def _reset_signals() -> None:
-    """torchrun handles these, so that below it a new program finds none ignored, whatever started the job (nohup)."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
+    shim.reset_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
