@@ -28,7 +28,7 @@ from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.lacking import lacking
 from torchft_x.comm.place import Place, checked, refusal
-from torchft_x.comm.store import StoreClient, split_store_address, under
+from torchft_x.comm.store import StoreClient, client_of, split_store_address, under
 from torchft_x.comm.watch import StreamWork, Watch
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
@@ -96,7 +96,7 @@ class AcceleratorGroup(ProcessGroup):
         if where is None:
             members.built.set()
             return
-        members.client = StoreClient(where[0])
+        members.client = client_of(where[0])
         limit = self._timeout
         action = (members, where[1], device, names, limit, old)
         threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
@@ -123,7 +123,7 @@ class AcceleratorGroup(ProcessGroup):
             if old is not None:
                 old.gone.wait(_ABORT_LIMIT)
             self._use(device)
-            store = under(members.client.open(limit), prefix)
+            store = members.store = under(members.client.open(limit), prefix)
             self._meet(members, store, deadline, limit)
             group, backend = self._create(store, members, device, names)
             with self._lock:
@@ -278,6 +278,7 @@ class Members:
         self.replica_id = replica_id  # this member's name
         self.failed = False  # it didn't end in peace: worth a look into the flight recorder
         self.client: StoreClient | None = None  # the library asks it later, too
+        self.store: dist.Store | None = None  # kept for it
         self.group: Any = None  # torch's, once connected
         self.backend: Any = None  # inside it
         self.error: TorchftXError | None = None  # the first failure; never unset

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 
 from torchft_x.comm.reception import SECRET_BYTES, Reception, introduction
-from torchft_x.comm.store import listen, read_now
+from torchft_x.comm.sockets import shut
+from torchft_x.comm.store import drop, listen, value_within
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
 _MAX_NOTICE = 512  # bytes of what a member says in the store about itself
-_POLL = 0.002  # seconds between two looks for a member's address
 _TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
 
@@ -62,7 +62,7 @@ class Circle:
         with self._lock:
             self._why = self._why or why
             for sock in self._open:
-                _shut(sock)
+                shut(sock)
             return self._connecting
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Circle:
         with self._lock:
             self._open.append(sock)
             if self._why:
-                _shut(sock)
+                shut(sock)
         return sock
 
     def _drop(self, sock: socket.socket) -> None:
@@ -133,7 +133,7 @@ class Circle:
                         self._drop(sock)
         self._drop(listener)
         self._listener = None
-        store.delete_key(_key(self._rank))  # whoever wanted to read it is here
+        drop(store, [_key(self._rank)])  # whoever wanted to read it is here
 
     def _check(self, missing: Sequence[int]) -> None:
         if self._why:
@@ -144,9 +144,8 @@ class Circle:
 
     def _call(self, store: dist.Store, rank: int) -> socket.socket:
         """A connection to `rank`, which knows who we are."""
-        while (raw := read_now(store, _key(rank))) is None:
+        while (raw := value_within(store, _key(rank), _TICK)) is None:
             self._check([rank])
-            time.sleep(_POLL)
         try:
             if len(raw) > _MAX_NOTICE:
                 raise ValueError(f"{len(raw)} bytes")
@@ -281,10 +280,3 @@ def _sleep_until_readable(sock: socket.socket, deadline: float) -> None:
         ready.register(sock, selectors.EVENT_READ)
         if not ready.select(max(deadline - time.monotonic(), 0.001)):
             raise TimeoutError
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # never connected, or closed

@@ -19,13 +19,13 @@ import torch.distributed as dist
 
 from torchft_x.comm.device import Device
 from torchft_x.comm.place import Place, refusal
-from torchft_x.comm.store import StoreClient, read_now, split_store_address, under
+from torchft_x.comm.store import KeyedAddress, StoreClient, drop, split_store_address, under, value_within
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
 
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
-_MEET_PAUSE = 0.005  # seconds between two looks whether all members have told their names
+_MEET_PAUSE = 0.02  # seconds between two looks whether all members have told their names
 _MEET_TIMEOUT = 2.0  # seconds until we do without names
 _MAX_NAME = 256  # characters of another member's name in our messages
 _MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
@@ -43,7 +43,7 @@ class Generation:
         self.rank = rank  # our place among the members
         self.size = size  # number of members
         self.config_id = config_id  # the quorum's id for this set; None if the caller has none
-        self.store_address: Address | None = None  # where they meet; a group of one needs no store
+        self.store_address: Address | KeyedAddress | None = None  # where they meet; a group of one needs no store
         self._prefix = ""  # of their keys in the store
         if size > 1:
             self.store_address, self._prefix = split_store_address(store_addr)
@@ -75,7 +75,7 @@ class Generation:
 
     # -- connecting: on a thread of its own, without the owner's lock --
 
-    def connect(self, store: dist.TCPStore, device: Device, timeout: float) -> Any:
+    def connect(self, store: dist.Store, device: Device, timeout: float) -> Any:
         """Connect with all members through gloo; blocks until they are there. `timeout` (s) is also that of each
         collective.
 
@@ -93,7 +93,7 @@ class Generation:
                 self.missing = [rank for rank in range(self.size) if not place.check([_gloo_key(rank)])]
             raise
 
-    def meet(self, store: dist.TCPStore, device: Device) -> None:
+    def meet(self, store: dist.Store, device: Device) -> None:
         """Tell the members which sockets are ours, and learn theirs, so that errors can name them. Best effort.
 
         Asks again and again instead of waiting in the store: keys of a configuration that is over get deleted, and the
@@ -105,19 +105,15 @@ class Generation:
         members: dict[str, tuple[int, str]] = {}
         give_up = time.monotonic() + _MEET_TIMEOUT
         for rank in range(self.size):
-            while (raw := read_now(place, _notice_key(rank))) is None:
+            while (raw := value_within(place, _notice_key(rank), _MEET_PAUSE)) is None:
                 if self.error is not None or time.monotonic() > give_up:
                     return
-                time.sleep(_MEET_PAUSE)
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
         self._members = members  # one assignment: readers see all or nothing
 
-    def forget_keys(self, store: dist.TCPStore) -> None:
+    def forget_keys(self, store: dist.Store) -> None:
         """Delete from the store what this set's members left there."""
-        place = under(store, self._prefix)
-        for rank in range(self.size):
-            place.delete_key(_gloo_key(rank))
-            place.delete_key(_notice_key(rank))
+        drop(under(store, self._prefix), [of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
 
     # -- sentences --
 

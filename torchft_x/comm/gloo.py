@@ -29,7 +29,7 @@ from torchft_x.comm.alone import alone
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.generation import Generation, full_group
 from torchft_x.comm.place import checked
-from torchft_x.comm.store import StoreClient
+from torchft_x.comm.store import StoreClient, client_of
 from torchft_x.comm.work import FailedWork, GroupWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
@@ -283,7 +283,7 @@ class _Generations:
         with self._lock:
             spare, self._spare = self._spare, None
             if spare is None or not spare.usable or spare.address != generation.store_address:
-                spare = StoreClient(generation.store_address)
+                spare = client_of(generation.store_address)
             generation.client = spare
         return spare
 

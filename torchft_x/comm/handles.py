@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 from torchft_x import net
-from torchft_x.comm.store import host_store, split_store_address
+from torchft_x.comm.store import serve_store, split_store_address
+from torchft_x.comm.store_server import StoreServer
 from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, ConfigError
 
@@ -51,14 +50,14 @@ class Handle:
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
-        self._store: dist.TCPStore | None = None  # kept alive; others meet in it
-        self._address = ""  # host:port of it
+        self._store: StoreServer | None = None  # kept alive; others meet in it
+        self._address = ""  # of it, with its key
         self.global_rank: int | None = None  # of this process in the whole job
 
     def text(self) -> str:
         if self._store is None:
-            self._store, address = host_store(net.advertise_host(None))
-            self._address = address.target
+            self._store, address = serve_store(net.advertise_host(None))
+            self._address = address.text
         return json.dumps({"id": self._id, "store": self._address, "global_rank": self.global_rank})
 
     def meet(self, options: Any) -> Meeting:
@@ -98,9 +97,9 @@ def _parsed(text: Any) -> dict[str, Any]:
         if rank is not None and type(rank) is not int:
             raise ValueError
         where = str(value["store"])
-        address, prefix = split_store_address(where)
+        _, prefix = split_store_address(where)
         if prefix:
             raise ValueError
     except (ValueError, KeyError, RecursionError, AddressError):
         raise ConfigError(f"reconfigure: {str(text)[:80]!r} is not a handle of a process group.") from None
-    return {"id": value["id"], "store": address.target, "global_rank": rank}
+    return {"id": value["id"], "store": where, "global_rank": rank}

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from torchft_x.comm.circle import Circle
-from torchft_x.comm.store import StoreClient, split_store_address, under
+from torchft_x.comm.store import KeyedAddress, StoreClient, client_of, split_store_address, under
 from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
 
@@ -101,8 +101,8 @@ class Tally:
             raise CollectiveError("the vote was not started: the group has no members yet.")
         return circle
 
-    def _client_of(self, address: Address) -> StoreClient:
+    def _client_of(self, address: Address | KeyedAddress) -> StoreClient:
         with self._lock:
             if self._client is None or not self._client.usable or self._client.address != address:
-                self._client = StoreClient(address)
+                self._client = client_of(address)
             return self._client

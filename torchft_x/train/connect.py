@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from torchft_x.comm.store import create_store_client, host_store
+from torchft_x.comm.store import create_store_client, host_store, serve_store
+from torchft_x.comm.store_server import StoreServer
 from torchft_x.core.types import Life
 from torchft_x.errors import ConfigError, DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
@@ -45,7 +46,7 @@ class Link:
     options: Options
     store: dist.Store | None = None  # the group's store, where the group has several ranks
     keys: str = ""  # prefix of this Manager's keys in the store
-    meeting: dist.Store | None = None  # the meeting store, where this process serves it (rank 0)
+    meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
 
     def close(self, wait: bool = True) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers."""
@@ -60,6 +61,8 @@ class Link:
                 logger.debug("the group's store is gone: %s", e)
         self.client.leave()
         self.client.close()
+        if self.meeting is not None:
+            self.meeting.close()
 
     def _wait_for_ranks(self, store: dist.Store) -> None:
         keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
@@ -86,13 +89,13 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     try:
         assert options.lighthouse is not None  # Options checks it on rank 0
-        meeting, address = host_store(options.host, options.connect_timeout)
+        meeting, address = serve_store(options.host)
         server = GroupServer(
             replica_id=replica_id,
             lighthouse=options.lighthouse,
             host=options.host,
             bind=Address(any_host(), options.port).target,
-            store_address=address.target,
+            store_address=address.text,
             world_size=options.group_world_size,
             life=Life(options.attempt, time.time(), options.life),
             token=options.token,

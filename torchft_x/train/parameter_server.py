@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 
 from torchft_x import net
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store import serve_store
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token
@@ -60,7 +60,7 @@ class ParameterServer(ABC):
         self._closed = False
         self._http = Endpoint(port, self._open, self._token)
         try:
-            self._store, self._store_address = host_store(self._host, port=store_port)
+            self._store, self._store_address = serve_store(self._host, store_port)
         except Exception:
             self._http.server_close()
             raise
@@ -130,14 +130,14 @@ class ParameterServer(ABC):
         deadline = time.monotonic() + _END_WAIT
         for session in sessions:
             session.thread.join(max(deadline - time.monotonic(), 0.0))
-        del self._store
+        self._store.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _open(self, client: str) -> dict[str, str] | None:
         """A new session for this client, which waits for it in the store. None: there are too many."""
         session_id = str(uuid.uuid4())
-        address = f"{self._store_address.target}/session/{session_id}"
+        address = f"{self._store_address.text}/session/{session_id}"
         session = _Session(session_id, client, address)
         session.thread = threading.Thread(
             target=self._serve, args=(session,), name=f"session-{session_id[:8]}", daemon=True
@@ -170,12 +170,7 @@ class ParameterServer(ABC):
 
     def _forget(self, session: _Session) -> None:
         """Delete what the two have left in the store."""
-        try:
-            for key in self._store.list_keys():
-                if session.id in key:
-                    self._store.delete_key(key)
-        except (RuntimeError, AttributeError) as e:  # the server was shut down meanwhile
-            log.debug("the store is gone: %s", e)
+        self._store.delete_below(f"session/{session.id}/")
 
 
 class _Session:

@@ -1,0 +1,70 @@
+"""What a meeting store holds, within limits, and what each operation does to it. Without sockets and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+MAX_KEYS = 1 << 17
+"""Some per member, rank and configuration; those of configurations that are over are deleted."""
+MAX_BYTES = 1 << 26
+"""Of keys and values together."""
+
+
+class Full(Exception):
+    """More than the store holds."""
+
+
+class Table:
+    """Keys and values. What would exceed the limits raises `Full` and changes nothing; wrong words raise ValueError."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._values)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def set(self, key: bytes, value: bytes) -> None:
+        old = self._values.get(key)
+        more = len(value) - len(old) if old is not None else len(key) + len(value)
+        if self._bytes + more > MAX_BYTES or (old is None and len(self._values) >= MAX_KEYS):
+            raise Full
+        self._bytes += more
+        self._values[key] = value
+
+    def append(self, key: bytes, value: bytes) -> None:
+        self.set(key, self._values.get(key, b"") + value)
+
+    def compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
+        """torch's: the value afterwards; of a key that isn't there `expected`, unless that is empty."""
+        old = self._values.get(key)
+        if old == expected or (old is None and not expected):
+            self.set(key, desired)
+            return desired
+        return expected if old is None else old
+
+    def add(self, key: bytes, amount: bytes) -> bytes:
+        """Decimal numbers, as torch's."""
+        total = str(int(self._values.get(key, b"0")[:32]) + int(amount[:32])).encode()
+        self.set(key, total)
+        return total
+
+    def delete(self, key: bytes) -> bool:
+        old = self._values.pop(key, None)
+        if old is not None:
+            self._bytes -= len(key) + len(old)
+        return old is not None
+
+    def drop(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.delete(key)
+
+    def delete_below(self, prefix: bytes) -> None:
+        for key in [k for k in self._values if k.startswith(prefix)]:
+            self.delete(key)

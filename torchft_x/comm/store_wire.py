@@ -1,0 +1,67 @@
+"""The bytes between a meeting store and its clients: both prove that they know the store's key, then requests and answers.
+
+    client: name, its nonce | server: its nonce, proof | client: proof, requests ...
+
+A proof is an HMAC of both nonces with the key, which itself never travels here; it is part of the store's address. Frames are a
+length, a number (operation or status) and fields. No size is believed before it is checked; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Sequence
+
+NAME = b"tfxstor1"
+NONCE = 16  # bytes
+PROOF = 32  # bytes
+HELLO = len(NAME) + NONCE  # bytes of the client's first words
+MAX_REQUEST = 1 << 20  # bytes; what gloo says of one rank has some hundred
+MAX_ANSWER = 1 << 26  # bytes; as much as a store holds
+MAX_FIELDS = 1 << 16
+_HEAD = struct.Struct("!IBI")  # length of what follows the length itself, number, number of fields
+_SIZE = struct.Struct("!I")
+_LENGTH = struct.Struct("!I")
+
+# Operations. SET, APPEND and DROP have no answer.
+SET, APPEND, DROP, COMPARE_SET, ADD, GET, WAIT, CHECK, DELETE, COUNT = range(1, 11)
+# Statuses.
+DONE, TOO_LATE = 0, 1
+
+
+def proof(key: bytes, side: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """What that side (``client`` or ``server``) shows."""
+    return hmac.digest(key, b"torchft_x store " + side + client_nonce + server_nonce, "sha256")
+
+
+def pack(number: int, fields: Sequence[bytes]) -> bytes:
+    parts = [x for field in fields for x in (_SIZE.pack(len(field)), field)]
+    length = _HEAD.size - _LENGTH.size + sum(map(len, parts))
+    return b"".join([_HEAD.pack(length, number, len(fields)), *parts])
+
+
+def length_of(data: bytes | bytearray | memoryview) -> int | None:
+    """Bytes of the whole frame at the beginning of `data`; None: too few have come to tell."""
+    return None if len(data) < _LENGTH.size else _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
+
+
+def unpack(frame: bytes) -> tuple[int, list[bytes]]:
+    """Number and fields of a whole frame. Raises ValueError."""
+    if len(frame) < _HEAD.size:
+        raise ValueError("a frame without a head")
+    _, number, count = _HEAD.unpack_from(frame)
+    if count > MAX_FIELDS:
+        raise ValueError(f"{count} fields")
+    at, fields = _HEAD.size, []
+    for _ in range(count):
+        if len(frame) - at < _SIZE.size:
+            raise ValueError("a field is missing")
+        size = int(_SIZE.unpack_from(frame, at)[0])
+        at += _SIZE.size
+        if len(frame) - at < size:
+            raise ValueError("a field is cut off")
+        fields.append(frame[at : at + size])
+        at += size
+    if at != len(frame):
+        raise ValueError("more than its fields")
+    return number, fields
