@@ -138,7 +138,7 @@ class Inside:
     def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None:
         found: list[bytes] | None = None
         if self.is_open:
-            if number not in (wire.GET, wire.WAIT):
+            if number != wire.GET:
                 return self._do(number, fields)
             found = self._server.await_values(list(fields[1:]), int(fields[0]) / 1000, lambda: self._is_shut)
         if not self.is_open:
@@ -165,6 +165,7 @@ class MeetingStore(dist.Store):
         super().__init__()
         self._connection = connection
         self._prefix = f"{prefix}/" if prefix else ""
+        self._ahead: dict[str, bytes] = {}  # what the last `wait` brought: gloo gets each key right after it
 
     def __repr__(self) -> str:
         return f"MeetingStore({self._connection.where}/{self._prefix})"
@@ -183,6 +184,7 @@ class MeetingStore(dist.Store):
         self._connection.tell(wire.DROP, self._keys(keys))
 
     def set(self, key: str, value: Any) -> None:
+        self._ahead = {}
         self._connection.tell(wire.SET, [self._key(key), _bytes(value)])
 
     def append(self, key: str, value: Any) -> None:
@@ -192,6 +194,9 @@ class MeetingStore(dist.Store):
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        ahead, self._ahead = self._ahead, {}
+        if all(key in ahead for key in keys):
+            return [ahead[key] for key in keys]
         return self._in_time(keys, self._await(wire.GET, keys, self._connection.timeout))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
@@ -203,7 +208,7 @@ class MeetingStore(dist.Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         seconds = self._connection.timeout if timeout is None else timeout.total_seconds()
-        self._in_time(keys, self._await(wire.WAIT, keys, seconds))
+        self._ahead = dict(zip(keys, self._in_time(keys, self._await(wire.GET, keys, seconds)), strict=True))
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._ask(wire.CHECK, self._keys(keys)) != b""
@@ -241,6 +246,7 @@ class MeetingStore(dist.Store):
         return [self._key(key) for key in keys]
 
     def _ask(self, number: int, fields: Sequence[bytes]) -> bytes:
+        self._ahead = {}
         answer = self._connection.ask(number, fields)
         return answer[0] if answer else b""
 

@@ -56,7 +56,7 @@ class _Caller:
         self.is_known = False  # it has proved that it knows the key
         self.said = bytearray()  # not yet understood
         self.answer = bytearray()  # not yet sent
-        self.waits: tuple[float, list[bytes], bool] | None = None  # deadline, keys, whether it wants their values
+        self.waits: tuple[float, list[bytes]] | None = None  # deadline, keys
 
 
 class StoreServer:
@@ -284,8 +284,8 @@ class StoreServer:
         return True
 
     def _do(self, caller: _Caller, number: int, fields: list[bytes]) -> None:
-        if number in (wire.GET, wire.WAIT):
-            self._wait(caller, fields, number == wire.GET)
+        if number == wire.GET:
+            self._wait(caller, fields)
             return
         action = _ACTIONS.get(number)
         if action is None or len(fields) not in action[0]:
@@ -299,24 +299,24 @@ class StoreServer:
         if number in _WRITES and self._waiting:
             self._tell(fields[0])
 
-    def _wait(self, caller: _Caller, fields: list[bytes], wants: bool) -> None:
+    def _wait(self, caller: _Caller, fields: list[bytes]) -> None:
         if not fields or len(fields[0]) > 12:
             raise ValueError("a wait without its time")
         seconds = min(max(int(fields[0]), 0), 1 << 31) / 1000
-        caller.waits = (time.monotonic() + seconds, fields[1:], wants)
+        caller.waits = (time.monotonic() + seconds, fields[1:])
         self._waiting.add(caller)
         self._look(caller)
 
     def _look(self, caller: _Caller) -> None:
         """Answer it, if all it waits for is there."""
         assert caller.waits is not None, "it waits"
-        _, keys, wants = caller.waits
+        keys = caller.waits[1]
         with self._lock:
             values = [self._table.get(key) for key in keys]
         if None not in values:
             caller.waits = None
             self._waiting.discard(caller)
-            self._say(caller, wire.DONE, [v for v in values if v is not None] if wants else [])
+            self._say(caller, wire.DONE, [v for v in values if v is not None])
 
     def _tell(self, key: bytes) -> None:
         """Those who wait for this key."""

@@ -24,7 +24,7 @@ _SIZE = struct.Struct("!I")
 _LENGTH = struct.Struct("!I")
 
 # Operations. SET, APPEND and DROP have no answer.
-SET, APPEND, DROP, COMPARE_SET, ADD, GET, WAIT, CHECK, DELETE, COUNT = range(1, 11)
+SET, APPEND, DROP, COMPARE_SET, ADD, GET, CHECK, DELETE, COUNT = range(1, 10)
 # Statuses.
 DONE, TOO_LATE = 0, 1
 
