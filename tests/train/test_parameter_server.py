@@ -21,6 +21,7 @@ import torch
 from tests.util import scaled, wait_for
 from torchft_x import env, net
 from torchft_x.comm import ProcessGroup, ProcessGroupGloo
+from torchft_x.comm.store import split_store_address
 from torchft_x.errors import (
     AddressError,
     CollectiveError,
@@ -28,6 +29,7 @@ from torchft_x.errors import (
     DeadlineError,
     RefusedError,
     TokenError,
+    TorchftXError,
     UnreachableError,
 )
 from torchft_x.train.parameter_server import ParameterServer
@@ -171,6 +173,27 @@ def test_a_session_that_fails_is_over_for_its_client_and_nobody_else() -> None:
         assert of_sessions() <= set(server.ids)
         for pg in (good, bad):
             pg.shutdown()
+
+
+def test_a_stranger_can_not_take_a_clients_session() -> None:
+    """He reaches the store's port, and knows the session's name."""
+    with serving(token="secret") as server:
+        status = json.loads(_get(server, "secret"))
+        address, prefix = split_store_address(status["store_addr"])
+        stranger = ProcessGroupGloo(2.0, host=HOST)
+        with pytest.raises(TorchftXError):
+            stranger.configure(f"{address.target}/{prefix}", "client", 1, 2)
+        client = Adder.new_process_group()
+        client.configure(status["store_addr"], "client", 1, 2)  # who has it from the server
+        assert add(client, 1.0) == 1.0
+        client.shutdown()
+
+
+def _get(server: ParameterServer, token: str) -> str:
+    where = net.parse_address(server.address().removesuffix("/new_session"))
+    connection = http.client.HTTPConnection(where.host, where.port, timeout=scaled(10))
+    connection.request("GET", "/new_session", headers={"Authorization": f"Bearer {token}"})
+    return connection.getresponse().read().decode()
 
 
 def test_there_are_only_so_many() -> None:

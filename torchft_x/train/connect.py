@@ -3,13 +3,15 @@
 Rank 0 starts the group server and writes its address into the store; the others read it there. If rank 0 can't start
 it, its sentence is what the others raise.
 
-Two stores, because they live for different people. The *group's* store (torchrun's, at MASTER_ADDR and MASTER_PORT)
-is where ranks of one group find rank 0; a group of one rank needs none. The *meeting* store, where process groups of
-several groups find each other, is rank 0's own: it dies with the group it belongs to, and no other group waits for it.
+Two stores, because they live for different people. The *group's* store (at MASTER_ADDR and MASTER_PORT) is where ranks
+of one group find rank 0; a group of one rank needs none. It is torch's and answers everybody, so what rank 0 says there is
+sealed with the run's token: the others send their token to nobody else. The *meeting* store, where process groups of several
+groups find each other, is rank 0's own: it dies with the group it belongs to, and no other group waits for it.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import threading
@@ -112,10 +114,10 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             raise
     except TorchftXError as e:
         if store is not None:
-            _tell(store, keys, {"error": str(e)})
+            _tell(store, keys, {"error": str(e)}, options.token)
         raise
     if store is not None:
-        _tell(store, keys, {"address": server.address(), "replica_id": replica_id})
+        _tell(store, keys, {"address": server.address(), "replica_id": replica_id}, options.token)
     return Link(replica_id, LocalGroupClient(server, token=options.token), options, store, keys, meeting)
 
 
@@ -155,22 +157,35 @@ def _own_keys(options: Options, address: Address) -> str:
 def _follow(options: Options, store: dist.Store, keys: str) -> Link:
     key = f"{keys}/group"
     deadline = time.monotonic() + options.connect_timeout
-    while not store.check([key]):
+    while (said := _opened(store, key, options.token)) is None:
         if time.monotonic() > deadline:
             raise DeadlineError(
                 f"rank {options.group_rank}: rank 0 of group {options.replica_id or '(unnamed)'} has not started its "
                 f"group server within {options.connect_timeout:g} s; look at rank 0's log."
             )
         time.sleep(_POLL)
-    said = json.loads(store.get(key))
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
     client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
     return Link(said["replica_id"], client, options, store, keys)
 
 
-def _tell(store: dist.Store, keys: str, said: dict[str, str]) -> None:
+def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:
+    """What rank 0 says there; None: nothing yet, or somebody else's words."""
+    raw = store.get(key) if store.check([key]) else b""
+    seal, _, text = raw.partition(b" ")
+    if not hmac.compare_digest(seal, _seal(key, text, token)):
+        return None
+    return {str(name): str(value) for name, value in json.loads(text).items()}
+
+
+def _seal(key: str, text: bytes, token: str | None) -> bytes:
+    return hmac.new((token or "").encode(), f"torchft_x {key} ".encode() + text, "sha256").hexdigest().encode()
+
+
+def _tell(store: dist.Store, keys: str, said: dict[str, str], token: str | None) -> None:
+    key, text = f"{keys}/group", json.dumps(said).encode()
     try:
-        store.set(f"{keys}/group", json.dumps(said).encode())
+        store.set(key, _seal(key, text, token) + b" " + text)
     except RuntimeError as e:
         logger.warning("the group's store does not take rank 0's address: %s", e)
