@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import logging
 import os
 import resource
@@ -29,6 +30,7 @@ MAX_STRANGERS = 64
 PATIENCE = 10.0
 """Seconds until such a connection is closed."""
 _MOST = 16384  # connections, where the process may open many files
+_REST = 0.05  # seconds until another accept, where no descriptor is free
 _CHUNK = 1 << 16
 _WRITES = (wire.SET, wire.APPEND, wire.COMPARE_SET, wire.ADD)
 
@@ -69,7 +71,8 @@ class StoreServer:
         self._lock = threading.Condition()  # guards the table; notified when it changes
         self._touched: deque[bytes] = deque()  # keys that this process itself has set, for those who wait
         self.pid = os.getpid()  # a forked child has no thread of ours
-        self._callers: dict[socket.socket, _Caller] = {}  # the oldest first
+        self._callers: dict[socket.socket, _Caller] = {}  # all connections
+        self._strangers: dict[socket.socket, _Caller] = {}  # those that have proved nothing, the oldest first
         self._waiting: set[_Caller] = set()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit - limit // 4)
@@ -103,7 +106,8 @@ class StoreServer:
                 self._lock.notify_all()
         if number in _WRITES and self._waiting:
             self._touched.append(fields[0])
-            self._wake.send(b"!")
+            with contextlib.suppress(OSError):  # it is closed meanwhile
+                self._wake.send(b"!")
         return answer
 
     def await_values(self, keys: list[bytes], seconds: float, given_up: Callable[[], bool]) -> list[bytes] | None:
@@ -164,11 +168,8 @@ class StoreServer:
     def _pause(self) -> float | None:
         """Seconds until somebody's time is up."""
         ends = [c.waits[0] for c in self._waiting if c.waits is not None]
-        ends += [c.since + PATIENCE for c in self._strangers()[:1]]
+        ends += [c.since + PATIENCE for c in itertools.islice(self._strangers.values(), 1)]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
-
-    def _strangers(self) -> list[_Caller]:
-        return [c for c in self._callers.values() if not c.is_known]
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -177,29 +178,37 @@ class StoreServer:
             caller.waits = None
             self._say(caller, wire.TOO_LATE, [])
             self._understand(caller)
-        for caller in self._strangers():
-            if now > caller.since + PATIENCE:
-                self._drop(caller)
+        for caller in [c for c in self._strangers.values() if now > c.since + PATIENCE]:
+            self._drop(caller)
 
     def _admit(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptor is free
+        except (BlockingIOError, ConnectionError):  # gone again
             return
-        strangers = self._strangers()
-        if len(strangers) >= MAX_STRANGERS:
-            self._drop(strangers[0])
+        except OSError as e:  # no descriptor is free
+            log.warning("a caller of the store must wait: %s", e)
+            self._make_room()
+            time.sleep(_REST)
+            return
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._make_room()
         if len(self._callers) >= self._most:
             log.warning("a caller of the store is turned away: %d are connected", len(self._callers))
             sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._callers[sock] = _Caller(sock, time.monotonic())
+        self._callers[sock] = self._strangers[sock] = _Caller(sock, time.monotonic())
         self._ready.register(sock, selectors.EVENT_READ)
+
+    def _make_room(self) -> None:
+        for caller in list(itertools.islice(self._strangers.values(), 1)):
+            self._drop(caller)
 
     def _drop(self, caller: _Caller) -> None:
         if self._callers.pop(caller.sock, None) is not None:
+            self._strangers.pop(caller.sock, None)
             self._waiting.discard(caller)
             self._ready.unregister(caller.sock)
             caller.sock.close()
@@ -258,7 +267,7 @@ class StoreServer:
                 frame = bytes(caller.said[:length])
                 del caller.said[:length]
                 self._do(caller, *wire.unpack(frame))
-        except (ValueError, Full) as e:
+        except (ValueError, Full, OverflowError) as e:
             if caller.is_known:
                 log.warning("a caller of the store is dismissed: %s", e if str(e) else "the store is full")
             self._drop(caller)
@@ -281,6 +290,7 @@ class StoreServer:
             raise ValueError
         del said[: wire.PROOF]
         caller.is_known = True
+        self._strangers.pop(caller.sock, None)
         return True
 
     def _do(self, caller: _Caller, number: int, fields: list[bytes]) -> None:
