@@ -105,6 +105,8 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
     cold = [found(run, 0, rank) for rank in (0, 1)]
     kill(run, 0)
     first = [found(run, 1, rank) for rank in (0, 1)]
+    # a forked worker may be quicker than the supervisor's own word
+    wait_for(lambda: len(events(run, "start")) == 2, what="the event of the start")
     assert [e.get("warm") for e in events(run, "start")] == [False, True]
     of_the_life = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "TORCHFT_X_PRIVATE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
     for rank in (0, 1):
