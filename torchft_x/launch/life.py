@@ -37,7 +37,7 @@ class LifeSpec:
     env: dict[str, str] = field(repr=False)
     """The whole environment of the trainer."""
     folder: Path
-    """Private, empty, on a local disk: pipes and torchrun's files."""
+    """Private, empty, on a local disk: pipes and error files."""
     run_dir: Path | None
     """For logs, and to see from the event files whether a step was committed."""
     name: str

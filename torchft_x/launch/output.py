@@ -1,6 +1,6 @@
 """What the workers print, on its way through the supervisor: to its own stdout and stderr, and to a log file.
 
-Workers write into named pipes (see shim.py), so their words stay apart from torchrun's own. With several workers
+Workers write into named pipes (see shim.py), so their words stay apart from the supervisor's own. With several workers
 each line gets its rank. The end of each worker's stderr is kept, to be quoted when the worker fails.
 """
 
