@@ -19,6 +19,7 @@ from torchft_x.core.messages import (
     Issue,
     Join,
     LastWord,
+    Leave,
     LifeBegun,
     LifeEnded,
     Note,
@@ -464,7 +465,7 @@ class TestLeave:
     def test_R9b_who_left_is_over(self) -> None:
         s = Scene()
         s.start("a:1")
-        s.leave("a:1", s.committed())
+        s.feed(Leave(s.sessions["a:1"], s.committed(), early=True))
         s.hello("b:1")
         effects = s.join("b:1")
         assert issued(effects) == [["b:1"]]

@@ -19,7 +19,7 @@ import pytest
 from tests.util import scaled, wait_for
 from torchft_x.launch import asking
 from torchft_x.launch.asking import Silent, Target
-from torchft_x.launch.collect import Scene, _log_end
+from torchft_x.launch.collect import Collector, Scene, _log_end
 from torchft_x.launch.dump_folders import KEPT, all_folders, number, open_folder
 from torchft_x.observe import whereabouts
 
@@ -118,6 +118,18 @@ def test_supervisors_meet_in_one_folder_per_event_and_the_oldest_go(tmp_path: Pa
     assert number(kept[-1]) == KEPT + 5
     os.utime(kept[-1], (1, 1))
     assert open_folder(tmp_path, "stalled", f"step-{KEPT + 2}")[1]  # the same step an hour later is another event
+
+
+def test_who_has_left_in_good_order_is_no_loss(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, "0", 2, lambda: None)
+    try:
+        said = {"replica_id": "1:x", "reason": "1:x is lost: it has left.", "t": time.time() + 1}
+        collector._hear_of_losses({"lost": [{**said, "left": True}]})
+        assert collector._lost == {}
+        collector._hear_of_losses({"lost": [{**said, "left": False}]})
+        assert list(collector._lost) == ["1:x"]
+    finally:
+        collector.close()
 
 
 def test_the_last_lines_are_the_ranks_own(tmp_path: Path) -> None:

@@ -107,8 +107,10 @@ class Watched:
         self.overs: list[tuple[int, tuple[str, ...], str]] = []
         self.ends: list[tuple[str, bool]] = []
         self.threads: set[str] = set()
+        self.left = False  # of the newest
 
-    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str) -> None:
+    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool) -> None:
+        self.left = left
         self.threads.add(threading.current_thread().name)
         self.overs.append((quorum_id, lost, reason))
 

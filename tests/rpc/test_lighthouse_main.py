@@ -277,7 +277,7 @@ def test_a_supervisors_word_is_a_proof_of_death(tmp_path: Path) -> None:
         one.started(0, "token-of-b")
         with group("0:a", lh.address) as a, group("1:b", lh.address, life=life(0, "token-of-b")) as b:
             overs: list[tuple[str, ...]] = []
-            a.watch(lambda q, lost, why: overs.append(lost), lambda *_: None)
+            a.watch(lambda q, lost, why, left: overs.append(lost), lambda *_: None)
             asks = [Asking(a), Asking(b)]
             for ask in asks:
                 ask.result()

@@ -61,12 +61,13 @@ def test_a_pause_is_no_measure(now: list[float]) -> None:
 def test_it_says_whom_it_lost_and_with_whom_it_is() -> None:
     status = make()
     for n in range(10):
-        status.hear(event("member_lost", lost=f"2:{n}", reason="r" * 1000))
+        status.hear(event("member_lost", lost=f"2:{n}", reason="r" * 1000, left=n == 9 or None))
     status.hear(event("quorum", number=3, members=["1:a", "2:b"]))
     status.hear(event("configure", config=9, duration=0.5))
     said = status.read()
     assert [lost["replica_id"] for lost in said["lost"]] == [f"2:{n}" for n in range(2, 10)]
     assert len(said["lost"][0]["reason"]) == 200
+    assert [lost["left"] for lost in said["lost"]] == [False] * 7 + [True]
     assert (said["number"], said["members"], said["config"], said["configured"]) == (3, ["1:a", "2:b"], 9, 49.5)
     assert (said["step"], said["phase"], said["leaving"]) == (4, "idle", False)
 

@@ -27,10 +27,12 @@ class Alarm:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum
 
-    def lose(self, record: Record, reason: str, *, proof: str = "", quietly: bool = False) -> list[LighthouseEffect]:
+    def lose(
+        self, record: Record, reason: str, *, proof: str = "", quietly: bool = False, left: bool = False
+    ) -> list[LighthouseEffect]:
         """Nobody waits for this member from now on.
 
-        `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks.
+        `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order.
         """
         record.proof = record.proof or proof
         newly = not record.lost
@@ -44,9 +46,11 @@ class Alarm:
             return []
         text = f"{record.replica_id} is lost: {reason}."
         note = Note("member_lost", text, record.replica_id, cur.id)
-        return [note, *self.end_quorum((record.replica_id,), text, spare=record)]
+        return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
 
-    def end_quorum(self, lost: tuple[str, ...], reason: str, *, spare: Record) -> list[LighthouseEffect]:
+    def end_quorum(
+        self, lost: tuple[str, ...], reason: str, *, spare: Record, left: bool = False
+    ) -> list[LighthouseEffect]:
         """Tell the present quorum's members but `spare` to leave its collectives now (R5).
 
         Those that have asked are out of them already, and those away are told when they come back.
@@ -57,7 +61,7 @@ class Alarm:
         self._tenure.broken = reason
         running = [r for r in map(self._roll.get, sorted(self._tenure.missing)) if r is not None and r is not spare]
         sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
-        return [SendOver(sessions, cur.id, lost, reason)] if sessions else []
+        return [SendOver(sessions, cur.id, lost, reason, left)] if sessions else []
 
     def tell(self, record: Record, reason: str) -> list[LighthouseEffect]:
         """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""

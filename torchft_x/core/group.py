@@ -182,7 +182,7 @@ class Group:
                 if self._sent_at is not None:  # else who waits for longer than a lease would get one that is over
                     self._sent_at = max(self._sent_at, sent_at)
             case Depart():
-                return self._on_depart()
+                return self._on_depart(event)
             case Tick():
                 return self._progress(now)  # ranks bring their own deadlines, the lease is checked at the vote
         return []
@@ -290,7 +290,7 @@ class Group:
         if event.quorum_id != self._hold.quorum_id or self._hold.over:
             return []
         self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
-        push = PushOver(event.quorum_id, event.lost, event.reason)
+        push = PushOver(event.quorum_id, event.lost, event.reason, event.left)
         return [push, *self._pledge.over(self._hold.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
@@ -380,10 +380,11 @@ class Group:
         self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
         return self._answer_asks(base=self._state)
 
-    def _on_depart(self) -> list[GroupEffect]:
+    def _on_depart(self, event: Depart) -> list[GroupEffect]:
         if self._end:
             return []
-        effects: list[GroupEffect] = [SendLeave(self._state)] if self._session else []
+        leave = SendLeave(self._state, event.early, event.lingers)
+        effects: list[GroupEffect] = [leave] if self._session else []
         return effects + self._stop_calls(f"{self._config.replica_id} is leaving the job.")
 
     def _finish(self, sentence: str, *, fenced: bool) -> list[GroupEffect]:

@@ -37,6 +37,8 @@ class SendProgress:
 @dataclass(frozen=True, slots=True)
 class SendLeave:
     state: State
+    early: bool = False
+    lingers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class PushOver:
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
+    left: bool = False  # the lost have left in good order
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ class OverArrived:
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
+    left: bool = False  # the lost have left in good order
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,9 @@ class WaitsArrived:
 @dataclass(frozen=True, slots=True)
 class Depart:
     """The group shuts down at a step boundary: leave gracefully."""
+
+    early: bool = False  # the training isn't done: a preemption
+    lingers: str = ""  # see `Departure`
 
 
 GroupEvent = (

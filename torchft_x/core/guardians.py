@@ -86,6 +86,11 @@ class Guardians:
         streams = self._groups.get(self._watched.get(token, ""), ()) if token else ()
         return max((g.heard for g in map(self._streams.__getitem__, streams) if g.node == 0), default=None)
 
+    def group_of(self, token: str) -> str:
+        """The group, as its supervisor names it, of the supervisor here that watches over that life; '': there is none."""
+        group = self._watched.get(token, "") if token else ""
+        return group if group in self._groups else ""
+
     def halt_of(self, token: str, since: float) -> Halt | None:
         """The longest stop of a process of that life, of those told by supervisors that were heard at `since` or later:
         one that is silent may be kept from saying that the process goes on.

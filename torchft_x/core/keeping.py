@@ -6,7 +6,8 @@ somebody is lost, or has ended, is written within a tick: whoever does not know 
 
 from __future__ import annotations
 
-from torchft_x.core.legacy import Absent, Kin, Legacy
+from torchft_x.core.endings import Endings
+from torchft_x.core.legacy import Absent, Departure, Kin, Legacy
 from torchft_x.core.liveness import LEFT, Record, Roll
 from torchft_x.core.messages import Keep, LighthouseEffect
 from torchft_x.core.tenure import Tenure
@@ -19,12 +20,14 @@ _LEASED_AHEAD = 1.0
 class Keeping:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, roll: Roll, tenure: Tenure) -> None:
+    def __init__(self, roll: Roll, tenure: Tenure, endings: Endings) -> None:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum
         self._hellos = 0  # so far: with each the kin may change
         self._kept: tuple[int, int, float] | None = None  # quorum, grant and end of sending leases, as kept last
         self._open: tuple[Quorum, ...] = ()  # kept with them
+        self._endings = endings  # who finishes the job
+        self._left: tuple[Departure, ...] = ()  # kept with them
         self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
         self._kin_as_of: tuple[object, ...] = ()  # config id, hellos and members of open quorums only, at that time
         self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
@@ -56,14 +59,14 @@ class Keeping:
         leased = self._kept[2] if self._kept is not None else tenure.leased
         if tenure.leased > leased:
             leased = tenure.leased + _LEASED_AHEAD
-        kept = (cur.id, granted, leased)
-        if kept == self._kept and open_ is self._open and not self._stale:
+        kept, left = (cur.id, granted, leased), self._endings.departures
+        if kept == self._kept and open_ is self._open and left is self._left and not self._stale:
             return []
         if self._kept is None or cur.id != self._kept[0] or open_ is not self._open:
             self._look_at_kin(cur, open_)
-        self._kept, self._open, self._stale = kept, open_, False
+        self._kept, self._open, self._left, self._stale = kept, open_, left, False
         absent = tuple(self._absent.values())
-        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached))]
+        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached, left))]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
         as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)

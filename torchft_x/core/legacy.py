@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.types import Life, Quorum
+from torchft_x.core.types import Life, Quorum, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,19 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """A member that has left at the end of the training (`core.endings`)."""
+
+    replica_id: str
+    life: Life = Life()
+    state: State = State()
+    lingers: str = ""
+    """Accepts connections as long as the process runs; empty: its supervisor knows."""
+    ended: bool = False
+    """Its process has ended well."""
+
+
+@dataclass(frozen=True, slots=True)
 class Legacy:
     """The newest quorum that was ever issued, and what was known about its members, and those of open quorums."""
 
@@ -50,3 +63,5 @@ class Legacy:
     unknown, so it may have been in the moment in which the lighthouse died."""
     reached: int = 0
     """Newest step that a member told to have committed in it, when one of the others was kept; for people."""
+    left: tuple[Departure, ...] = ()
+    """Who finishes the job, or has (R20)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchft_x.core.alarm import REFUSED, Alarm
+from torchft_x.core.endings import Endings
 from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Halt
 from torchft_x.core.grants import Grants
@@ -82,6 +83,8 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
+        left = config.legacy.left if config.legacy is not None else ()
+        self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, now=now)
         self._succession = Succession(  # what follows the present quorum
             config,
             self._roll,
@@ -89,12 +92,13 @@ class Lighthouse:
             self._alarm,
             self._grants,
             self._likeness,
+            self._endings,
             gathering=None if self._others is None else self._others.gathering,
             now=now,
             unix=unix,
         )
         self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and does not come
-        self._keeping = Keeping(self._roll, self._tenure)  # what the next lighthouse here must know
+        self._keeping = Keeping(self._roll, self._tenure, self._endings)  # what the next lighthouse here must know
         legacy = inherited(config)
         # Effects of the beginning, handed out with those of the first event.
         self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
@@ -169,8 +173,8 @@ class Lighthouse:
                 return self._on_heard(session, now)
             case Closed(session):
                 return self._on_closed(session, now)
-            case Probed(replica_id, refused):
-                return self._on_probed(replica_id, refused)
+            case Probed():
+                return self._on_probed(event, now)
             case Paused():
                 return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
             case Suspected(session, suspects):
@@ -182,7 +186,7 @@ class Lighthouse:
                 return []
             case LifeEnded(token, code, word):
                 spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []
-                return self._on_life_ended(token, code) + spoken
+                return self._on_life_ended(token, code, now) + spoken
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -337,9 +341,10 @@ class Lighthouse:
         at_end = self.current is not None and leave.state.committed_in == self.current.id
         clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
         self._roll.close(record)  # whatever else its stream still carries has no meaning
+        self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
-        return effects + self._alarm.lose(record, LEFT, proof=LEFT, quietly=clean)
+        return effects + self._alarm.lose(record, LEFT, proof=LEFT, quietly=clean, left=True)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(session)
@@ -428,13 +433,16 @@ class Lighthouse:
 
     # --- who is gone ---------------------------------------------------------------------------------------------
 
-    def _on_probed(self, replica_id: str, refused: bool) -> list[LighthouseEffect]:
-        record = self._roll.get(replica_id)
-        return self._alarm.on_probed(record, refused) if record is not None else []
+    def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
+        self._endings.probed(event.replica_id, event.address, event.refused, now)
+        record = self._roll.get(event.replica_id)
+        return self._alarm.on_probed(record, event.refused) if record is not None else []
 
-    def _on_life_ended(self, token: str, code: int) -> list[LighthouseEffect]:
+    def _on_life_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        for record in self._roll.end(token):
+        records = self._roll.end(token)
+        self._endings.life_ended(token, code, [r for r in records if r.replica_id in self._tenure.ran], now)
+        for record in records:
             self._roll.close(record)
             reason = f"its process ended with exit code {code}"
             effects += self._alarm.lose(record, reason, proof=reason)
@@ -455,4 +463,4 @@ class Lighthouse:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._tenure.ran)
         self._keeping.on_tick()
-        return effects + self._succession.note_wait(now)
+        return effects + self._endings.look(now) + self._succession.note_wait(now)

@@ -46,6 +46,7 @@ class SendOver:
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
+    left: bool = False  # the lost have left in good order
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,14 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class StopGroup:
+    """Tell the supervisors of this group, by the name they gave, to stop it with code 0: the job is finished."""
+
+    group: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Connect to the address and report `Probed`. At once, with a short deadline (1 s)."""
 
@@ -110,4 +119,6 @@ class Note:
     steps: int | None = None  # that are lost
 
 
-LighthouseEffect = Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | Probe | Note
+LighthouseEffect = (
+    Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | StopGroup | Probe | Note
+)

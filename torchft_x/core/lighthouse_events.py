@@ -59,6 +59,8 @@ class Leave:
 
     session: int
     state: State = State()
+    early: bool = False  # the training isn't done: a preemption
+    lingers: str = ""  # see `Departure`
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Probed:
 
     replica_id: str
     refused: bool
+    address: str = ""  # that was asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ from torchft_x.core.lighthouse_effects import (
     SendOver,
     SendPatience,
     SendWaits,
+    StopGroup,
 )
 from torchft_x.core.lighthouse_events import (
     Closed,
@@ -136,6 +137,7 @@ __all__ = [
     "SendWaits",
     "SessionDown",
     "SessionUp",
+    "StopGroup",
     "Suspected",
     "Tick",
     "UnaryGone",

@@ -10,6 +10,7 @@ from math import inf
 
 from torchft_x.core import lineage
 from torchft_x.core.alarm import Alarm
+from torchft_x.core.endings import Endings
 from torchft_x.core.formation import Form, Wait, form, listed, wait_for
 from torchft_x.core.gathering import Gathering
 from torchft_x.core.grants import Grants
@@ -40,6 +41,7 @@ class Succession:
         alarm: Alarm,
         grants: Grants,
         likeness: Likeness,
+        endings: Endings,
         *,
         gathering: Gathering | None,
         now: float,
@@ -52,6 +54,7 @@ class Succession:
         self._alarm = alarm  # tells and refuses members
         self._grants = grants  # goes on in a quorum that is taken over
         self._likeness = likeness  # who may train with whom
+        self._endings = endings  # who finishes the job
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self.takeover: Takeover | Gathering = gathering or Takeover(config, now)  # of what was before this life (R8)
@@ -102,12 +105,15 @@ class Succession:
         over = frozenset(r.replica_id for r in outside if self._alarm.is_given_up(r, now))
         proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
         c = self._config
-        return form(
+        decision = form(
             self._tenure.situation(
                 self._roll, over, proven, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
             )
         )  # fmt: skip
+        if isinstance(decision, Form) and decision.new_lineage:
+            return self._endings.objection(decision, now) or decision  # R20
+        return decision
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
@@ -129,6 +135,8 @@ class Succession:
             effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
             settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
             self._said_as_of = changes if settled else -1
+            if outcome.ending or outcome.finished:
+                effects += self._endings.tell(outcome, [r.join for r in waiting if r.join is not None], now)
         return effects
 
     # --- the next one ----------------------------------------------------------------------------------------------------
@@ -169,6 +177,7 @@ class Succession:
             text, steps = lineage.sentence(left, reached, quorum, fates), lineage.steps_lost(left, reached, quorum)
             effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
         if decision.rebuild:
+            self._endings.issued(decision.members, new_lineage=decision.new_lineage)
             text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
             effects.append(Note("quorum_change", text, quorum_id=quorum.id))
         names = listed([m.replica_id for m in quorum.members])

@@ -31,7 +31,6 @@ from torchft_x.launch.hangs import Hangs, Usage
 from torchft_x.launch.life import Life
 from torchft_x.observe import dumps
 from torchft_x.observe.stacks import Frame, parse, place
-from torchft_x.observe.story import LEFT
 
 _LOOK = 1.0  # seconds between looks
 _PATIENCE = 2.0  # seconds one worker has for each answer
@@ -237,7 +236,7 @@ class Collector:
     def _hear_of_losses(self, said: dict[str, Any]) -> None:
         for lost in said.get("lost") or ():
             replica_id = str(lost.get("replica_id"))
-            if lost.get("reason") == LEFT:  # that explains itself
+            if lost.get("left"):  # that explains itself
                 continue
             if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
                 self._lost_done.add(replica_id)

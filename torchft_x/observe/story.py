@@ -12,8 +12,6 @@ from torchft_x.core.types import group_number, group_of
 
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
 
-LEFT = "it has left"  # what the lighthouse says of who has said goodbye inside a grant
-
 
 class Story:
     """What this group has lived through, in lines of text and a few counters.
@@ -99,7 +97,7 @@ class Story:
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
         reason = clause(str(event.get("reason") or "connection lost"))
         gone = by_number(groups(event.get("lost")) & self.members)
-        how = "left" if reason == LEFT else f"died ({reason})"
+        how = "left" if event.get("left") else f"died ({reason})"
         return [line for group in gone for line in self._gone(group, how, now)]
 
     def _gone(self, group: str, how: str, now: float) -> list[str]:

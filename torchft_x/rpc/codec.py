@@ -228,7 +228,8 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
             check_seconds(p.step_seconds, "step_seconds"),
         )
     if kind == "leave":
-        return m.Leave(session, state_from_proto(up.leave.state))
+        lingers = check_text(up.leave.lingers, "lingers")
+        return m.Leave(session, state_from_proto(up.leave.state), up.leave.early, lingers)
     if kind == "healed":
         return m.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
@@ -286,7 +287,8 @@ def progress_bytes(effect: m.SendProgress) -> bytes:
 
 
 def leave_bytes(effect: m.SendLeave) -> bytes:
-    return pb.Up(leave=pb.Leave(state=state_to_proto(effect.state))).SerializeToString()
+    leave = pb.Leave(state=state_to_proto(effect.state), early=effect.early, lingers=effect.lingers)
+    return pb.Up(leave=leave).SerializeToString()
 
 
 def quorum_bytes(quorum: Quorum) -> bytes:
@@ -329,12 +331,12 @@ def grant_bytes(effect: m.Extend) -> bytes:
 
 
 def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
-    return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason)
+    return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason, left=effect.left)
 
 
 def over_from_proto(p: pb.Over) -> m.OverArrived:
     lost = check_texts(p.lost, "lost", MAX_MEMBERS)
-    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_text(p.reason, "reason"))
+    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_text(p.reason, "reason"), p.left)
 
 
 def down_to_event(down: pb.Down) -> m.GroupEvent | None:

@@ -157,7 +157,7 @@ class GroupClient:
         args = (on_over, on_end)
         threading.Thread(target=self._watch, args=args, name="torchft_x-watch", daemon=True).start()
 
-    def leave(self) -> None:
+    def leave(self, *, early: bool = False) -> None:
         """Leaving is the group server's work; a rank that isn't its owner has nothing to say."""
 
     def pause(self, seconds: float, reason: str) -> None:
@@ -213,7 +213,7 @@ class GroupClient:
                 over = codec.over_from_proto(event.over)
                 if over.quorum_id not in told:
                     told.add(over.quorum_id)
-                    on_over(over.quorum_id, over.lost, over.reason)
+                    on_over(over.quorum_id, over.lost, over.reason, over.left)
             elif kind == "fenced":
                 on_end(event.fenced.by, True)
             elif kind == "refused":
@@ -250,9 +250,9 @@ class LocalGroupClient:
         """Whether the group has a session with the lighthouse."""
         return self._server.connected
 
-    def leave(self) -> None:
-        """Leave gracefully: at a step boundary, nothing is lost for the others."""
-        self._server.shutdown()
+    def leave(self, *, early: bool = False) -> None:
+        """Leave gracefully: at a step boundary, nothing is lost for the others. `early`: see `GroupServer.shutdown`."""
+        self._server.shutdown(early=early)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -20,7 +20,7 @@ from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
-from torchft_x.rpc import loop, wire
+from torchft_x.rpc import lingering, loop, wire
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.find import find_lighthouses
 from torchft_x.rpc.group_service import GroupService
@@ -37,8 +37,9 @@ LEAVE_TIMEOUT = 1.0
 GIVE_UP_TIMEOUT = 5.0
 """Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
 
-OnOver = Callable[[int, tuple[str, ...], str], None]
-"""Called with (quorum id, lost replica ids, reason): release that quorum's collectives now."""
+OnOver = Callable[[int, tuple[str, ...], str, bool], None]
+"""Called with (quorum id, lost replica ids, reason, whether they have left in good order): release that quorum's
+collectives now."""
 OnEnd = Callable[[str, bool], None]
 """Called with (sentence, fenced): this group must stop."""
 
@@ -115,6 +116,7 @@ class GroupServer:
         self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
     ) -> None:
         server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=wire.SERVER_OPTIONS)
+        lingering.end()
         try:
             port = wire.listen(server, bind, "The group server")
             address = wire.advertised(bind, port, host)
@@ -130,14 +132,19 @@ class GroupServer:
                 settings.record.close()
             raise
 
-    def shutdown(self) -> None:
-        """Leave gracefully and free the port. The group can't commit after this. May be called twice."""
+    def shutdown(self, *, early: bool = False) -> None:
+        """Leave gracefully and free the port. The group can't commit after this. May be called twice.
+
+        `early`: the training isn't done. Otherwise nobody begins it again before this process has ended (R20).
+        """
         if self._closed:
             return
         self._closed = True
+        supervised = bool(self._shell.settings.life.token)  # then the lighthouse hears how this process ends
+        lingers = "" if early or supervised else lingering.begin(self.address())
 
         async def stop() -> None:
-            await self._shell.close(LEAVE_TIMEOUT)
+            await self._shell.close(LEAVE_TIMEOUT, early=early, lingers=lingers)
             await self._server.stop(None)
             for notifier, _, _ in self._notifiers:
                 notifier.close()
@@ -269,7 +276,7 @@ class GroupServer:
 
 def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> None:
     if isinstance(push, m.PushOver):
-        notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason))
+        notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason, push.left))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))
 

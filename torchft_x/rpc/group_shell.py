@@ -135,9 +135,9 @@ class GroupShell:
             "torchft_x's (not torchft's own), and is TORCHFT_LIGHTHOUSE right?"
         )
 
-    async def close(self, flush: float) -> None:
-        """Leave gracefully, within `flush` seconds; open calls are told."""
-        self._feed(m.Depart())
+    async def close(self, flush: float, *, early: bool = False, lingers: str = "") -> None:
+        """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Depart`."""
+        self._feed(m.Depart(early, lingers))
         await self._uplink.close(flush)
         if self._ticker is not None:
             self._ticker.cancel()

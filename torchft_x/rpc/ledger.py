@@ -26,7 +26,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from torchft_x.core.legacy import Absent, Kin, Legacy
+from torchft_x.core.legacy import Absent, Departure, Kin, Legacy
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc import checks, codec, wire
@@ -72,6 +72,7 @@ class Ledger:
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
         self._done: list[bytes] = []  # supervisors that are done
         self._granted = (0, math.nan, 0)  # as kept last, see _GRANTED; nan: unknown
+        self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # as kept last, and its bytes
         self._place = (_HEADER, 0)  # begin and length of what counts now
         self._void = False  # the last write failed
 
@@ -83,6 +84,7 @@ class Ledger:
         leased = math.nan if legacy.leased is None else legacy.leased
         granted = (legacy.granted_through, leased, legacy.reached)
         same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
+        same = same and legacy.left is self._left[0]
         if same and not self._void and [q.id for q in legacy.open] == list(self._open):
             self._write_grant(granted)
             return
@@ -95,6 +97,8 @@ class Ledger:
         if legacy.absent != self._absent[0]:
             absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in legacy.absent]
             self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
+        if legacy.left is not self._left[0]:
+            self._left = (legacy.left, pb.Ledger(left=map(_left_to_proto, legacy.left)).SerializeToString())
         self._open = {q.id: self._as_open(q) for q in legacy.open}
         self._quorum = (legacy.quorum.id, quorum_bytes)
         self._granted = granted
@@ -128,7 +132,8 @@ class Ledger:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        data = b"".join((self._head, self._kin[1], self._absent[1], self._quorum[1], *self._open.values(), *self._done))
+        known = (self._head, self._kin[1], self._absent[1], self._left[1], self._quorum[1])
+        data = b"".join((*known, *self._open.values(), *self._done))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
         rest = _REST.pack(at, len(data), zlib.crc32(data))
@@ -217,7 +222,7 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
     """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
     what exceeds the limits of the wire."""
     most = checks.MAX_MEMBERS * (1 + checks.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
-    if max(len(p.kin), len(p.absent)) > most or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
+    if max(len(p.kin), len(p.absent), len(p.left)) > most or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
         raise RefusedError(
             f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
@@ -237,7 +242,8 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         older = tuple(codec.quorum_from_proto(q) for q in p.open)
         newest, granted = codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through")
         told = checks.check_whole(reached, "reached")
-        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told)
+        left = tuple(map(_left_from_proto, p.left))
+        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told, left)
     return Found(legacy, tuple(p.done))
 
 
@@ -245,6 +251,21 @@ def _absent(p: pb.Absent, known: bool) -> Absent:
     """`known`: whose clock its time is of."""
     leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
     return Absent(checks.check_replica_id(p.replica_id), leased, checks.check_text(p.proof, "proof"))
+
+
+def _left_to_proto(d: Departure) -> pb.Left:
+    life, state = codec.life_to_proto(d.life), codec.state_to_proto(d.state)
+    return pb.Left(replica_id=d.replica_id, life=life, state=state, lingers=d.lingers, ended=d.ended)
+
+
+def _left_from_proto(p: pb.Left) -> Departure:
+    return Departure(
+        checks.check_replica_id(p.replica_id),
+        codec.life_from_proto(p.life),
+        codec.state_from_proto(p.state),
+        checks.check_text(p.lingers, "lingers"),
+        p.ended,
+    )
 
 
 def _clock() -> str:

@@ -180,6 +180,8 @@ class LighthouseShell:
                 self._sessions[effect.session].finish()
         elif isinstance(effect, m.Refuse):
             self._refuse(effect)
+        elif isinstance(effect, m.StopGroup):
+            self._supervisors.stop_group(effect.group, effect.sentence)
         elif isinstance(effect, m.Probe):
             self._probe(effect)
         elif isinstance(effect, m.Note):
@@ -250,7 +252,7 @@ class LighthouseShell:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
         for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
-            self._feed(m.Probed(effect.replica_id, refused))
+            self._feed(m.Probed(effect.replica_id, refused, effect.address))
             if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
                 return
             await asyncio.sleep(pause)

@@ -176,6 +176,10 @@ class SupervisorDesk:
             else:
                 self._ways.note(effect)
 
+    def stop_group(self, group: str, sentence: str) -> None:
+        """The job is finished. A roster knows that, too, and has said it."""
+        self._stop(r.TellStop(group, 0, sentence))
+
     def _stop(self, effect: r.TellStop) -> None:
         data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
         for group, stream in self._streams.values():

@@ -50,8 +50,9 @@ class Link:
     keys: str = ""  # prefix of this Manager's keys in the store
     meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
 
-    def close(self, wait: bool = True) -> None:
-        """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers."""
+    def close(self, wait: bool = True, *, early: bool = False) -> None:
+        """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
+        `early`: the training isn't done."""
         o = self.options
         if self.store is not None and wait:
             try:
@@ -61,7 +62,7 @@ class Link:
                     self._wait_for_ranks(self.store)
             except RuntimeError as e:
                 logger.debug("the group's store is gone: %s", e)
-        self.client.leave()
+        self.client.leave(early=early)
         self.client.close()
         if self.meeting is not None:
             self.meeting.close()

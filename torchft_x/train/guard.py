@@ -148,13 +148,13 @@ class Guard:
 
     # --- from the watch thread ----------------------------------------------------------------------------------------
 
-    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str) -> None:
+    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool = False) -> None:
         error = over_error(quorum_id, lost, reason)
         with self.lock:
             first = self.step.over(quorum_id, error)
             config = self._config_id
         for replica_id in lost:
-            self.events.emit("member_lost", quorum=quorum_id, lost=replica_id, reason=reason)
+            self.events.emit("member_lost", quorum=quorum_id, lost=replica_id, reason=reason, left=left or None)
         if first:
             self._log.info("%s", readable(str(error)))
             self._abort(config, str(error))

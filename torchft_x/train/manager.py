@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -461,10 +462,12 @@ class Manager:
         with self._guard.lock:
             return self._parts.step.batches_committed
 
-    def shutdown(self, wait: bool = True) -> None:
+    def shutdown(self, wait: bool = True, *, finished: bool = True) -> None:
         """Leave at a step boundary: nobody loses a step. May be called twice.
 
-        With `wait`, who still fetches this rank's state may finish (at most for the timeout).
+        With `wait`, who still fetches this rank's state may finish (at most for the timeout). `finished`: the training
+        is done, and until this process has ended no group that comes late begins it again; say False where it isn't
+        (SIGTERM, a preemption).
         """
         if self._closed:
             return
@@ -473,7 +476,7 @@ class Manager:
         p = self._parts
         self._course.close()
         p.transport.shutdown(wait=wait)
-        p.link.close(wait)
+        p.link.close(wait, early=not finished)
         p.lines.shutdown()
         p.events.emit("leave", step=self.current_step())
         p.events.close()
@@ -509,7 +512,7 @@ def _leave_at_exit(manager: Manager) -> Callable[[], None]:
     def leave() -> None:
         alive = ref()
         if alive is not None and alive._parts.step.phase is Phase.IDLE:
-            alive.shutdown(wait=False)
+            alive.shutdown(wait=False, finished=getattr(sys, "last_value", None) is None)
 
     atexit.register(leave)
     return leave

@@ -128,7 +128,8 @@ class Status:
         elif name == "configure":
             self._configured = event
         elif name == "member_lost":
-            lost = {"replica_id": event.get("lost"), "reason": str(event.get("reason"))[:200], "t": event.get("t")}
+            lost = {"replica_id": event.get("lost"), "reason": str(event.get("reason"))[:200]}
+            lost |= {"t": event.get("t"), "left": bool(event.get("left"))}
             self._lost = [*self._lost[1 - _KEPT :], lost]
         elif name in ("error", "abort", "drop"):
             self._error = event.get("reason", self._error)

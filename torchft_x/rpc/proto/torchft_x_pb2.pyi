@@ -174,10 +174,14 @@ class Progress(_message.Message):
     def __init__(self, quorum_id: _Optional[int] = ..., step: _Optional[int] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("state",)
+    __slots__ = ("state", "early", "lingers")
     STATE_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
+    LINGERS_FIELD_NUMBER: _ClassVar[int]
     state: State
-    def __init__(self, state: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+    early: bool
+    lingers: str
+    def __init__(self, state: _Optional[_Union[State, _Mapping]] = ..., early: bool = ..., lingers: _Optional[str] = ...) -> None: ...
 
 class Healed(_message.Message):
     __slots__ = ("step",)
@@ -248,14 +252,16 @@ class Grant(_message.Message):
     def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("quorum_id", "lost", "reason")
+    __slots__ = ("quorum_id", "lost", "reason", "left")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     quorum_id: int
     lost: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    left: bool
+    def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., left: bool = ...) -> None: ...
 
 class Waits(_message.Message):
     __slots__ = ("reason", "lease", "elsewhere")
@@ -559,8 +565,22 @@ class Done(_message.Message):
     together: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., sentence: _Optional[str] = ..., together: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Left(_message.Message):
+    __slots__ = ("replica_id", "life", "state", "lingers", "ended")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LINGERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    life: Life
+    state: State
+    lingers: str
+    ended: bool
+    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., lingers: _Optional[str] = ..., ended: bool = ...) -> None: ...
+
 class Ledger(_message.Message):
-    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock")
+    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock", "left")
     WIRE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -570,6 +590,7 @@ class Ledger(_message.Message):
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     wire: int
     quorum: Quorum
     boot_id: str
@@ -579,7 +600,8 @@ class Ledger(_message.Message):
     open: _containers.RepeatedCompositeFieldContainer[Quorum]
     absent: _containers.RepeatedCompositeFieldContainer[Absent]
     clock: str
-    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ...) -> None: ...
+    left: _containers.RepeatedCompositeFieldContainer[Left]
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("chain", "before", "replica_id", "quorum")

@@ -1,0 +1,254 @@
+"""R20: who finishes a job, and who comes too late for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.scene import Scene, issued, notes, of, overs
+from torchft_x.core.endings import GRACE
+from torchft_x.core.legacy import Departure
+from torchft_x.core.messages import (
+    GuardianGone,
+    GuardianHeard,
+    GuardianHere,
+    Keep,
+    Leave,
+    LifeBegun,
+    LighthouseEffect,
+    Probe,
+    Probed,
+    Refuse,
+    SendOver,
+    SendPatience,
+    SendWaits,
+    StopGroup,
+)
+from torchft_x.core.types import Life, State
+
+LINGERS = "http://a:7777"
+
+
+class Job(Scene):
+    """Groups a, b, c under supervisors (streams 1, 2, 3), or without."""
+
+    def __init__(self, *, supervised: bool = True, **config: Any) -> None:
+        super().__init__(lease=20.0, **config)
+        self.supervised = supervised
+        self.streams = {"a": 101, "b": 102, "c": 103}
+        for group, stream in self.streams.items() if supervised else ():
+            self.feed(GuardianHere(stream, group))
+
+    def hello(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
+        """A life; an explicit attempt makes it newer."""
+        group, number = replica_id.split(":")
+        token = f"token-{replica_id}" if self.supervised else ""
+        if self.supervised:
+            self.feed(LifeBegun(group, int(number), token))
+        return super().hello(replica_id, **{"life": Life(int(number), 0.0, token), **fields})
+
+    def finish(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
+        """It leaves at the end of the training."""
+        lingers = {} if self.supervised else {"lingers": LINGERS}
+        return self.feed(Leave(self.sessions[replica_id], self.committed(), **{**lingers, **fields}))
+
+    def late(self, replica_id: str = "b:2") -> list[LighthouseEffect]:
+        """It comes, with nothing, and asks."""
+        self.hello(replica_id)
+        return self.join(replica_id)
+
+    def pass_(self, seconds: float) -> list[LighthouseEffect]:
+        """Time passes; supervisors and whoever has a session are heard."""
+        effects: list[LighthouseEffect] = []
+        end = self.now + seconds
+        while self.now < end - 1e-6:
+            for stream in self.streams.values() if self.supervised else ():
+                effects += self.feed(GuardianHeard(stream))
+            effects += self.wait(min(1.0, end - self.now), alive=tuple(self.sessions))
+        return effects
+
+
+def finishing(**config: Any) -> Job:
+    """a and b train, b is killed, a goes on alone and leaves at the end."""
+    s = Job(**config)
+    s.start("a:1", "b:1")
+    s.kill("b:1")
+    if s.supervised:
+        s.exited("b:1", -9)
+    assert issued(s.join("a:1", s.committed())) == [["a:1"]]
+    s.finish("a:1")
+    s.close("a:1")
+    del s.sessions["a:1"], s.sessions["b:1"]
+    return s
+
+
+def refusals(effects: list[LighthouseEffect]) -> list[int | None]:
+    return [e.session for e in of(Refuse, effects)]
+
+
+def test_while_the_process_of_who_has_left_runs_nobody_begins_anew() -> None:
+    s = finishing()
+    assert issued(s.late()) == []
+    effects = s.pass_(100.0)  # longer than the lease
+    assert issued(effects) == []
+    assert s.lighthouse.undecided == (
+        "a:1 left at the end of the training, and its process still runs: nobody trains the job again before it is known "
+        "how that ends."
+    )
+    (first, *_) = of(SendWaits, effects)
+    assert first.lease
+
+
+def test_who_waits_for_it_is_told_to_be_patient_again_and_again() -> None:
+    s = finishing()
+    s.late()
+    told = of(SendPatience, s.pass_(100.0))
+    assert [(e.sessions, e.seconds) for e in told] == [((s.sessions["b:2"],), 60.0)] * 4
+
+
+def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
+    s = finishing()
+    s.late()
+    s.pass_(GRACE)
+    assert issued(s.exited("a:1", 0)) == []
+    effects = s.pass_(2.0)
+    assert [e.group for e in of(StopGroup, effects)][:1] == ["b"]
+    assert issued(effects) == []
+    assert refusals(effects) == []
+
+
+def test_without_a_leave_that_arrived_an_end_with_0_is_one() -> None:
+    s = Job()
+    s.start("a:1")
+    s.exited("a:1", 0)
+    assert issued(s.late("a:2")) == [["a:2"]]  # the same group may begin another job
+    s = finishing()
+    s.exited("a:1", 0)
+    assert issued(s.late()) == []
+
+
+def test_when_it_fails_R9_decides_alone() -> None:
+    s = finishing()
+    s.late()
+    effects = s.exited("a:1", 1)
+    assert issued(effects) == [["b:2"]]
+    assert "new_lineage" in notes(effects)
+
+
+def test_a_preemption_holds_nobody_up() -> None:
+    s = Job()
+    s.start("a:1")
+    s.finish("a:1", early=True)
+    assert issued(s.late()) == [["b:2"]]
+
+
+def test_all_that_finish_it_count() -> None:
+    s = Job()
+    s.start("a:1", "b:1", "c:1")
+    s.kill("b:1")
+    s.exited("b:1")
+    s.join("a:1", s.committed())
+    s.join("c:1", s.committed())
+    for name in ("a:1", "c:1"):
+        s.finish(name)
+        del s.sessions[name]
+    s.late()
+    assert issued(s.exited("a:1", 1)) == []  # c may yet save the model
+    assert issued(s.exited("c:1", 0)) == []
+    assert issued(s.late("a:2")) == []  # what failed to finish it comes late, too
+
+
+def test_a_leave_that_never_arrived() -> None:
+    """The lighthouse was away. A refused connect says that the group server is gone, the supervisor that the process isn't."""
+    s = Job()
+    s.start("a:1")
+    s.kill("a:1")
+    del s.sessions["a:1"]
+    assert issued(s.late()) == []
+    assert s.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
+    assert issued(s.exited("a:1", -9)) == [["b:2"]]
+
+
+def test_a_host_that_is_lost_meanwhile() -> None:
+    s = finishing()
+    s.late()
+    s.feed(GuardianGone(s.streams.pop("a")))
+    assert issued(s.pass_(15.0)) == []
+    assert issued(s.pass_(10.0)) == [["b:2"]]  # a lease and its margin after the last word
+
+
+def test_who_comes_back_trains_on() -> None:
+    """Two Managers in one process, or a group that was preempted and didn't say so."""
+    s = Job()
+    s.start("a:1", "b:1")
+    state = s.committed()
+    s.finish("a:1")
+    s.hello("a:2")
+    s.join("a:2", state)
+    assert issued(s.join("b:1", state)) == [["a:2", "b:1"]]
+    assert s.lighthouse._endings.departures == ()
+
+
+class TestWithoutSupervisors:
+    def test_a_socket_says_that_the_process_runs(self) -> None:
+        s = finishing(supervised=False)
+        s.late()
+        effects = s.pass_(60.0)
+        assert issued(effects) == []
+        assert Probe("a:1", LINGERS) in effects
+        assert of(SendPatience, effects) == []  # whoever waits has a deadline
+
+    @pytest.mark.parametrize("address", [LINGERS, "http://elsewhere:1"])
+    def test_its_refusal_ends_the_job(self, address: str) -> None:
+        s = finishing(supervised=False)
+        s.late()
+        s.pass_(GRACE)
+        s.feed(Probed("a:1", True, address))
+        effects = s.pass_(2.0)
+        assert issued(effects) == []
+        assert bool(refusals(effects)) is (address == LINGERS)  # that of the group server's says nothing
+
+    def test_it_is_held_a_moment_for_who_begins_another_job(self) -> None:
+        s = finishing(supervised=False)
+        s.feed(Probed("a:1", True, LINGERS))
+        s.late()
+        assert refusals(s.pass_(GRACE - 1.0)) == []
+        s.hello("a:2")
+        assert issued(s.join("a:2")) == [["a:2", "b:2"]]
+
+    def test_groups_that_were_never_in_it_begin_another_job(self) -> None:
+        s = finishing(supervised=False)
+        s.feed(Probed("a:1", True, LINGERS))
+        assert issued(s.late("d:1")) == [["d:1"]]
+
+    def test_the_next_job_forgets_it(self) -> None:
+        s = finishing(supervised=False)
+        s.feed(Probed("a:1", True, LINGERS))
+        assert issued(s.late("a:2")) == [["a:2"]]
+        assert s.lighthouse._endings.departures == ()
+
+
+def test_the_next_lighthouse_knows_it() -> None:
+    s = Job(keeps=True)
+    s.start("a:1")
+    state = s.committed()
+    (keep,) = of(Keep, s.finish("a:1"))
+    assert keep.legacy.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
+    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    t.feed(LifeBegun("a", 1, "token-a:1"))
+    assert issued(t.late()) == []
+    assert issued(t.pass_(100.0)) == []
+    assert issued(t.exited("a:1", 1)) == [["b:2"]]
+
+
+def test_the_others_hear_that_it_has_left() -> None:
+    s = Job()
+    s.start("a:1", "b:1")
+    (over,) = of(SendOver, s.feed(Leave(s.sessions["b:1"], State())))
+    assert over.left
+    assert overs([over]) == [((1,), ("b:1",))]
+    s = Job()
+    s.start("a:1", "b:1")
+    (over,) = of(SendOver, s.kill("b:1"))
+    assert not over.left
