@@ -42,6 +42,42 @@ def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
     assert isinstance(Restarts(RestartRules()).ended(replace(usage, code=3), 0.0), Restart)
 
 
+MISSING = "ModuleNotFoundError: No module named 'nowhere'"
+
+
+def test_what_comes_again_whenever_the_script_is_started_is_not_tried_again() -> None:
+    first = replace(failed(words=("Traceback", MISSING)), fault=MISSING)
+    assert Restarts(RestartRules()).ended(first, 0.0) == GiveUp(
+        f"worker 0 exited with code 1 before it made a Manager: {MISSING}"
+    )
+    assert first.explained
+    assert not failed().explained
+
+
+def test_the_same_exception_at_the_start_is_tried_twice() -> None:
+    """A file that isn't there yet may come."""
+    absent, other = (replace(failed(), fault=f"FileNotFoundError: {name}") for name in ("a", "b"))
+    restarts = Restarts(RestartRules())
+    assert isinstance(restarts.ended(absent, 0.0), Restart)
+    assert isinstance(restarts.ended(other, 1.0), Restart)
+    assert restarts.ended(other, 2.0) == GiveUp(
+        "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
+    )
+    restarts = Restarts(RestartRules())
+    late = replace(absent, uptime=40.0)
+    assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
+
+
+def test_a_result_that_cannot_be_written_is_not_trained_again() -> None:
+    unsaved = replace(
+        failed(3600.0, progress=True, words=("train.py: m.pt was not saved (No space left on device).",)), code=73
+    )
+    assert Restarts(RestartRules()).ended(unsaved, 0.0) == GiveUp(
+        "worker 0 exited with code 1: it can't write its result: train.py: m.pt was not saved (No space left on device)."
+    )
+    assert unsaved.explained
+
+
 def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
     restarts = Restarts(RestartRules(loop=3, max_restarts=100))
     for i in range(5):

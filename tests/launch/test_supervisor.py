@@ -183,14 +183,27 @@ def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> N
     assert line.endswith("s; restart 1 of 10 in 0 s")
 
 
-def test_a_typo_stops_after_a_few_quick_exits_with_the_scripts_own_words(drive) -> None:
-    run = drive("print(undefined_name)")
+@pytest.mark.parametrize(
+    "error", ["NameError: name 'undefined_name' is not defined", "ModuleNotFoundError: No module named 'x_y'"]
+)
+def test_what_comes_again_at_every_start_is_not_tried_again(drive, error: str) -> None:
+    run = drive("import x_y" if "x_y" in error else "print(undefined_name)")
+    assert run.wait() == 1
+    assert len(run.reports("started")) == 1
+    (done,) = run.reports("done")
+    assert done["sentence"] == f"worker 0 exited with code 1 before it made a Manager: {error}"
+    assert run.err.read_text().count(error) == 2  # the end of its traceback, and why the group stops
+    assert not (run.folder / "dumps").exists()
+
+
+def test_a_script_that_fails_without_a_word_stops_after_a_few_quick_exits(drive) -> None:
+    run = drive("import sys; sys.exit('NameError: name undefined_name is not defined')")
     assert run.wait() == 1
     assert len(run.reports("started")) == 3
     (done,) = run.reports("done")
     assert done["code"] == 1
     assert "3 quick exits in a row" in done["sentence"]
-    assert "NameError: name 'undefined_name' is not defined" in done["sentence"]
+    assert "NameError: name undefined_name is not defined" in done["sentence"]
     assert done["sentence"] in run.err.read_text()
 
 

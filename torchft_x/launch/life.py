@@ -23,6 +23,7 @@ from torchft_x.launch.restarts import OWN_FAULTS, LifeEnd
 from torchft_x.launch.warm import Warm
 
 _WORDS = 20  # lines of the process with the store that are quoted if it failed
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
 
 
@@ -229,7 +230,15 @@ class Life:
             return LifeEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
-        return LifeEnd(False, code, reason, own, progress, uptime, words, bool(failed))
+        return LifeEnd(False, code, reason, own, progress, uptime, words, bool(failed), self._fault(code, words))
+
+    def _fault(self, code: int, words: tuple[str, ...]) -> str:
+        """The exception, of the words' traceback, that ended the script before any worker had a Manager; '' if none did."""
+        if code <= 0 or any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids):
+            return ""
+        if not any(line.startswith('  File "') for line in words):
+            return ""
+        return next((line for line in reversed(words) if _EXCEPTION.match(line)), "")
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""

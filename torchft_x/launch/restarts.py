@@ -6,6 +6,10 @@
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
 * Exit code 2 before any committed step is what programs say about their command line: the same arguments would get
   the same answer, so there is no second try.
+* An exception of Python's before the script made a Manager (`LifeEnd.fault`) is the script's: where its kind says that it
+  is a slip of the keyboard or a missing module there is no second try, and of the same one twice in a row no third.
+* Exit code 73 (`EX_CANTCREAT`) says that the result can't be written: what was trained is gone, and trying again would
+  train it all for nothing.
 * The first restart comes at once; only lives in a row that brought nothing are held back, longer each time.
 """
 
@@ -27,6 +31,9 @@ OWN_FAULTS = (
     signal.SIGTRAP,
 )
 """Signals a program brings on itself."""
+FAULTS = frozenset(["ImportError", "IndentationError", "ModuleNotFoundError", "NameError", "SyntaxError", "TabError"])
+"""Exceptions that come again whenever the script is started."""
+UNSAVED = 73  # EX_CANTCREAT of sysexits.h
 USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
 
 
@@ -64,6 +71,12 @@ class LifeEnd:
     uptime: float  # seconds
     last_words: tuple[str, ...] = ()  # the end of that process's stderr
     shown: bool = True  # whether those words have been passed on already
+    fault: str = ""  # the exception that ended it before it had a Manager: its last line
+
+    @property
+    def explained(self) -> bool:
+        """The program's own words say all there is to say: nothing needs to be collected."""
+        return bool(self.fault) or self.code == UNSAVED or (self.code == USAGE and not self.progress)
 
 
 @dataclass(frozen=True)
@@ -85,10 +98,13 @@ class Restarts:
         self._times: deque[float] = deque()  # of the restarts within the window
         self._nothing = 0  # lives in a row that brought nothing
         self._own = 0  # of those, in a row, by the program's own doing
+        self._fault = ""  # of the newest life, if that was quick
 
     def ended(self, end: LifeEnd, now: float) -> Restart | GiveUp:
         """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
         rules = self.rules
+        again = bool(end.fault) and end.fault == self._fault
+        self._fault = "" if end.uptime >= rules.quick else end.fault
         if end.progress or end.uptime >= rules.quick:
             self._nothing = self._own = 0
         else:
@@ -99,6 +115,11 @@ class Restarts:
         words = f": {end.last_words[-1].strip()}" if end.last_words else ""
         if end.code == USAGE and end.own_doing and not end.progress:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
+        if end.code == UNSAVED:
+            return GiveUp(f"{end.reason}: it can't write its result{words}")
+        if again or end.fault.partition(":")[0] in FAULTS:
+            twice = " twice" if again else ""
+            return GiveUp(f"{end.reason}{twice} before it made a Manager: {end.fault}")
         if self._own >= rules.loop:
             before = " before a step was committed" if rules.steps else ""
             return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{words}")

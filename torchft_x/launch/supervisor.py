@@ -22,7 +22,7 @@ from torchft_x.launch.life import Life, LifeSpec
 from torchft_x.launch.locate import Found
 from torchft_x.launch.nodes import Alone, Begun, Lives, OneOfSeveral, Place
 from torchft_x.launch.reports import NodeReports, Reports, Witness, connector
-from torchft_x.launch.restarts import USAGE, LifeEnd
+from torchft_x.launch.restarts import LifeEnd
 from torchft_x.launch.stops import Stop
 from torchft_x.launch.warm import Warm
 from torchft_x.launch.warm_rules import why_never
@@ -151,8 +151,7 @@ class Supervisor(Keeper):
         if self._collector is None or scene is None:
             return
         self._collector.watch(None)
-        mistake = end.code == USAGE and not end.progress  # one sentence says it all, and it isn't tried again
-        if not end.ok and self._stops.first is None and not mistake:
+        if not end.ok and self._stops.first is None and not end.explained:
             self._collector.died(scene, end.reason, held)
 
     def _on_close(self) -> None:
