@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from torchft_x.observe.events import EVENTS, EventLog, EventTail, read_events, subscribe
+from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events, subscribe
 
 
 def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) -> None:
@@ -86,3 +87,17 @@ def test_every_event_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
     missing = [name for name in sorted(EVENTS) if f"| `{name}` |" not in text]
     assert not missing
+
+
+def test_a_log_on_a_full_disk_is_marked_as_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = EventLog(tmp_path, "trainer", group="0")
+    log.emit("commit", step=1)
+    assert incomplete(tmp_path) == []
+    os.close(log._fd)  # type: ignore[arg-type]
+    log._fd = os.open("/dev/full", os.O_WRONLY)
+    log.emit("commit", step=2)
+    log.emit("commit", step=3)  # into nothing
+    (path,) = (tmp_path / "events").glob("*.jsonl")
+    assert incomplete(tmp_path) == [str(path)]
+    assert [e["step"] for e in read_events(tmp_path)] == [1]
+    assert f"no longer written to {path}: [Errno 28] No space left" in capfd.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +87,20 @@ def test_a_summary_without_a_run_directory_is_the_story() -> None:
 
 def test_an_empty_run_has_an_empty_summary() -> None:
     assert summarize([]) == Summary(steps=0, restarts=0, dropped=0, lost=0.0)
+
+
+def test_a_log_that_was_cut_short_gives_no_wrong_totals(tmp_path: Path) -> None:
+    story = Story("0")
+    (tmp_path / "events").mkdir()
+    lines = [json.dumps(event(1.0, "commit", "0", step=step)) + "\n" for step in range(3)]
+    path = tmp_path / "events" / "trainer-0.jsonl"
+    path.write_text("".join(lines))
+    story.tell({"event": "commit", "mono": 1.0, "step": 2})
+    assert str(summary(story, tmp_path)).startswith("done: 3 steps committed, 0 restarts, ")
+    story.tell({"event": "commit", "mono": 1.0, "step": 9})  # it has seen more than is written
+    assert str(summary(story, tmp_path)) == (
+        f"done: 10 steps committed; restarts and drops are not known: the event log in {tmp_path / 'events'} could not be "
+        "written to its end (disk full?)"
+    )
+    (tmp_path / "events" / "trainer-1.jsonl.incomplete").touch()
+    assert f"not known: {tmp_path}/events/trainer-1.jsonl could not be" in str(summary(story, tmp_path))

@@ -8,6 +8,7 @@ millisecond, and the rest of the group, which shares its fate, is killed at once
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time

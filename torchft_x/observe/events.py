@@ -6,6 +6,8 @@ known ``group``, ``replica_id``, ``rank``, ``attempt``. Names and fields per eve
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import threading
@@ -39,6 +41,8 @@ EVENTS = frozenset(
 )
 
 
+_INCOMPLETE = ".incomplete"
+
 Listener = Callable[[dict[str, Any]], object]
 
 _listeners: tuple[Listener, ...] = ()  # replaced as a whole, so that emit() needs no lock to read it
@@ -64,13 +68,15 @@ class EventLog:
     """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them.
 
     Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
-    A full disk must not end training: the first failed write switches the log off and says so once on stderr.
+    A full disk must not end training: the first failed write switches the log off and says so once on stderr. An empty file
+    ``<the same>.incomplete`` beside it tells the readers.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str] | None, role: str, **common: Any) -> None:
         self._lock = threading.Lock()  # guards _fd and _common
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
         self._fd: int | None = None  # None: nothing is written
+        self._path = ""  # of the open file
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +86,7 @@ class EventLog:
                 str(os.getpid()),
             ]
             path = folder / ("-".join(parts).replace("/", "_") + ".jsonl")
+            self._path = str(path)
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def bind(self, **common: Any) -> None:
@@ -106,11 +113,14 @@ class EventLog:
         assert self._fd is not None
         data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
         try:
-            os.write(self._fd, data)
+            if os.write(self._fd, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as e:
             os.close(self._fd)
             self._fd = None
-            os.write(2, f"torchft_x: events are no longer written: {e}\n".encode())
+            os.write(2, f"torchft_x: events are no longer written to {self._path}: {e}\n".encode())
+            with contextlib.suppress(OSError):  # needs no room but for a name
+                os.close(os.open(self._path + _INCOMPLETE, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     def close(self) -> None:
         with self._lock:
@@ -138,6 +148,13 @@ class EventTail:
             self._read[path] = begin + end
             events += [e for line in data[:end].split(b"\n") if (e := _parse(line))]
         return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+
+
+def incomplete(run_dir: str | os.PathLike[str]) -> list[str]:
+    """Logs of this run that could not be written to their end (a full disk)."""
+    return [
+        str(path).removesuffix(_INCOMPLETE) for path in sorted(Path(run_dir, "events").glob(f"*.jsonl{_INCOMPLETE}"))
+    ]
 
 
 def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from torchft_x.observe.events import read_events
+from torchft_x.observe.events import incomplete, read_events
 from torchft_x.observe.story import Story, groups, plural
 
 Event = dict[str, Any]
@@ -52,8 +52,11 @@ class Summary:
     dropped: int
     lost: float  # seconds beyond a usual step, around deaths and drops
     undone: int = 0  # committed steps that were lost with all groups that held them
+    incomplete: str = ""  # why the rest isn't known, a clause
 
     def __str__(self) -> str:
+        if self.incomplete:
+            return f"done: {plural(self.steps, 'step')} committed; restarts and drops are not known: {self.incomplete}"
         return (
             f"done: {plural(self.steps, 'step')} committed, {plural(self.restarts, 'restart')}, "
             f"{plural(self.dropped, 'step')} dropped, {self.lost:.2f} s lost"
@@ -141,7 +144,16 @@ def _first_attempts(events: Sequence[Event]) -> dict[str, int]:
 def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
     """Of the whole run if its events are at hand, else of what this process has seen."""
     if run_dir is not None:
-        return summarize(read_events(run_dir))
+        found, cut = summarize(read_events(run_dir)), incomplete(run_dir)
+        if found.steps >= story.step and not cut:
+            return found
+        log = cut[0] if cut else f"the event log in {os.path.join(run_dir, 'events')}"
+        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+        return replace(
+            found,
+            steps=max(found.steps, story.step),
+            incomplete=f"{log}{more} could not be written to its end (disk full?)",
+        )
     return Summary(steps=story.step, restarts=story.rejoins, dropped=story.dropped, lost=story.lost)
 
 

@@ -31,6 +31,7 @@ class Story:
         self.dropped = 0
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None
+        self._left: set[str] = set()  # groups that left in good order since the last commit
         self._interrupted = False  # has anything broken since the last commit?
         self._gaps: deque[float] = deque(maxlen=TYPICAL)  # between undisturbed commits
 
@@ -45,6 +46,12 @@ class Story:
     def speaks(self) -> bool:
         """Is the own group the one that talks for all: the lowest by number that takes part and is not lost?"""
         alive = self.participants & self.members or self.members
+        return not alive or by_number(alive)[0] == self.group
+
+    @property
+    def speaks_last(self) -> bool:
+        """The same when training has ended: who left after the last commit has said what there was to say."""
+        alive = (self.participants & self.members) | self._left or self.members
         return not alive or by_number(alive)[0] == self.group
 
     def tell(self, event: dict[str, Any]) -> list[str]:
@@ -102,6 +109,8 @@ class Story:
 
     def _gone(self, group: str, how: str, now: float) -> list[str]:
         self.members -= {group}
+        if how == "left":
+            self._left.add(group)
         self.died[group] = now
         self.deaths += 1
         self._interrupted = True
@@ -121,6 +130,7 @@ class Story:
             else:
                 self._gaps.append(gap)
         self._last_commit, self._interrupted = now, False
+        self._left.clear()
         return lines
 
     @property
