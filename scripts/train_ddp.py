@@ -213,6 +213,30 @@ def learning_rate(args: argparse.Namespace, step: int) -> float:
 # Files: the checkpoint, and the dumps for the outside checker
 
 
+class Unsaved(Exception):
+    """What was trained could not be written."""
+
+
+class SaveFailures:
+    """A save that fails costs no training, but the last one is what it was for."""
+
+    SAY_AGAIN = 60.0  # seconds between two lines
+
+    def __init__(self) -> None:
+        self.count = 0  # since the last save that worked
+        self.said = -math.inf  # when it was told
+
+    def add(self, url: str, why: Exception, final: bool) -> None:
+        """Raises Unsaved if it was the `final` one."""
+        if final:
+            raise Unsaved(f"the final checkpoint {url} was not saved ({why})")
+        self.count += 1
+        if time.monotonic() - self.said >= self.SAY_AGAIN:
+            self.said = time.monotonic()
+            again = "" if self.count == 1 else f", for the {self.count}th time in a row"
+            print(f"the checkpoint {url} was not saved ({why}){again}; training goes on", flush=True)
+
+
 class Checkpoint:
     """One file at an fsspec URL, written beside and then moved, so that a reader sees the old or the new one."""
 
@@ -226,12 +250,15 @@ class Checkpoint:
                 raise
             raise errors.ConfigError(f"--checkpoint {url}: it can't be used ({e}).") from None
         self.url = url
+        self.version: object = None  # of the file, as it was loaded or saved here
+        self.failures = SaveFailures()
 
     def load(self) -> dict | None:
         """The saved dict, or None if there is none yet. Tensors and plain values only: nothing in it can run."""
         try:
             if not self.fs.exists(self.path):
                 return None
+            self.version = self.fs.checksum(self.path)
             with self.fs.open(self.path, "rb") as f:
                 return torch.load(io.BytesIO(f.read()), map_location="cpu", weights_only=True)
         except Exception as e:  # storage libraries raise what they like; to the user it is one thing
@@ -249,18 +276,39 @@ class Checkpoint:
             reason = str(e).splitlines()[0]
             raise errors.ConfigError(f"--checkpoint {self.url}: it doesn't fit this model ({reason}).") from None
 
-    def save(self, state: dict, writer: str) -> None:
-        """A failure costs this save, not the training: the file keeps its last content."""
+    def save(self, state: dict, writer: str, final: bool = False) -> None:
+        """A failure costs this save, not the training: the file keeps its last content. Raises Unsaved if it is `final`."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         part = f"{self.path}.part-{writer}"
         try:
+            self.refuse_to_go_back(state["manager"]["step"])
             self.fs.makedirs(self.path.rpartition("/")[0] or ".", exist_ok=True)
             with self.fs.open(part, "wb") as f:
                 f.write(buffer.getvalue())
             self.fs.mv(part, self.path)
+            self.version, self.failures.count = self.fs.checksum(self.path), 0
         except OSError as e:
-            print(f"the checkpoint {self.url} was not saved ({e}); training goes on", flush=True)
+            self.remove(part)
+            self.failures.add(self.url, e, final)
+
+    def refuse_to_go_back(self, step: int) -> None:
+        """Raises OSError if somebody else has saved a further step meanwhile, of this job or another one."""
+        if not self.fs.exists(self.path) or self.fs.checksum(self.path) == self.version:
+            return
+        try:
+            there = self.load()["manager"]["step"]
+        except (errors.ConfigError, KeyError, TypeError):  # damaged, or of another kind
+            return
+        if there > step:
+            self.version = None
+            raise OSError(f"it holds step {there} by now, and this is step {step}")
+
+    def remove(self, part: str) -> None:
+        try:
+            self.fs.rm(part)
+        except OSError:
+            pass  # it was not even made
 
 
 class Dumper:
@@ -308,6 +356,11 @@ class Voice:
     @property
     def speaks(self) -> bool:
         return self.rank == 0 and self.story.speaks
+
+    @property
+    def speaks_last(self) -> bool:
+        """When training has ended: groups may have left already."""
+        return self.rank == 0 and self.story.speaks_last
 
     def catch_up(self) -> None:
         while not self.happened.empty():
@@ -428,11 +481,12 @@ def train(args: argparse.Namespace) -> bool:
         healed = False
         voice.log(step, loss, manager.num_participants())
         if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):
-            checkpoint.save({"manager": manager.state_dict(), "user": state_dict()}, writer=f"{group}-{attempt}")
+            state = {"manager": manager.state_dict(), "user": state_dict()}
+            checkpoint.save(state, writer=f"{group}-{attempt}", final=step == args.steps)
 
-    if voice.speaks and not leaving.told:
+    if voice.speaks_last and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown(wait=not leaving.told)
+    manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     return not leaving.told
 
 
@@ -447,6 +501,9 @@ def exit_code(train: Callable[[], bool]) -> int:
     """Of this program, when `train` has said whether training has come to its end."""
     try:
         done = train()
+    except Unsaved as e:
+        print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
+        return os.EX_CANTCREAT  # the supervisor doesn't train it all again for that
     except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it
         print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
         # 2: a mistake in what we were given, or refused by the others: trying again would end the same way

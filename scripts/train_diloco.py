@@ -238,7 +238,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
         due = max(1, args.checkpoint_every // period)
         if checkpoint and voice.speaks and (seen % due == 0 or seen == last):
             user = {"loop": loop.state_dict(), "inner": inner.state_dict()}
-            checkpoint.save({"manager": manager.state_dict(), "user": user}, writer=f"{group}-{attempt}")
+            state = {"manager": manager.state_dict(), "user": user}
+            checkpoint.save(state, writer=f"{group}-{attempt}", final=training and seen == last)
 
     training = False
     with loop:  # waits for the others, and has their weights from here on
@@ -257,7 +258,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
-    if voice.speaks and not leaving.told:
+    if voice.speaks_last and not leaving.told:
         if manager is not None and manager.bytes_sent() and per_step:
             print(
                 f"sent {megabytes(manager.bytes_sent())} in {exchanged} exchanges; per-step DDP would have sent "
@@ -266,7 +267,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             )
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     if manager is not None:
-        manager.shutdown(wait=not leaving.told)
+        manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     if dist.is_initialized():
         dist.destroy_process_group()
     return not leaving.told

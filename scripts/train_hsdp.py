@@ -37,6 +37,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
     Dumper,
     Leaving,
+    SaveFailures,
     Transformer,
     Voice,
     exit_code,
@@ -141,6 +142,7 @@ class Checkpoint:
 
     def __init__(self, url: str, model: nn.Module, adamw: torch.optim.Optimizer) -> None:
         self.url, self.model, self.adamw = url.rstrip("/"), model, adamw
+        self.failures = SaveFailures()
         if importlib.util.find_spec("numpy") is None:
             raise errors.ConfigError("--checkpoint: PyTorch's distributed checkpoint needs NumPy; pip install numpy.")
         try:
@@ -171,8 +173,8 @@ class Checkpoint:
             ) from None
         return state["manager"]
 
-    def save(self, step: int, counters: dict) -> None:
-        """By all ranks of a group. A failure costs this save, not the training."""
+    def save(self, step: int, counters: dict, final: bool = False) -> None:
+        """By all ranks of a group. A failure costs this save, not the training. Raises Unsaved if it is `final`."""
         where = f"{self.url}/step-{step:06d}"
         try:
             model, optim = get_state_dict(self.model, self.adamw)
@@ -184,7 +186,9 @@ class Checkpoint:
                 for old in self.steps()[: -self.KEPT]:
                     self.fs.rm(f"{self.path}/step-{old:06d}", recursive=True)
         except Exception as e:
-            print(f"the checkpoint {where} was not saved ({e}); training goes on", flush=True)
+            self.failures.add(where, e, final)
+        else:
+            self.failures.count = 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -278,11 +282,11 @@ def train(args: argparse.Namespace) -> bool:
         # The lowest group that takes part writes. Its ranks may hear of a loss at different times: rank 0 decides.
         if due and any_rank(rank == 0 and voice.story.speaks):
             with manager.planned_pause("checkpoint", seconds=600):
-                checkpoint.save(step, manager.state_dict())
+                checkpoint.save(step, manager.state_dict(), final=step == args.steps)
 
-    if voice.speaks and not leaving.told:
+    if voice.speaks_last and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown(wait=not leaving.told)
+    manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     dist.destroy_process_group()
     return not leaving.told
 

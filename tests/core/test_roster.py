@@ -137,10 +137,35 @@ def test_finished_groups_count_towards_min_replicas() -> None:
 def test_a_restarted_group_does_not_train_the_finished_job_again() -> None:
     roster = training(2)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)
-    (stop,) = roster.handle(LifeExited("1", 0, "L1", 1, "killed by SIGKILL"), 11.0)
+    (stop,) = roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 11.0)
     assert stop == TellStop("1", 0, FINISHED)
     assert roster.handle(LifeStarted("1", 1, "L1b"), 12.0) == []  # told once
     assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_a_group_that_fails_after_it_has_trained_to_the_end_has_not_finished(first: str) -> None:
+    """It was to save the model, perhaps; another one has ended well, before that or after."""
+    roster = training(2)
+    failed = LifeExited("1", 0, "L1", 1, "worker 0 exited with code 1")
+    finished = SupervisorFinished("0", 0, "")
+    (stop,) = [
+        e for event in ((finished, failed) if first == "0" else (failed, finished)) for e in roster.handle(event, 11.0)
+    ]
+    assert stop == TellStop(
+        "1",
+        1,
+        "worker 0 exited with code 1, after it had trained to the end with the others (was it saving the model?)",
+    )
+    (verdict,) = roster.handle(SupervisorFinished("1", 1, stop.sentence), 13.0)
+    assert verdict == Verdict(1, f"1 of 2 groups finished, but group 1 gave up on host1: {stop.sentence}.")
+
+
+@pytest.mark.parametrize("code", [-9, 143])
+def test_a_group_that_is_killed_at_the_end_has_done_its_part(code: int) -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", code, "from outside"), 11.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == [TellStop("1", 0, FINISHED)]
 
 
 def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished() -> None:
@@ -176,7 +201,7 @@ def test_a_group_in_the_last_quorum_finishes_by_itself() -> None:
 def test_a_supervisor_that_reconnects_hears_again_that_it_must_stop() -> None:
     roster = training(2)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)
-    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 11.0)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 11.0)
     roster.handle(SupervisorGone("1"), 11.1)
     assert roster.handle(SupervisorHere("1", "host1"), 11.2) == [TellStop("1", 0, FINISHED)]
 

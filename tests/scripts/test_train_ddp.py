@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -126,9 +127,44 @@ def test_a_failed_save_is_a_line_and_keeps_the_old_file(
     ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    ddp.Checkpoint(str(tmp_path / "file" / "state.pt")).save({}, writer="0-0")
-    assert "was not saved" in capsys.readouterr().out
+    checkpoint = ddp.Checkpoint(str(tmp_path / "file" / "state.pt"))
+    for _ in range(3):
+        checkpoint.save({"manager": {"step": 1}}, writer="0-0")
+    assert capsys.readouterr().out.count("was not saved") == 1  # once a minute
+    checkpoint.failures.said = 0.0
+    checkpoint.save({"manager": {"step": 1}}, writer="0-0")
+    assert "for the 4th time in a row; training goes on" in capsys.readouterr().out
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_full_disk_at_the_end_is_no_success(
+    ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = ddp.Checkpoint(str(tmp_path / "state.pt"))
+    state = {"manager": {"step": 7}, "user": torch.zeros(100_000)}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        checkpoint.save(state, writer="0-0")
+        assert ddp.exit_code(lambda: checkpoint.save(state, writer="0-0", final=True)) == os.EX_CANTCREAT
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "state.pt was not saved ([Errno 27] File too large)" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []  # the part is gone, too
+
+
+def test_a_further_step_is_not_overwritten(ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late, first = (ddp.Checkpoint(str(tmp_path / "state.pt")) for _ in range(2))
+    assert late.load() is None
+    first.save({"manager": {"step": 9}, "user": "finished"}, writer="0-0")
+    late.save({"manager": {"step": 5}, "user": "again"}, writer="1-1")
+    assert "it holds step 9 by now, and this is step 5" in capsys.readouterr().out
+    with pytest.raises(ddp.Unsaved, match="it holds step 9"):
+        late.save({"manager": {"step": 8}, "user": "again"}, writer="1-1", final=True)
+    assert first.load()["user"] == "finished"
+    late.save({"manager": {"step": 9}, "user": "the same"}, writer="1-1", final=True)
+    late.save({"manager": {"step": 3}, "user": "own"}, writer="1-1")  # its own may go back: it was restored
+    assert first.load()["user"] == "own"
 
 
 def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path) -> None:

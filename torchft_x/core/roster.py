@@ -9,7 +9,8 @@ A quorum says who trains together now; the roster says whether the *job* is goin
 * 1 at once, with the rest told to stop, when fewer than `min_replicas` groups can still finish.
 
 Once one group has finished with 0 the job's work is done. A group that was not training with it, or starts again
-later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning.
+later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning. With 0,
+unless it trained to the end with the one that finished, and failed by itself after that: perhaps it was to save the model.
 
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
 Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
@@ -38,6 +39,7 @@ from torchft_x.errors import ConfigError
 
 DESERTED = 3
 """Exit code of one of several lighthouses that doesn't know how the job has ended."""
+_TERMINATED = 143  # exit code of a program that ended at a SIGTERM
 FINISHED = "the job is finished: another group has completed it"
 
 
@@ -179,6 +181,7 @@ class _Group:
         self.life = ""  # token of the newest life
         self.attempt = 0  # of the newest life
         self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
+        self.failures: dict[str, str] = {}  # token of a life that failed by its own doing -> how
         self.finished: SupervisorFinished | None = None  # the first that didn't end well, or the last when all did
         self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
         self.told: TellStop | None = None  # what it was told; repeated when it reconnects
@@ -286,8 +289,11 @@ class Roster:
             self._alone_since = None if self._is_somebody_here else now
         elif isinstance(event, LifeStarted):
             group.attempt, group.life, group.alive = event.attempt, event.life, True
-        elif isinstance(event, LifeExited) and event.life == group.life:
-            group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
+        elif isinstance(event, LifeExited):
+            if event.code > 0 and event.code != _TERMINATED:
+                group.failures[event.life] = event.reason
+            if event.life == group.life:
+                group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
         elif isinstance(event, SupervisorFinished):
             self._finish(group, group.seats[event.node], event)
         return []
@@ -372,7 +378,9 @@ class Roster:
         for g in self._groups.values():
             training = g.alive and g.life in with_them
             if g.streams and not g.over and not training and g.told is None:
-                g.told = TellStop(g.name, 0, FINISHED)
+                failed = next((why for life, why in g.failures.items() if life in with_them), "")
+                text = f"{failed}, after it had trained to the end with the others (was it saving the model?)"
+                g.told = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
                 stops.append(g.told)
         return stops
 
