@@ -44,7 +44,7 @@ class Alarm:
         cur = self._tenure.current
         if cur is None or record.replica_id not in self._tenure.inside or quietly:
             return []
-        text = f"{record.replica_id} is lost: {reason}."
+        text = f"{record.replica_id} has left." if left else f"{record.replica_id} is lost: {reason}."
         note = Note("member_lost", text, record.replica_id, cur.id)
         return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
 

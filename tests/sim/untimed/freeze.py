@@ -17,6 +17,7 @@ from torchft_x.core.alarm import Alarm
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
 from torchft_x.core.coalition import Coalition
+from torchft_x.core.endings import Endings
 from torchft_x.core.gathering import Gathering
 from torchft_x.core.grants import Grants
 from torchft_x.core.group import Group
@@ -43,7 +44,7 @@ LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Coalition, Gathering, Grants, Group, Guardians, Hold, Keeping, Lighthouse, Likeness, Others,
+    Alarm, Ballot, Chain, Coalition, Endings, Gathering, Grants, Group, Guardians, Hold, Keeping, Lighthouse, Likeness, Others,
     Patience, Pauses, Pledge, Presence, Quiet, Record, Roll, Step, Stragglers, Succession, Takeover, Tenure, Waits,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
@@ -60,7 +61,8 @@ def _nothing(_value: Any) -> Any:
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
     Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
-    Keeping: {"_hellos": _nothing},
+    Endings: dict.fromkeys(("_seen", "_looked", "_told", "departures"), _nothing),
+    Keeping: {"_hellos": _nothing, "_left": _nothing},
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {
         "lost": bool,
@@ -181,6 +183,7 @@ def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     succession = lighthouse._succession
     lighthouse._started_at = succession._started_at = succession.takeover._started_at = -LONG
     succession._asked = (-LONG, -LONG)
+    lighthouse._endings._seen = dict.fromkeys(lighthouse._endings._seen, -LONG)
     if lighthouse._tenure.first_asked < inf:
         lighthouse._tenure.first_asked = -LONG
     for record in lighthouse._roll:
