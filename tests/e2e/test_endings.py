@@ -41,7 +41,7 @@ sys.exit(int(open(folder + "/evaluated").read()))
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_group_that_comes_late_waits_for_the_end_of_those_that_finish(tmp_path: Path, code: int) -> None:
-    """R20. Their evaluation ends well: it is stopped. It fails: it begins the training again."""
+    """R21. Their evaluation ends well: it is stopped. It fails: it begins the training again."""
     run_dir, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)
     log = tmp_path / "log"

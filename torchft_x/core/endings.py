@@ -1,4 +1,4 @@
-"""R20: while a job is being finished, and after that, nobody begins it again.
+"""R21: while a job is being finished, and after that, nobody begins it again.
 
 A member that leaves at the end of the training takes the newest state with it, into its process: that evaluates, exports,
 saves. By R9(b) it is over, so a group that comes late, or comes back, could begin a new lineage and train it all again.

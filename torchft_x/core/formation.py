@@ -22,8 +22,8 @@ class Wait:
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
     elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
-    ending: bool = False  # R20: the job is being finished, by a process that still runs
-    finished: bool = False  # R20: it is finished
+    ending: bool = False  # R21: the job is being finished, by a process that still runs
+    finished: bool = False  # R21: it is finished
     running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
 

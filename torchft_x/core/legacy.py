@@ -64,4 +64,4 @@ class Legacy:
     reached: int = 0
     """Newest step that a member told to have committed in it, when one of the others was kept; for people."""
     left: tuple[Departure, ...] = ()
-    """Who finishes the job, or has (R20)."""
+    """Who finishes the job, or has (R21)."""

@@ -112,7 +112,7 @@ class Succession:
             )
         )  # fmt: skip
         if isinstance(decision, Form) and decision.new_lineage:
-            return self._endings.objection(decision, now) or decision  # R20
+            return self._endings.objection(decision, now) or decision  # R21
         return decision
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:

@@ -135,7 +135,7 @@ class GroupServer:
     def shutdown(self, *, early: bool = False) -> None:
         """Leave gracefully and free the port. The group can't commit after this. May be called twice.
 
-        `early`: the training isn't done. Otherwise nobody begins it again before this process has ended (R20).
+        `early`: the training isn't done. Otherwise nobody begins it again before this process has ended (R21).
         """
         if self._closed:
             return

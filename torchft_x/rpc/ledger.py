@@ -222,7 +222,11 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
     """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
     what exceeds the limits of the wire."""
     most = checks.MAX_MEMBERS * (1 + checks.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
-    if max(len(p.kin), len(p.absent), len(p.left)) > most or len(p.done) > MAX_DONE or len(p.open) > checks.MAX_FOLLOWED:
+    if (
+        max(len(p.kin), len(p.absent), len(p.left)) > most
+        or len(p.done) > MAX_DONE
+        or len(p.open) > checks.MAX_FOLLOWED
+    ):
         raise RefusedError(
             f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )

@@ -1,5 +1,5 @@
 """A socket that stands as long as this process runs: so a lighthouse sees whether a group that has left still evaluates
-or saves, where no supervisor says so (R20).
+or saves, where no supervisor says so (R21).
 
 Nothing serves it and nothing is read: the kernel takes connections until its queue is full, then it drops them. Only a
 refused connect has a meaning, that the process is gone. A new group server in this process ends the old ones' sockets.
