@@ -1,4 +1,4 @@
-"""R20: who finishes a job, and who comes too late for it."""
+"""R21: who finishes a job, and who comes too late for it."""
 
 from __future__ import annotations
 
