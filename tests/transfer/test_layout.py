@@ -242,6 +242,14 @@ HOSTILE: dict[str, bytes] = {
     "nested over our limit": deep(limits.MAX_DEPTH + 2),
     "nested over python's limit": deep(100_000),
     "nested key": manifest(tree=["set", [json.loads('["ktuple",[' * 80 + "]]" * 80)]]),
+    **{
+        f"a thousand {kind} with one hash": manifest(tree=[kind, values])
+        for kind, values in {
+            "dict": [[["int", hex(((1 << 61) - 1) * (k + (1 << 60)))], None] for k in range(1000)],
+            "set": [["int", hex(((1 << 61) - 1) * (k + (1 << 60)))] for k in range(1000)],
+            "fset": [["ktuple", [["int", hex(((1 << 61) - 1) * k)]]] for k in range(1000)],
+        }.items()
+    },
     "too large": b" " * (limits.MAX_MANIFEST_BYTES + 1),
 }
 
@@ -250,6 +258,14 @@ HOSTILE: dict[str, bytes] = {
 def test_hostile_manifests_are_transfer_errors(name: str) -> None:
     with pytest.raises(TransferError):
         receive(HOSTILE[name])
+
+
+def test_keys_that_share_a_hash_are_named() -> None:
+    """S9: a megabyte of them cost 103 s."""
+    with pytest.raises(TransferError, match="more than 64 keys with the same hash"):
+        receive(HOSTILE["a thousand dict with one hash"])
+    honest = {i: i for i in range(5000)} | {float(i): 0 for i in range(-3, 3)} | {(i, "w"): 0 for i in range(100)}
+    assert carry({"s": honest, "t": set(honest)}) == {"s": honest, "t": set(honest)}
 
 
 json_values = st.recursive(

@@ -10,6 +10,7 @@ MAX_NODES = 1 << 20  # values in one state dict, containers and keys included
 MAX_DEPTH = 64  # nesting; keeps every recursive walk far from Python's own limit of 1,000
 MAX_TEXT_BYTES = 4 << 20  # one str or bytes leaf; larger ones belong in a uint8 tensor
 MAX_INT_BITS = 1 << 16  # one int
+MAX_SAME_HASH = 64  # keys of one container; honest ones hardly ever share a hash
 MAX_DIMS = 64  # what torch itself allows
 MAX_STATE_BYTES = 1 << 43  # 8 TiB in one snapshot
 

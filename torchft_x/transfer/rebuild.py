@@ -19,7 +19,7 @@ from torchft_x.transfer import leaves, structured
 from torchft_x.transfer.flatten import describe_dtensor, is_dtensor, join_path
 from torchft_x.transfer.layout import Layout
 from torchft_x.transfer.leaves import Leaf, Node
-from torchft_x.transfer.limits import MAX_DEPTH, MAX_DIMS, MAX_NODES
+from torchft_x.transfer.limits import MAX_DEPTH, MAX_DIMS, MAX_NODES, MAX_SAME_HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class _Walker:
         tag, items, *rest = _shape(node, 2 if node[0] == "dict" else 3)
         result: dict[Any, Any] = {} if tag == "dict" else OrderedDict()
         below = into if isinstance(into, Mapping) else {}
-        for item in _items(items):
-            key, value = _shape(item, 2)
-            key = self.key(key, depth)
+        pairs = [_shape(item, 2) for item in _items(items)]
+        keys = _spread([self.key(key, depth) for key, _ in pairs], path)
+        for key, (_, value) in zip(keys, pairs, strict=True):
             result[key] = self.node(value, below.get(key), join_path(path, key), depth + 1)
         if len(result) != len(items):
             raise TransferError(f"the manifest repeats a key at {path!r}.")
@@ -101,7 +101,7 @@ class _Walker:
 
     def members(self, node: Node, into: Any, path: str, depth: int) -> Any:
         tag, items = _shape(node, 2)
-        values = [self.key(v, depth) for v in _items(items)]
+        values = _spread([self.key(v, depth) for v in _items(items)], path)
         return set(values) if tag == "set" else frozenset(values)
 
     def key(self, node: Node, depth: int) -> Any:
@@ -220,6 +220,16 @@ class _Builder(_Walker):
         if target.local is tensor:
             return target.given
         return torch.nn.Parameter(tensor, requires_grad=rest[0]) if tag == "P" else tensor
+
+
+def _spread(keys: list[Any], path: str) -> list[Any]:
+    """The keys, if few of them share a hash: of `n` that do, Python compares each with all others. Whoever makes a
+    manifest chooses the hashes of its numbers, so they are counted by sorting and not in another table.
+    """
+    hashes = sorted(map(hash, keys))
+    if any(a == b for a, b in zip(hashes, hashes[MAX_SAME_HASH:], strict=False)):
+        raise TransferError(f"the manifest has more than {MAX_SAME_HASH} keys with the same hash at {path!r}.")
+    return keys
 
 
 def _shape(node: Any, length: int) -> list[Any]:
