@@ -247,6 +247,14 @@ class Roster:
             for g in self._groups.values()
         }
 
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def nodes_of(self, group: str) -> int | None:
+        """On how many nodes this group is, as its first supervisor has said; None: none has come, or no such group."""
+        known = self._groups.get(group)
+        return len(known.seats) if known is not None and known.hosts else None
+
     def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
         if self._started is None:

@@ -36,10 +36,18 @@ def settle(members: Sequence[Member], nothing: State) -> Settlement:
     whole = [m for m in members if not m.torn]
     newest = max((m.state for m in whole), default=nothing)
     at_top = [m for m in whole if m.state == newest]
-    results = {m.replica_id: m.prepared for m in at_top if m.prepared and m.prepared.step == newest.step + 1}
-    for quorum_id in sorted({r.quorum for r in results.values()}, reverse=True):
-        held = {replica_id: r for replica_id, r in results.items() if r.quorum == quorum_id}
-        denied = any(quorum_id in m.carried and m.replica_id not in held for m in at_top)
+    results: dict[int, dict[str, Prepared]] = {}  # by quorum, so that a long list costs one look at each entry
+    for m in at_top:
+        if m.prepared and m.prepared.step == newest.step + 1:
+            results.setdefault(m.prepared.quorum, {})[m.replica_id] = m.prepared
+    carried: dict[int, set[str]] = {quorum_id: set() for quorum_id in results}
+    for m in at_top if results else ():
+        for quorum_id in m.carried:
+            if quorum_id in carried:
+                carried[quorum_id].add(m.replica_id)
+    for quorum_id in sorted(results, reverse=True):
+        held = results[quorum_id]
+        denied = any(replica_id not in held for replica_id in carried[quorum_id])
         if not denied and len(set(held.values())) == 1:  # results that differ can't have passed a vote
             carriers = tuple(m for m in at_top if m.replica_id in held)
             adopted = next(iter(held.values()))

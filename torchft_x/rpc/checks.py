@@ -6,7 +6,7 @@ What exceeds it raises `RefusedError` with a sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Sized
 
 from torchft_x.errors import RefusedError
 
@@ -22,10 +22,20 @@ MAX_CARRIED = 256
 """Quorums a member says it was a carrier of; `core.pledge` keeps no more."""
 MAX_FOLLOWED = 1024
 """Quorums before one that must be followed, too. Nearly always there is one; a row that nobody has received is far shorter."""
+MAX_TOLD = 2 * MAX_MEMBERS
+"""Members of all quorums that one message names: the newest, and those that must be followed, too."""
+MAX_TOLD_VALUES = 64 * MAX_MEMBERS
+"""Handles and carried quorums of all of these."""
 MAX_NODES = 4096
 """Of one group."""
 MAX_ATTEMPT = 2**31
 """Number of a life. A restart each second for 68 years."""
+
+
+def check_count(values: Sized, what: str, limit: int) -> None:
+    """Before anything is done with the entries of a list."""
+    if len(values) > limit:
+        raise RefusedError(f"A message was refused: {what} has {len(values)} entries, at most {limit} are allowed.")
 
 
 def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
@@ -34,11 +44,9 @@ def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
     return value
 
 
-def check_texts(values: Iterable[str], what: str, limit: int) -> tuple[str, ...]:
-    texts = tuple(check_text(v, what) for v in values)
-    if len(texts) > limit:
-        raise RefusedError(f"A message was refused: {what} has {len(texts)} entries, at most {limit} are allowed.")
-    return texts
+def check_texts(values: Collection[str], what: str, limit: int) -> tuple[str, ...]:
+    check_count(values, what, limit)
+    return tuple(check_text(v, what) for v in values)
 
 
 def check_whole(value: int, what: str, limit: int = 2**62) -> int:

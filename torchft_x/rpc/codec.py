@@ -23,6 +23,8 @@ from torchft_x.rpc.checks import (
     MAX_MEMBERS,
     MAX_RANKS,
     MAX_TEXT,
+    MAX_TOLD,
+    MAX_TOLD_VALUES,
     check_replica_id,
     check_seconds,
     check_text,
@@ -151,6 +153,8 @@ def quorum_from_proto(p: pb.Quorum, *, followed: bool = False) -> Quorum:
         raise RefusedError(
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {MAX_MEMBERS} are allowed."
         )
+    if not followed:
+        _check_told(p)
     return Quorum(
         id=check_whole(p.id, "quorum id"),
         config_id=check_whole(p.config_id, "config id"),
@@ -162,6 +166,18 @@ def quorum_from_proto(p: pb.Quorum, *, followed: bool = False) -> Quorum:
         follows=tuple(quorum_from_proto(x, followed=True) for x in p.follows),
         since=check_whole(p.since, "since"),
     )
+
+
+def _check_told(p: pb.Quorum) -> None:
+    """All that is told of a quorum, together: each limit alone would let through what takes seconds to read."""
+    quorums = (p, *p.follows)
+    told = sum(len(q.members) for q in quorums)
+    values = sum(len(m.handles) + len(m.carried) for q in quorums for m in q.members) if told <= MAX_TOLD else 0
+    for count, what, limit in ((told, "members", MAX_TOLD), (values, "handles and carried quorums", MAX_TOLD_VALUES)):
+        if count > limit:
+            raise RefusedError(
+                f"A message was refused: a quorum and those it follows have {count} {what}, at most {limit} are allowed."
+            )
 
 
 def hello_to_proto(v: m.Hello, group_id: str, place: int = 0) -> pb.Hello:

@@ -50,6 +50,13 @@ def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:
     return CompanionFinished(companion, p.code, check_text(p.sentence, "sentence"))
 
 
+def supervisor_here(p: pb.SupervisorHello) -> r.SupervisorHere:
+    """The hello of a group's supervisor as an event of the roster."""
+    nodes = max(1, check_whole(p.nodes, "number of nodes", MAX_NODES))
+    node = check_whole(p.node, "node", nodes - 1)
+    return r.SupervisorHere(check_replica_id(p.group), check_replica_id(p.host or "?"), node, nodes)
+
+
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
     """The hello of one node's supervisor, for a group over several nodes."""
     nodes = check_whole(p.nodes, "number of nodes", MAX_NODES)

@@ -16,7 +16,7 @@ from torchft_x.core import roster as r
 from torchft_x.core.companions import StopCompanion
 from torchft_x.core.visits import Visits
 from torchft_x.errors import RefusedError
-from torchft_x.rpc import checks, supervisor_codec, wire
+from torchft_x.rpc import supervisor_codec, wire
 from torchft_x.rpc.companion_desk import CompanionDesk
 from torchft_x.rpc.job_book import JobBook
 from torchft_x.rpc.node_desk import NodeDesk
@@ -135,15 +135,26 @@ class SupervisorDesk:
             stream.send(welcome)
             self._companions.greet(key, stream, hello)
             return
-        group, host = checks.check_replica_id(hello.group), checks.check_replica_id(hello.host or "?")
+        here = supervisor_codec.supervisor_here(hello)
+        self._check_nodes(here)
         stream.send(welcome)
-        self._tell_next(stream, group)
-        if hello.nodes > 1:
+        self._tell_next(stream, here.group)
+        if here.nodes > 1:
             self._nodes.greet(key, stream, hello)
-        self._streams[key] = (group, stream)
-        self._ways.feed(m.GroupAnnounced(group, True))
-        self._ways.feed(m.GuardianHere(key, group, hello.node))
-        self._feed_roster(r.SupervisorHere(group, host, hello.node, max(1, hello.nodes)))
+        self._streams[key] = (here.group, stream)
+        if self._roster is None or here.group in self._roster:  # nobody waits for a group that the job doesn't have
+            self._ways.feed(m.GroupAnnounced(here.group, True))
+        self._ways.feed(m.GuardianHere(key, here.group, here.node))
+        self._feed_roster(here)
+
+    def _check_nodes(self, here: r.SupervisorHere) -> None:
+        """The group's other supervisors, or those before it, have said how many nodes it has. Raises `RefusedError`."""
+        nodes = self._roster.nodes_of(here.group) if self._roster is not None else None
+        if nodes is not None and nodes != here.nodes:
+            raise RefusedError(
+                f"Node {here.node} of group {here.group} was told that the group has {here.nodes} nodes, its first "
+                f"supervisor {nodes}; give all of them the same --nodes."
+            )
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
         """The number of the group's next life, if it is above what the supervisor will take by itself."""

@@ -1,0 +1,147 @@
+"""Supervisors and members that say what can't be: each is refused with a sentence, and nobody else notices."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.rpc.support import asking, lighthouse
+from tests.rpc.test_lighthouse_server import RawSession, hello, join
+from tests.util import scaled, wait_for
+from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.roster import Roster, RosterConfig
+from torchft_x.errors import RefusedError
+from torchft_x.net import Address
+from torchft_x.rpc import checks, codec, loop, wire
+from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.supervisor_client import SupervisorClient
+
+
+class House:
+    """A lighthouse of a job of groups 0 and 1."""
+
+    def __init__(self) -> None:
+        config = LighthouseConfig(min_replicas=1, new_job=True, join_timeout=60.0)
+        roster = Roster(RosterConfig(groups=("0", "1"), gone_grace=0.2))
+        self.verdicts: list[tuple[int, str]] = []
+        self._shell = LighthouseShell(config, roster=roster, on_verdict=lambda *v: self.verdicts.append(v))
+        self.address = Address("127.0.0.1", loop.call(self._shell.start(Address("127.0.0.1", 0)), scaled(5.0))).url
+
+    def status(self) -> dict[str, Any]:
+        async def ask() -> dict[str, Any]:
+            return self._shell.status()
+
+        return loop.call(ask(), scaled(5.0))
+
+    def states(self) -> dict[str, str]:
+        return {name: g["state"] for name, g in self.status()["groups"].items()}
+
+    def close(self) -> None:
+        loop.call(self._shell.stop(), scaled(5.0))
+
+
+@pytest.fixture
+def house() -> Any:
+    made = House()
+    yield made
+    made.close()
+
+
+def says(address: str, **fields: Any) -> str:
+    """What a supervisor is refused with; '' if it is welcome."""
+    raw = RawSession(address, f"/{wire.SUPERVISE}/Supervise")
+    try:
+        raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(host="h", wire=wire.WIRE, **fields)))
+        return pb.SupervisorDown.FromString(next(raw._call)).refused.sentence
+    finally:
+        raw.close()
+
+
+@pytest.mark.parametrize(
+    ("lie", "sentence"),
+    [
+        ({"node": 5}, "node is 5, it must lie between 0 and 0"),  # S7: IndexError, and the honest one's group was lost
+        ({"node": 5, "nodes": 1}, "node is 5"),
+        ({"node": 1, "nodes": 4096}, "was told that the group has 4096 nodes, its first supervisor 1; give all"),
+        ({"node": 0, "nodes": 5000}, "number of nodes is 5000"),
+    ],
+)
+def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: House, lie: Any, sentence: str) -> None:
+    honest = SupervisorClient(house.address, "0", "host0", "boot")
+    try:
+        wait_for(lambda: house.status()["groups"]["0"]["host"], what="the honest supervisor")
+        before = house.states()
+        assert sentence in says(house.address, group="0", **lie)
+        deadline = time.monotonic() + 0.5  # longer than the grace for who is gone
+        while time.monotonic() < deadline:
+            assert house.states() == before
+        assert house.verdicts == []
+    finally:
+        honest.close(0.1)
+
+
+def test_nobody_waits_for_a_group_that_the_job_has_not(house: House) -> None:
+    raw = RawSession(house.address, f"/{wire.SUPERVISE}/Supervise")
+    raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(group="xyz", host="h", wire=wire.WIRE)))
+    next(raw._call)
+    member = RawSession(house.address)
+    member.send(hello("0:1"))
+    member.receive()
+    member.send(join("0:1"))
+    assert member.receive().WhichOneof("kind") == "quorum"  # and not after the join timeout of a minute
+    member.close()
+    raw.close()
+
+
+def quorum(members: int, *, follows: int = 0, **fields: Any) -> pb.Quorum:
+    made = pb.Quorum(id=1, members=[pb.Member(replica_id=str(i), **fields) for i in range(members)])
+    made.follows.extend([pb.Quorum.FromString(made.SerializeToString())] * follows)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (quorum(4096, follows=200), "have 823296 members, at most 8192"),  # S8: held the loop for 13.8 s
+        (quorum(4096, carried=range(200)), "819200 handles and carried quorums, at most 262144"),
+        (quorum(4096, handles=[""] * 100), "409600 handles and carried quorums"),
+        (quorum(1, follows=1025), "follows 1025 others"),
+        (quorum(4097), "4097 members"),
+    ],
+)
+def test_a_long_quorum_is_refused_before_it_is_read(told: pb.Quorum, sentence: str) -> None:
+    made: list[int] = []
+    original, codec.Member = codec.Member, lambda **fields: made.append(1)  # type: ignore[misc,assignment]
+    try:
+        with pytest.raises(RefusedError, match=sentence):
+            codec.hello_from_proto(1, pb.Hello(replica_id="a:1", quorum=told))
+    finally:
+        codec.Member = original  # type: ignore[misc]
+    assert made == []
+
+
+def test_a_long_list_is_refused_before_it_is_read() -> None:
+    class Counted(list[str]):
+        def __iter__(self) -> Any:
+            raise AssertionError("it is read")
+
+    with pytest.raises(RefusedError, match="suspects has 5000 entries, at most 4096"):
+        checks.check_texts(Counted(["x"] * 5000), "suspects", checks.MAX_MEMBERS)
+
+
+def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() -> None:
+    """S6: its id was above all that members take."""
+    with lighthouse() as server:
+        honest, liar = RawSession(server.address()), RawSession(server.address())
+        honest.send(hello())
+        honest.receive()
+        liar.send(pb.Up(hello=pb.Hello(replica_id="z:1", wire=wire.WIRE, state=pb.State(committed_in=2**62))))
+        assert "an id from a time that no clock shows" in liar.rest()[0].refused.sentence
+        honest.send(join())
+        assert codec.quorum_from_proto(honest.receive().quorum).id < 2**52
+        assert not asking(server)
+        honest.close()
+        liar.close()
