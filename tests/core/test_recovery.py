@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -180,11 +181,28 @@ class TestStranded:
     def test_ours_that_committed_the_same_step_elsewhere(self) -> None:
         """A peer's client compares steps only; we don't."""
         ours, theirs = member("ours", State(3, 1)), member("theirs", State(3, 2), library="")
-        [(who, sentence)] = stranded((ours, theirs))
+        [(who, sentence)] = stranded((ours, theirs), {"theirs"})
         assert who == ours
         assert "ours (torchft_x) would have to fetch step 3 (quorum 2) from theirs (torchft)" in sentence
         newer = replace(ours, state=State(3, 9))
-        assert stranded((newer, theirs)) == []  # for a peer's client there is nothing to heal
+        assert stranded((newer, theirs), {"theirs"}) == []  # for a peer's client there is nothing to heal
+
+    @pytest.mark.parametrize(
+        ("others", "running", "refused"),
+        [
+            (("a",), (), ["theirs"]),  # as many: those that speak on sessions stay
+            (("a",), ("theirs",), ["a"]),
+            (("a", "b"), ("theirs",), ["a", "b"]),
+            (("a", "b"), (), ["theirs"]),
+            (("a",), ("theirs", "a"), ["theirs"]),
+        ],
+    )
+    def test_one_newcomer_does_not_turn_away_all_others(self, others: Any, running: Any, refused: Any) -> None:
+        """S2. Who trains stays, then the more, then ours."""
+        theirs = member("theirs", State(10**9), library="")
+        found = stranded((*(member(name) for name in others), theirs), running)
+        assert [m.replica_id for m, _ in found] == refused
+        assert all("state is not moved between the two libraries" in sentence for _, sentence in found)
 
     def test_nobody_where_nobody_holds_a_complete_state(self) -> None:
         """Then healing is no question of libraries, and `plan` says what is wrong."""

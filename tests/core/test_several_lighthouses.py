@@ -14,7 +14,7 @@ from torchft_x.core.messages import Keep, LastWord, LifeEnded, LighthouseEffect,
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
 T = State(4, 3)
-OF_FIRST, OF_STANDBY = 1 << 60, (1 << 60) + 1
+OF_FIRST, OF_STANDBY = 1 << 51, (1 << 51) + 1
 """Ids of quorums that another life of the first lighthouse issued, and that another standby did."""
 
 

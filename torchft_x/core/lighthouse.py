@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchft_x.core.alarm import REFUSED, Alarm
+from torchft_x.core.claims import impossible
 from torchft_x.core.endings import Endings
 from torchft_x.core.formation import Candidate
 from torchft_x.core.gone import Halt
@@ -210,6 +211,9 @@ class Lighthouse:
         if self._roll.has_ended(hello.life):
             text = f"{hello.replica_id} can't join: its supervisor has reported that this process ended."
             return [Refuse(text, session=hello.session)]
+        text = impossible(hello, self._unix + now)
+        if text:
+            return [Refuse(text, session=hello.session)]
         newer = self._roll.superseded_by(hello)
         if newer:
             return [Fence(hello.session, newer)]
@@ -272,6 +276,9 @@ class Lighthouse:
         member = join.member
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
+            return self._alarm.refuse(record, text)
+        text = impossible(member, self._unix + now)
+        if text:
             return self._alarm.refuse(record, text)
         record.hear(now)
         self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
@@ -398,6 +405,9 @@ class Lighthouse:
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
         if self._others is not None:
             return self._others.refuse_client(member.replica_id, call)
+        text = impossible(member, self._unix + now)
+        if text:
+            return [Refuse(text, call=call)]
         record = self._roll.ensure(member.replica_id, now, unary=True)
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."

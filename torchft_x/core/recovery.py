@@ -9,9 +9,11 @@ healer takes the next source after each step that it could not commit: the one b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from torchft_x.core.formation import listed
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -110,8 +112,10 @@ def plan(
     )
 
 
-def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
-    """Those who could heal in a quorum of these members from the other library only, each with a sentence.
+def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list[tuple[Member, str]]:
+    """Those who could heal in a quorum of these members from the other library only, each with a sentence; or those
+    they would heal from: one newcomer must not turn away all others. Who trains already (`running`, replica ids) stays,
+    then the more, then ours.
 
     `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
     steps only.
@@ -125,7 +129,15 @@ def stranded(members: tuple[Member, ...]) -> list[tuple[Member, str]]:
     behind = [
         m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
     ]
-    return [(m, _across_libraries(m, ready, top)) for m in behind] if ready else []
+    if not ready or not behind:
+        return []
+    if _weight(ready, running) < _weight(behind, running):
+        return [(m, _alone(m, behind, top)) for m in ready]
+    return [(m, _across_libraries(m, ready, top)) for m in behind]
+
+
+def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, bool]:
+    return sum(m.replica_id in running for m in side), len(side), any(map(_is_ours, side))
 
 
 def later(plan: Plan, base: State) -> Plan:
@@ -170,9 +182,20 @@ def _is_ours_by_name(library: str) -> bool:
 
 def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
     """The two libraries send state in different formats, and theirs is pickle, which we don't read."""
-    names = ", ".join(m.replica_id for m in ready)
+    names = listed([m.replica_id for m in ready])
     theirs, ours = ("torchft", "torchft_x") if _is_ours(healer) else ("torchft_x", "torchft")
     return (
         f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
         "between the two libraries; run all groups on one."
+    )
+
+
+def _alone(member: Member, behind: list[Member], top: State) -> str:
+    """For those who stand further than the others can follow."""
+    names = listed([m.replica_id for m in behind])
+    ours, theirs = ("torchft_x", "torchft") if _is_ours(behind[0]) else ("torchft", "torchft_x")
+    return (
+        f"{member.replica_id} ({theirs}) says that it stands at {top}, and {names} ({ours}) would have to fetch that from "
+        "it, but state is not moved between the two libraries. Start its group from the checkpoint of the others, and at "
+        "step 0 from the same weights with init_sync=False, or run all groups on one library."
     )

@@ -6,10 +6,12 @@ After every event the question is asked again whether a quorum can be formed. `c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from torchft_x.core import lineage
 from torchft_x.core.alarm import Alarm
+from torchft_x.core.claims import set_aside, unfounded
 from torchft_x.core.endings import Endings
 from torchft_x.core.formation import Form, Wait, form, listed, wait_for
 from torchft_x.core.gathering import Gathering
@@ -23,7 +25,7 @@ from torchft_x.core.patience import Patience
 from torchft_x.core.recovery import stranded
 from torchft_x.core.takeover import Adopt, Takeover
 from torchft_x.core.tenure import Tenure
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Member, Quorum
 from torchft_x.core.waits import Waits
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
@@ -152,14 +154,13 @@ class Succession:
                 effects += self._adopt(outcome, now)
         if self._patience.lasts(now):
             return effects  # the common case, in constant time; `form` would say the same
-        decision = self.outcome(now)
-        if isinstance(decision, Form):
+        while isinstance(decision := self.outcome(now), Form):
             refusals = self.refuse_misfits()  # one may have been away when the other asked
-            refusals += self._refuse_stranded(decision)
-            effects += refusals
-            decision = self.outcome(now) if refusals else decision
-        if isinstance(decision, Form):
-            return effects + self._issue(decision, now)
+            decision, notes, doubts = self._weigh(decision)
+            refusals += doubts or self._refuse_stranded(decision.members)
+            if not refusals:
+                return effects + notes + self._issue(decision, now)
+            effects += refusals  # each takes candidates away
         self._patience.begin(decision, now)
         return effects
 
@@ -191,10 +192,27 @@ class Succession:
         misfits = self._likeness.misfits()
         return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
-    def _refuse_stranded(self, decision: Form) -> list[LighthouseEffect]:
+    def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
+        """R20. The same without the word of those that the others contradict, and what is said of these; and, of clients
+        of the peer, which can't be told to heal, refusals."""
+        current = self._tenure.current if decision.left is None else None
+        doubted: set[str] = set()
+        notes: list[LighthouseEffect] = []
+        refusals: list[LighthouseEffect] = []
+        for member, sentence in unfounded(decision.members, current, self._tenure.granted_through):
+            record = self._roll.get(member.replica_id)
+            if record is not None and record.unary:
+                refusals += self._alarm.refuse(record, sentence)
+            else:
+                doubted.add(member.replica_id)
+                notes.append(Note("doubted", f"{sentence} It heals.", member.replica_id))
+        members = set_aside(decision.members, doubted) if doubted else decision.members
+        return replace(decision, members=members), notes, refusals
+
+    def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
         """Whoever can't heal within its library would cost every quorum it is in a step."""
         effects: list[LighthouseEffect] = []
-        for member, sentence in stranded(decision.members):
+        for member, sentence in stranded(members, self._tenure.inside):
             record = self._roll.get(member.replica_id)
             effects += self._alarm.refuse(record, sentence) if record is not None else []
         return effects
