@@ -13,7 +13,8 @@ from tests.scenario import networks
 from tests.scenario.cable import Pair
 from tests.util import scaled
 from torchft_x import env
-from torchft_x.net import advertise_host
+from torchft_x.errors import AddressError
+from torchft_x.net import advertise_host, parse_address
 
 PLAIN = advertise_host(environ={})
 
@@ -98,3 +99,11 @@ def test_without_any_hint(pair: Pair) -> None:
 def test_a_malformed_lighthouse_is_complained_about_elsewhere() -> None:
     for text in ("nonsense", "http://", "http://a:b:c", ","):
         assert advertise_host(environ={env.LIGHTHOUSE: text}) == PLAIN
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "65536", "\u00b2", "-1", ""])
+def test_a_port_that_is_none_is_a_sentence(port: str) -> None:
+    """S11: of 5,000 digits it was a traceback."""
+    with pytest.raises(AddressError, match="has no valid port") as e:
+        parse_address(f"http://host:{port}")
+    assert len(str(e.value)) < 500

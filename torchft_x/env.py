@@ -7,6 +7,7 @@ Variables of the peer keep its meaning; ours start with ``TORCHFT_X_``.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 
 from torchft_x.errors import ConfigError
@@ -141,9 +142,10 @@ def read_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def read_token_file(path: str, what: str) -> str:
-    """The token a file holds. Raises `ConfigError` starting with `what`."""
+    """The token a file holds, that nobody else can have read or made. Raises `ConfigError` starting with `what`."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8", opener=_without_waiting) as f:
+            _check_private(os.fstat(f.fileno()), path, what)
             token = f.read(4096).strip()
     except OSError as e:
         raise ConfigError(f"{what}: the token can't be read ({e.strerror}).") from None
@@ -157,6 +159,27 @@ def read_token_file(path: str, what: str) -> str:
 def wants_news(environ: Mapping[str, str] | None = None) -> bool:
     """Whether a trainer prints who was lost and who is back: at the log levels debug and info."""
     return (read(LOG_LEVEL, "info", environ) or "").lower() not in ("warning", "error")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would be waited for
+
+
+def _check_private(found: os.stat_result, path: str, what: str) -> None:
+    """Mounted secrets belong to root, and are read by a group at most. Raises `ConfigError`."""
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{what}: that is no file; name one that holds the run's token.")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{what}: the file belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}; whoever made it "
+            "knows the token. Make one of your own: install -m 600 /dev/null FILE, and write the run's token into it."
+        )
+    others = 0o077 if found.st_uid == os.geteuid() else 0o037
+    if found.st_mode & others:
+        raise ConfigError(
+            f"{what}: the file's mode is {stat.S_IMODE(found.st_mode):04o}, so that others may know or change the token: "
+            f"chmod 600 {path}, and if they may have read it, write a new token."
+        )
 
 
 def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:

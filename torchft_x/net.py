@@ -45,9 +45,9 @@ def parse_address(text: str, *, what: str = "address") -> Address:
             raise AddressError(f"{what} {text!r}: scheme {scheme!r} is not understood; write http://HOST:PORT.")
     rest = rest.rstrip("/")
     host, colon, port = rest.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise AddressError(
-            f"{what} {text!r} has no valid port; write http://HOST:PORT, for instance http://node1:29510."
+            f"{what} {text[:300]!r} has no valid port; write http://HOST:PORT, for instance http://node1:29510."
         )
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -105,6 +105,7 @@ def test_one_that_runs_is_described() -> None:
 def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
     with lighthouse(token="secret") as lh:
         (tmp_path / "lighthouse").write_text(lh.address() + "\n")
+        (tmp_path / "token").touch(0o600)
         (tmp_path / "token").write_text("secret\n")
         assert look(run_dir=tmp_path).level == "ok"
 

@@ -89,6 +89,7 @@ def test_who_comes_second_waits_for_the_token(tmp_path: Path) -> None:
     waiting = threading.Thread(target=lambda: made.append(make_token(tmp_path)))
     waiting.start()
     assert made == []
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret\n")
     waiting.join()
     assert made == [tmp_path / "token"]

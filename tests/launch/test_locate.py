@@ -41,6 +41,7 @@ def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int) -> None
     locator = Locator(tmp_path, None, {})
     assert locator.look() is None
     assert str(tmp_path / "lighthouse") in locator.missing
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
     found = locator.look()
@@ -63,6 +64,7 @@ def test_a_file_that_names_nobody_is_read_again(tmp_path: Path, port: int, dead:
 def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
     folder = tmp_path / "lighthouses"
     folder.mkdir()
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
     locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
@@ -80,6 +82,7 @@ def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: 
 
 
 def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("of another lighthouse")
     address = f"http://127.0.0.1:{port}"
     assert Locator(tmp_path, address, {}).look().token is None
@@ -140,6 +143,7 @@ def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> 
     assert locator.look() is None
     for place in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
         assert place in locator.missing
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     found = locator.look()
     assert found is not None
@@ -147,6 +151,7 @@ def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> 
 
 
 def test_the_file_comes_first(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as other:
         (tmp_path / "lighthouse").write_text(f"127.0.0.1:{port}")
@@ -155,6 +160,7 @@ def test_the_file_comes_first(tmp_path: Path, port: int) -> None:
 
 
 def test_a_file_of_an_earlier_run_does_not_win(tmp_path: Path, port: int, dead: int) -> None:
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     (tmp_path / "lighthouse").write_text(f"127.0.0.1:{dead}")
     assert Locator(tmp_path, None, by_host(port)).look().address.port == port
@@ -180,6 +186,7 @@ def test_a_host_that_is_not_known_yet_is_waited_for(host: str) -> None:
 
 
 def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     locator = Locator(tmp_path, None, by_host(port, TORCHX_JOB_ID="local_cwd://torchx/x"))
     assert locator.look() is None

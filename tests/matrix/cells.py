@@ -69,6 +69,7 @@ def render_here(place: Place, component: str) -> None:
 def _run_lighthouse(place: Place, top: Path) -> None:
     """It stays, answers whoever has the token, and ends with Ctrl-C."""
     token, output = top / "token", top / "output.txt"
+    token.touch(0o600)
     token.write_text(TOKEN)
     words = ["run", "-s", "local_cwd", place.component("lighthouse"), "--port", "0", "--token_file", str(token)]
     with open(output, "wb") as file:

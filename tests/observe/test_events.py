@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events, subscribe
+from torchft_x.observe.report import summarize, workers
 
 
 def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) -> None:
@@ -101,3 +102,23 @@ def test_a_log_on_a_full_disk_is_marked_as_cut(tmp_path: Path, capfd: pytest.Cap
     assert incomplete(tmp_path) == [str(path)]
     assert [e["step"] for e in read_events(tmp_path)] == [1]
     assert f"no longer written to {path}: [Errno 28] No space left" in capfd.readouterr().err
+
+
+def test_odd_lines_are_no_events(tmp_path: Path) -> None:
+    """S11: of a log that anybody may have written to."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    fine = {"t": 1.0, "event": "commit", "role": "trainer", "group": "0", "step": 3, "participants": 1}
+    odd: list[object] = [
+        {**fine, name: value}
+        for name in ("t", "step", "participants", "attempt", "pid", "rank", "quorum")
+        for value in ("x", [], {}, True, 10**400, float("nan"), float("inf"))
+    ]
+    odd += [{k: v for k, v in fine.items() if k != "t"}, {**fine, "t": None}, {**fine, "event": []}, [fine], 7, None]
+    odd += [{**fine, "members": 5}, {**fine, "lost": [5]}]
+    lines = [json.dumps(x) for x in odd] + ["[" * 100_000, json.dumps({**fine, "event": "joined"}), json.dumps(fine)]
+    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
+    events = read_events(tmp_path)
+    assert [e["event"] for e in events] == ["joined", "commit"]
+    assert workers(events) == []  # it doesn't say which process
+    assert summarize(events).steps == 4

@@ -22,14 +22,15 @@ from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
-names = texts.filter(lambda t: bool(t) and t.isprintable())
+words = texts.filter(str.isprintable)
+names = words.filter(bool)
 numbers = st.integers(0, 2**62)
 prepared = st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1))
 states = st.builds(State, numbers, numbers)
 members = st.builds(
     Member,
     replica_id=names,
-    address=texts,
+    address=words,
     store_address=texts,
     state=states,
     torn=st.booleans(),
@@ -39,7 +40,7 @@ members = st.builds(
     data=texts,
     handles=st.lists(texts, max_size=3).map(tuple),
     prepared=st.none() | prepared,
-    library=texts,
+    library=words,
     carried=st.lists(numbers, max_size=3).map(tuple),
     votes_late=st.booleans(),
 )

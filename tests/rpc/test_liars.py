@@ -145,3 +145,15 @@ def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() ->
         assert not asking(server)
         honest.close()
         liar.close()
+
+
+def test_what_others_say_is_one_line_without_escapes() -> None:
+    """S11: it reaches logs and terminals."""
+    evil = "\x1b[2Jno\nyes\t\u202e."
+    paused = codec.up_to_event(1, pb.Up(pause=pb.Pause(seconds=1, reason=evil)))
+    assert paused.reason == "?[2Jno yes ?."  # type: ignore[union-attr]
+    over = codec.over_from_proto(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
+    assert (over.lost, over.reason) == (("a?",), "?[2Jno yes ?.")
+    for field in ("address", "library"):
+        with pytest.raises(RefusedError, match=f"{field} holds unprintable characters"):
+            codec.member_from_proto(pb.Member(replica_id="a:1", **{field: evil}))

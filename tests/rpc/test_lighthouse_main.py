@@ -142,7 +142,7 @@ def test_the_module_does_not_load_torch() -> None:
         (["--join_timeout_ms", "0"], "--join_timeout_ms is 0"),
         (["--heartbeat_timeout_ms", "-5"], "--heartbeat_timeout_ms is -5"),
         (["--token_file", "/nowhere/token"], "--token_file /nowhere/token: the token can't be read"),
-        (["--token_file", "/dev/null"], "the file is empty"),
+        (["--token_file", "/dev/null"], "that is no file"),
         (["--job_groups", ""], "at least one group"),
         (["--job_groups", "0,0"], "names a group twice"),
         (["--job_groups", "0,1", "--job_min_replicas", "3"], "min_replicas is 3"),

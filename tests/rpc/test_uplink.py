@@ -31,7 +31,9 @@ class Server:
         self.port = 0
 
     async def start(self, token: str | None = None) -> None:
-        self._server = grpc.aio.server(interceptors=[TokenCheck(token)], options=wire.SERVER_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[TokenCheck(token)], options=wire.server_options(guarded=True, connections=16)
+        )
         self._server.add_generic_rpc_handlers((wire.stream_service("test.Echo", "Talk", self._talk),))
         self.port = wire.listen(self._server, Address("127.0.0.1", self.port), "The test")
         await self._server.start()

@@ -17,7 +17,7 @@ from torchft_x.rpc.notifier import Notifier
 
 def listen(bind: Address) -> int:
     async def run() -> int:
-        server = grpc.aio.server(options=wire.SERVER_OPTIONS)
+        server = grpc.aio.server(options=wire.server_options(guarded=True, connections=16))
         try:
             return wire.listen(server, bind, "The test server")
         finally:

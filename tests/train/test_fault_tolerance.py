@@ -98,6 +98,9 @@ def test_other_arguments_are_left_alone() -> None:
         ('rank0_synchronization_only = true\nsemi_sync_method = "local_sgd"', (), r'works with semi_sync_method "diloco"'),
         ("replica_id = 2\ngroup_size = 2", (), r"replica_id is 2, but there are 2 groups"),
         ('module_fqns_per_model_fragment = ["a"]', (), r"must be a list of lists"),
+        ('group_size = "x"', (), r"group_size is 'x'; it must be a whole number"),
+        ("fragment_update_alpha = 1" + "0" * 400, (), r"fragment_update_alpha is 10+\.\.\.; it must be a number"),
+        ("", ("--fault_tolerance.sync_steps=" + "9" * 5000,), r"sync_steps is '9+\.\.\.; it must be a whole number"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_a_sentence(text: str, flags: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
@@ -111,6 +114,17 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[fault_tolerance\n")
     with pytest.raises(ConfigError, match=r"bad.toml can't be read"):
         read_toml(str(tmp_path / "bad.toml"))
+
+
+def test_a_file_that_is_nested_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 50_000 + "]" * 50_000)
+    with pytest.raises(ConfigError, match=r"deep.toml can't be read"):
+        read_toml(str(tmp_path / "deep.toml"))
+
+
+def test_a_number_of_groups_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="group_size is 'x'; it must be a whole number"):
+        resolve({"group_size": "x"}, {}, {"NUM_REPLICA_GROUPS": "3"})
 
 
 def test_what_the_launcher_says_is_not_contradicted(tmp_path: Path) -> None:

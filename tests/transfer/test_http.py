@@ -344,6 +344,23 @@ def test_connections_without_a_token_keep_nobody_out(
         s.close()
 
 
+def test_a_request_without_an_end_is_cut_off(source: HTTPTransport[Any], destination: HTTPTransport[Any]) -> None:
+    """S11: 80 of them took a gigabyte before the token was seen."""
+    parts = urlsplit(source.metadata())
+    for line in (b"GET /" + b"x" * 60_000 + b"\r\n", b"GET / HTTP/1.1\r\n" + b"X-Long: " + b"x" * 60_000 + b"\r\n"):
+        with socket.create_connection((parts.hostname, parts.port), timeout=WAIT) as s:
+            taken = 0
+            try:
+                s.sendall(line)
+                while taken < 64 << 20:  # whatever the sockets' buffers take
+                    taken += s.send(b"X-More: " + b"x" * 60_000 + b"\r\n")
+            except OSError:
+                pass
+            assert taken < 64 << 20
+    source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
+    assert destination.recv_checkpoint(0, source.metadata(), 1, WAIT)["w"].item() == 1
+
+
 def test_more_readers_than_connections_wait_their_turn(
     source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,15 @@ EVENTS = frozenset(
 
 
 _INCOMPLETE = ".incomplete"
+_KINDS: tuple[tuple[str, type], ...] = (
+    ("t", float),
+    ("mono", float),
+    ("event", str),
+    ("duration", float),
+    *((name, int) for name in ("pid", "rank", "attempt", "step", "quorum", "number", "participants")),
+    *((name, list) for name in ("members", "lost")),
+)
+"""What those who read events count on, see docs/events.md."""
 
 Listener = Callable[[dict[str, Any]], object]
 
@@ -163,11 +172,25 @@ def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
+    """None for what is no event: a torn line, or one that this library has not written."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and all(_is(value, name, kind) for name, kind in _KINDS) else None
+
+
+def _is(event: dict[str, Any], name: str, kind: type) -> bool:
+    value = event.get(name)
+    if value is None:
+        return name != "t"
+    if kind is list:  # of replica ids, or one
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(x, str) for x in value))
+    if kind is str:
+        return isinstance(value, str)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and not isinstance(value, int)):
+        return False
+    return -(2**63) < value < 2**63  # of infinity and nan this is false, too
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:

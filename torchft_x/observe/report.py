@@ -68,7 +68,7 @@ def workers(events: Sequence[Event]) -> list[Worker]:
     """The newest life of every (group, rank), whether it still runs or not."""
     newest: dict[tuple[str, int], Worker] = {}
     for e in events:
-        if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e:
+        if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e and "pid" in e:
             worker = Worker(
                 group=str(e["group"]),
                 rank=int(e.get("rank", 0)),

@@ -44,6 +44,25 @@ def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
     return value
 
 
+def check_said(value: str, what: str, limit: int = MAX_TEXT) -> str:
+    """A sentence or reason of somebody else's, for people: one line, without what would steer their terminal."""
+    return clean(check_text(value, what, limit))
+
+
+def check_plain(value: str, what: str, limit: int = MAX_TEXT) -> str:
+    """A word that is said on in sentences."""
+    if not value.isprintable():
+        raise RefusedError(f"A message was refused: {what} holds unprintable characters.")
+    return check_text(value, what, limit)
+
+
+def clean(value: str) -> str:
+    """Line ends and tabs become spaces, what can't be printed question marks."""
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in value)
+
+
 def check_texts(values: Collection[str], what: str, limit: int) -> tuple[str, ...]:
     check_count(values, what, limit)
     return tuple(check_text(v, what) for v in values)

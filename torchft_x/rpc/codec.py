@@ -25,11 +25,14 @@ from torchft_x.rpc.checks import (
     MAX_TEXT,
     MAX_TOLD,
     MAX_TOLD_VALUES,
+    check_plain,
     check_replica_id,
+    check_said,
     check_seconds,
     check_text,
     check_texts,
     check_whole,
+    clean,
 )
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -112,7 +115,7 @@ def member_from_proto(p: pb.Member) -> Member:
         )
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=check_text(p.address, "address"),
+        address=check_plain(p.address, "address"),
         store_address=check_text(p.store_address, "store address"),
         state=state_from_proto(p.state),
         torn=p.torn,
@@ -122,7 +125,7 @@ def member_from_proto(p: pb.Member) -> Member:
         data=check_text(p.data, "data", MAX_DATA),
         handles=check_texts(p.handles, "handles", MAX_RANKS),
         prepared=prepared_from_proto(p.prepared) if p.HasField("prepared") else None,
-        library=check_text(p.library, "library", 128),
+        library=check_plain(p.library, "library", 128),
         carried=tuple(check_whole(q, "carried quorum") for q in p.carried),
         votes_late=p.votes_late,
     )
@@ -206,13 +209,13 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
         session=session,
         replica_id=check_replica_id(p.replica_id),
         life=life_from_proto(p.life),
-        address=check_text(p.address, "address"),
+        address=check_plain(p.address, "address"),
         state=state_from_proto(p.state),
         quorum=quorum_from_proto(p.quorum) if p.HasField("quorum") else None,
         granted_through=check_whole(p.granted_through, "granted_through"),
         lease_left=check_seconds(p.lease_left_s, "lease_left"),
         boot_id=check_text(p.boot_id, "boot id", 128),
-        library=check_text(p.library, "library", 128),
+        library=check_plain(p.library, "library", 128),
         runs_on=p.runs_on,
         chain=check_text(p.chain, "chain", 128),
         before=quorum_from_proto(p.before) if p.HasField("before") else None,
@@ -251,7 +254,7 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
     if kind == "ping":
         return m.Heard(session)
     if kind == "pause":
-        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_text(up.pause.reason, "reason", 200))
+        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_said(up.pause.reason, "reason", 200))
     if kind == "suspects":
         return m.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
     raise RefusedError(
@@ -324,7 +327,7 @@ def patience_bytes(effect: m.SendPatience) -> bytes:
 
 def patience_from_proto(p: pb.Patience) -> tuple[float, str]:
     """Seconds and reason."""
-    return check_seconds(p.seconds, "patience"), check_text(p.reason, "reason")
+    return check_seconds(p.seconds, "patience"), check_said(p.reason, "reason")
 
 
 def pause_bytes(seconds: float, reason: str) -> bytes:
@@ -351,8 +354,8 @@ def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
 
 
 def over_from_proto(p: pb.Over) -> m.OverArrived:
-    lost = check_texts(p.lost, "lost", MAX_MEMBERS)
-    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_text(p.reason, "reason"), p.left)
+    lost = tuple(map(clean, check_texts(p.lost, "lost", MAX_MEMBERS)))
+    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_said(p.reason, "reason"), p.left)
 
 
 def down_to_event(down: pb.Down) -> m.GroupEvent | None:
@@ -371,11 +374,11 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
     if kind == "over":
         return over_from_proto(down.over)
     if kind == "fenced":
-        return m.FencedArrived(check_text(down.fenced.by, "fenced by"))
+        return m.FencedArrived(check_said(down.fenced.by, "fenced by"))
     if kind == "refused":
-        return m.RefusedArrived(check_text(down.refused.sentence, "sentence"))
+        return m.RefusedArrived(check_said(down.refused.sentence, "sentence"))
     if kind == "waits":
-        return m.WaitsArrived(check_text(down.waits.reason, "reason"), down.waits.lease)
+        return m.WaitsArrived(check_said(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 
@@ -399,7 +402,7 @@ def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
 def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
     return Member(
         replica_id=check_replica_id(p.replica_id),
-        address=check_text(p.address, "address"),
+        address=check_plain(p.address, "address"),
         store_address=check_text(p.store_address, "store address"),
         state=State(check_whole(p.step, "step")),
         world_size=check_whole(p.world_size, "world size", MAX_RANKS),

@@ -15,7 +15,7 @@ from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
-from torchft_x.rpc import codec, delay, rank_codec, wire
+from torchft_x.rpc import checks, codec, delay, rank_codec, wire
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.group_server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -217,7 +217,7 @@ class GroupClient:
             elif kind == "fenced":
                 on_end(event.fenced.by, True)
             elif kind == "refused":
-                on_end(event.refused.sentence, False)
+                on_end(checks.clean(event.refused.sentence[: checks.MAX_TEXT]), False)
         except Exception:
             log.exception("a callback of the watch failed")
         return kind in ("fenced", "refused")

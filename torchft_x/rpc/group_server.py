@@ -20,7 +20,7 @@ from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
-from torchft_x.rpc import lingering, loop, wire
+from torchft_x.rpc import descriptors, lingering, loop, wire
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.find import find_lighthouses
 from torchft_x.rpc.group_service import GroupService
@@ -115,7 +115,11 @@ class GroupServer:
     async def _start(
         self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
     ) -> None:
-        server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=wire.SERVER_OPTIONS)
+        options = wire.server_options(
+            guarded=settings.token is not None,
+            connections=descriptors.for_group(descriptors.raise_limit(), settings.world_size),
+        )
+        server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=options)
         lingering.end()
         try:
             port = wire.listen(server, bind, "The group server")

@@ -104,7 +104,7 @@ class GroupService:
             raise RefusedError("Kill needs a token, and this run has none; set TORCHFT_X_TOKEN for all of it.")
         if self._on_kill is None:
             raise RefusedError("This group server takes no Kill.")
-        self._on_kill(message[:200])
+        self._on_kill(checks.clean(message[:200]))
         return b""
 
     async def _watch(self, _request: Any, context: Any) -> None:

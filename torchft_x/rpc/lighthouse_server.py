@@ -25,7 +25,7 @@ from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
-from torchft_x.rpc import checks, codec, places, probe, wire
+from torchft_x.rpc import checks, codec, descriptors, places, probe, wire
 from torchft_x.rpc.job_book import JobBook
 from torchft_x.rpc.ledger import Found, Ledger
 from torchft_x.rpc.lighthouse_log import NoteLog
@@ -103,7 +103,10 @@ class LighthouseShell:
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError` if that can't be."""
-        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=wire.SERVER_OPTIONS)
+        options = wire.server_options(
+            guarded=self._token is not None, connections=descriptors.for_lighthouse(descriptors.raise_limit())
+        )
+        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
         server.add_generic_rpc_handlers(
             (
                 wire.stream_service(wire.SESSION, "Session", self._session),

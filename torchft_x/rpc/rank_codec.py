@@ -180,7 +180,7 @@ def vote_reply_bytes(reply: VoteReply) -> bytes:
 def vote_reply_from_bytes(data: bytes) -> VoteReply:
     p = codec.parse(peer_pb.ShouldCommitResponse, data, "answer")
     row = _cross_from_proto(codec.parse(pb.CrossVote, p.row, "row")) if p.row else None
-    return VoteReply(p.should_commit and not p.prepared, checks.check_text(p.reason, "reason"), p.prepared, row)
+    return VoteReply(p.should_commit and not p.prepared, checks.check_said(p.reason, "reason"), p.prepared, row)
 
 
 def _cross_to_proto(v: CrossVote) -> pb.CrossVote:

@@ -15,6 +15,7 @@ from torchft_x.errors import (
     TorchftXError,
     UnreachableError,
 )
+from torchft_x.rpc.checks import MAX_TEXT, clean
 
 _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses before their bases
     (TokenError, grpc.StatusCode.UNAUTHENTICATED),
@@ -49,7 +50,7 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
 
     The peer's Rust servers say CANCELLED where a deadline passed.
     """
-    details = (details or "").strip()
+    details = clean((details or "")[:MAX_TEXT].strip())
     if code == grpc.StatusCode.UNAVAILABLE and not _is_sentence(details):
         return UnreachableError(f"The {what} can't be reached ({details or 'no answer'}).")
     if code == grpc.StatusCode.UNAUTHENTICATED:

@@ -266,9 +266,9 @@ class SupervisorClient:
         down = codec.parse(pb.SupervisorDown, data, "lighthouse's message")
         kind = down.WhichOneof("kind")
         if kind == "stop":
-            self._stopped(int(down.stop.code), down.stop.sentence[: checks.MAX_TEXT])
+            self._stopped(int(down.stop.code), checks.clean(down.stop.sentence[: checks.MAX_TEXT]))
         elif kind == "refused":
-            raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
+            raise RefusedError(checks.clean(down.refused.sentence[: checks.MAX_TEXT]))
         elif kind == "begin":
             self._begin(*supervisor_codec.begin_from_proto(down.begin))
         elif kind == "over" and self._on_life is not None:
@@ -344,7 +344,7 @@ def _read_welcome(data: bytes) -> pb.Welcome:
     """What the answer to hello says about signs of life."""
     down = codec.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
-        raise RefusedError(down.refused.sentence[: checks.MAX_TEXT])
+        raise RefusedError(checks.clean(down.refused.sentence[: checks.MAX_TEXT]))
     if down.WhichOneof("kind") != "welcome":
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
     return down.welcome

@@ -13,6 +13,7 @@ from torchft_x.rpc.checks import (
     MAX_ATTEMPT,
     MAX_NODES,
     check_replica_id,
+    check_said,
     check_seconds,
     check_text,
     check_whole,
@@ -28,9 +29,9 @@ def supervisor_event(group: str, up: pb.SupervisorUp) -> r.LifeStarted | r.LifeE
         return r.LifeStarted(group, _attempt(up.started.attempt), life)
     if kind == "exited":
         x = up.exited
-        life, reason = check_text(x.life, "life token", 512), check_text(x.reason, "reason")
+        life, reason = check_text(x.life, "life token", 512), check_said(x.reason, "reason")
         return r.LifeExited(group, _attempt(x.attempt), life, x.code, reason)
-    return r.SupervisorFinished(group, up.done.code, check_text(up.done.sentence, "sentence"))
+    return r.SupervisorFinished(group, up.done.code, check_said(up.done.sentence, "sentence"))
 
 
 def last_word(up: pb.SupervisorUp) -> LastWord | None:
@@ -41,13 +42,13 @@ def last_word(up: pb.SupervisorUp) -> LastWord | None:
 
 def halted_event(stream: int, p: pb.LifeHalted) -> LifeHalted:
     """A process of a life is stopped, or goes on."""
-    who = check_text("".join(c for c in p.who if c.isprintable()), "name of a process", 64)
+    who = check_said(p.who, "name of a process", 64)
     return LifeHalted(stream, _token(p.life), who, check_seconds(p.seconds, "time of a stop"))
 
 
 def companion_done(companion: str, p: pb.SupervisorDone) -> CompanionFinished:
     """A companion's last report as an event of the roster."""
-    return CompanionFinished(companion, p.code, check_text(p.sentence, "sentence"))
+    return CompanionFinished(companion, p.code, check_said(p.sentence, "sentence"))
 
 
 def supervisor_here(p: pb.SupervisorHello) -> r.SupervisorHere:
@@ -74,9 +75,9 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
         return n.NodeStarted(session, _attempt(up.started.attempt), _token(up.started.life))
     if kind == "ended":
         x = up.ended
-        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, check_text(x.reason, "reason"))
+        return n.NodeEnded(session, _attempt(x.attempt), _token(x.life), x.code, check_said(x.reason, "reason"))
     if kind == "done":
-        return n.NodeDone(session, up.done.code, check_text(up.done.sentence, "sentence"))
+        return n.NodeDone(session, up.done.code, check_said(up.done.sentence, "sentence"))
     raise RefusedError(
         "A supervisor of a group over several nodes sends one hello, then ready, started, ended, done and ping; "
         "something else came."
@@ -90,7 +91,7 @@ def begin_from_proto(p: pb.LifeBegin) -> tuple[int, str, str]:
 
 def over_life_from_proto(p: pb.LifeOver) -> tuple[str, int, str]:
     """Life token, code and reason."""
-    return _token(p.life), int(p.code), check_text(p.reason, "reason")
+    return _token(p.life), int(p.code), check_said(p.reason, "reason")
 
 
 def next_from_proto(p: pb.NextLife) -> int:

@@ -48,7 +48,8 @@ def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without the token with UNAUTHENTICATED; the handler never sees it."""
+    """Refuses every call without the token with UNAUTHENTICATED, as soon as its headers are here: nothing of its message
+    is gathered, and the handler never sees it."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to everybody
@@ -58,15 +59,9 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         sent = details.invocation_metadata
         if handler is None or is_allowed(sent, self._token):
             return handler
-        deny = _deny_other if any(key == _KEY for key, _ in sent or ()) else _deny_none
-        if handler.response_streaming:
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            return make(deny)
-        return grpc.unary_unary_rpc_method_handler(deny)
+        # A handler of streams, whatever the method is: one of a message would be called when all of that is here.
+        other = any(key == _KEY for key, _ in sent or ())
+        return grpc.stream_stream_rpc_method_handler(_deny_other if other else _deny_none)
 
 
 # Not even a digest of either token is told: a short one could be guessed from it.

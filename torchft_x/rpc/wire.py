@@ -22,7 +22,19 @@ WIRE = 2
 the vote between groups."""
 
 MAX_MESSAGE = 16 << 20
-"""Bytes of one message: 4096 members of 4 KiB, far above what the limits of `codec` let through."""
+"""Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec` let through."""
+MAX_REQUEST = 4 << 20
+"""Bytes of one message to a server. A hello that names a quorum of 4096 groups has 1 MB."""
+MAX_OPEN_REQUEST = 1 << 20
+"""The same where there is no token, so that whoever reaches the port may begin messages."""
+MAX_CALLS = 128
+"""Calls and streams on one connection at a time; a client's next ones wait."""
+MAX_HEADERS = 8 << 10
+"""Bytes of a call's headers. Ours have 300, a token 512 at most."""
+GREETING_TIMEOUT = 2.0
+"""Seconds a new connection has to say that it speaks HTTP/2."""
+IDLE_TIMEOUT = 5.0
+"""Seconds a connection may be without a call. A client whose connection was closed for it makes another one."""
 
 LIGHTHOUSE = "torchft.LighthouseService"
 MANAGER = "torchft.ManagerService"
@@ -32,9 +44,7 @@ STATUS = "torchft_x.StatusService"
 GROUP = "torchft_x.GroupService"
 
 _COMMON = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    ("grpc.max_metadata_size", 16 << 10),
     # A peer that vanished without closing (power, cable) is noticed after time + timeout even on an idle connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -42,8 +52,13 @@ _COMMON = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
-SERVER_OPTIONS = [
+_SERVER_OPTIONS = [
     *_COMMON,
+    ("grpc.max_metadata_size", MAX_HEADERS),
+    ("grpc.absolute_max_metadata_size", MAX_HEADERS),
+    ("grpc.max_concurrent_streams", MAX_CALLS),
+    ("grpc.server_handshake_timeout_ms", int(GREETING_TIMEOUT * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
     ("grpc.so_reuseport", 0),  # else two lighthouses could share a port, each seeing half of the groups
     # The peer's clients ping each 60 s, ours each 10 s; gRPC's default would cut them off for it.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
@@ -52,12 +67,24 @@ SERVER_OPTIONS = [
 
 CHANNEL_OPTIONS = [
     *_COMMON,
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_metadata_size", 16 << 10),  # a refusal's sentence comes in a header
     ("grpc.use_local_subchannel_pool", 1),  # a channel's state (back-off!) is its own
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time one connect may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),  # an http_proxy of the environment is not meant for a cluster's inside
 ]
+
+
+def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
+    """Of a server that takes so many connections. `guarded`: it has a token, which is checked when a call's headers come."""
+    return [
+        *_SERVER_OPTIONS,
+        ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
+        ("grpc.max_allowed_incoming_connections", connections),
+    ]
+
 
 UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]
 StreamHandler = Callable[[Any, Any], Awaitable[None]]

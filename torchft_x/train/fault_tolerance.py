@@ -171,6 +171,8 @@ def read_toml(path: str) -> dict[str, Any]:
         parsed: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ConfigError(f"the configuration {path} can't be read: {e}.") from None
+    except RecursionError:
+        raise ConfigError(f"the configuration {path} can't be read: it is nested too deep.") from None
     return parsed
 
 
@@ -216,7 +218,8 @@ def resolve(
         values["replica_id"] = int(group)
     groups = env.read_int(env.NUM_REPLICA_GROUPS, None, environ)
     if groups:
-        if int(values.get("group_size") or groups) != groups:
+        told = values.get("group_size")
+        if (_checked("group_size", told, "int") if told not in (None, "") else 0) not in (0, groups):
             raise ConfigError(
                 f"{SECTION}.group_size is {values['group_size']}, but {env.NUM_REPLICA_GROUPS} is {groups}; leave the key out."
             )
@@ -240,9 +243,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             if isinstance(value, bool) or not (text or isinstance(value, int if kind == "int" else (int, float))):
                 raise ValueError
             return int(value) if kind == "int" else float(value)
-        except ValueError:
+        except (ValueError, OverflowError):  # a float of 10**400, a text of more digits than Python reads
             number = "a whole number" if kind == "int" else "a number"
-            raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be {number}.") from None
+            raise ConfigError(f"{SECTION}.{name} is {_short(value)}; it must be {number}.") from None
     if name == "module_fqns_per_model_fragment":
         return _names(name, value)
     if text:
@@ -250,6 +253,14 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if value is None and kind != "str":
         return None
     raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be text.")
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _names(name: str, value: Any) -> tuple[tuple[str, ...], ...]:

@@ -80,7 +80,9 @@ class Source:
 
 
 def _reason(response: http.client.HTTPResponse) -> str:
-    return response.read(MAX_REASON_BYTES).decode("utf-8", "replace")
+    """One line, whatever the other side says."""
+    text = response.read(MAX_REASON_BYTES).decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 @dataclass(frozen=True)

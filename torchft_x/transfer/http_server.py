@@ -20,7 +20,7 @@ from torchft_x import net
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError
 from torchft_x.transfer.http_wire import DIGEST_BYTES, HOLD, shut
-from torchft_x.transfer.limits import MAX_CONNECTIONS, MAX_REASON_BYTES
+from torchft_x.transfer.limits import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_REASON_BYTES
 from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,25 @@ def _listen() -> socket.socket:
     return listener
 
 
+class _Head:
+    """Lines of a request's head. The standard library takes a hundred of 64 KB each before the token is seen."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file  # the connection's
+        self.left = MAX_HEAD_BYTES  # of this request
+
+    def readline(self, limit: int) -> bytes:
+        """Raises `ConnectionAbortedError`."""
+        line: bytes = self._file.readline(min(limit, self.left + 1))
+        self.left -= len(line)
+        if self.left < 0:
+            raise ConnectionAbortedError(f"a request's head has more than {MAX_HEAD_BYTES} bytes")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One connection, any number of requests."""
 
@@ -130,8 +149,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
+        self.rfile: _Head = _Head(self.rfile)  # type: ignore[assignment]  # all that is read is heads of requests
         self.held: list[tuple[Snapshot, bool]] = []  # snapshots this connection holds, and whether it began them
         self.streaming = False  # in the middle of an answer
+
+    def handle_one_request(self) -> None:
+        self.rfile.left = MAX_HEAD_BYTES
+        super().handle_one_request()
 
     def finish(self) -> None:
         for snapshot, began in self.held:
