@@ -13,7 +13,9 @@ def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
     """(members, rebuild, new lineage), or None for "not yet"."""
     old = [] if s.cur is None else [m.replica_id for m in s.cur.members]
     asked = {c.member.replica_id: c for c in s.candidates}
-    if old and [c for c in s.candidates if c.member.shrink_only]:
+    if old:
+        asked = {r: c for r, c in asked.items() if r in old or not c.member.shrink_only}
+    if [r for r, c in asked.items() if r in old and c.member.shrink_only]:
         asked = {r: c for r, c in asked.items() if r in old}
     names = sorted(asked)
     if not names or len(names) < s.min_replicas:

@@ -96,6 +96,10 @@ class TestSuccessor:
     def test_shrink_only_without_a_quorum_cuts_nothing(self) -> None:
         assert formed(situation(asks("a", "b", shrink_only=True))) == ["a", "b"]
 
+    def test_shrink_only_of_a_newcomer_keeps_no_other_one_out(self) -> None:
+        candidates = [*asks("a", "b", "m", state=DONE), *asks("n", shrink_only=True)]
+        assert formed(situation(candidates, members("a", "b"))) == ["a", "b", "m"]
+
     def test_shrink_only_of_a_newcomer_keeps_itself_out(self) -> None:
         candidates = [*asks("a", "b", state=DONE), *asks("n", shrink_only=True)]
         assert formed(situation(candidates, Q1)) == ["a", "b"]

@@ -117,7 +117,7 @@ def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monk
         ({"replicas": 0}, "--replicas is 0"),
         ({"debug": "yes"}, "--debug 'yes'"),
         ({"token_file": "none"}, "--token_file .*/none: the token can't be read"),
-        ({"token_file": "train.py"}, "--token_file .*/train.py: the file is empty"),
+        ({"token_file": "train.py"}, "--token_file .*/train.py: the file's mode is 0"),
         ({"mounts": ["type=bind,src=/none,dst=/b"]}, "--mounts: /none does not exist on this machine"),
         ({"extra_roles": [ExtraRole("e", "none.py")]}, "The script of the extra role 'e' none.py does not exist"),
         ({"extra_roles": [ExtraRole("e", ["python", "none.py"])]}, "The script of the extra role 'e' none.py"),

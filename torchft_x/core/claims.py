@@ -31,6 +31,9 @@ def impossible(hello: Hello | Member, unix: float) -> str:
     of them in a millisecond for years. Were a larger one believed, all later ids would have to be above it (R1), until
     the members refuse them.
     """
+    held = hello.quorum if isinstance(hello, Hello) else None
+    if held is not None and held.member(hello.replica_id) is None:
+        return f"{hello.replica_id} can't join: it says that it holds quorum {held.id}, of which it is no member; restart it."
     newest = int((max(unix, _BUILT) + _AHEAD) * 1000) << 10
     quorums = _quorums(hello)
     ids = max((*_ids(hello), *(i for q in quorums for i in _ids_of(q))), default=0)

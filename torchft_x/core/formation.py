@@ -144,10 +144,12 @@ def _running(s: Situation, quorum: Quorum, asked: Collection[str]) -> list[str]:
 
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:
-    """If anybody asks to shrink only, newcomers stay outside."""
+    """If a member of the quorum asks to shrink only, newcomers stay outside. A newcomer that does keeps itself out."""
     if s.cur is None or not any(c.member.shrink_only for c in s.candidates):
         return list(s.candidates)
     inside = {m.replica_id for m in s.cur.members}
+    if not any(c.member.shrink_only for c in s.candidates if c.member.replica_id in inside):
+        return [c for c in s.candidates if not c.member.shrink_only]
     return [c for c in s.candidates if c.member.replica_id in inside]
 
 

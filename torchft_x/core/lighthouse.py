@@ -232,7 +232,7 @@ class Lighthouse:
             self._tenure.raise_ids(hello.quorum.id)
             self._tenure.received(record, hello.quorum.id)
             self._tenure.committed(hello.state.committed_in)
-            self._succession.notice_newer(hello.quorum, now)
+            self._succession.notice_newer(hello.replica_id, hello.quorum, now)
         self._succession.takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)

@@ -244,10 +244,11 @@ class Succession:
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]
 
-    def notice_newer(self, quorum: Quorum, now: float) -> None:
-        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start."""
+    def notice_newer(self, replica_id: str, quorum: Quorum, now: float) -> None:
+        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start. A
+        member of what it wrote down has to say so: all that it issued later was to follow that (R20)."""
         cur = self._tenure.current
-        if cur is not None and cur.id == self._inherited and quorum.id > cur.id:
+        if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
             self._tenure.forget()
             self.takeover = Takeover(self._config, now)

@@ -1,0 +1,201 @@
+"""Members with a token that lie: random words at the lighthouse, beside the faults of a run.
+
+They are no kind of `tests.sim.faults`, so that the seeds of these stay what they are: a run is a swarm's scenario (or none),
+and a liar that comes and goes while it lasts. What it says goes into the lighthouse's machine as the codec lets it through.
+Whoever is asked to meet the liar in a process group finds nobody there. All invariants hold for the honest members, and
+for the time between two commits there is a bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.sim import swarm
+from tests.sim.base import Rng
+from tests.sim.faults import arm
+from torchft_x.core import messages as m
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+
+if TYPE_CHECKING:
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.world import World
+
+PAUSE = (0.01, 0.6)  # seconds between two lies
+
+
+class _Sink:
+    """The liar's end of a stream: it doesn't listen."""
+
+    def __init__(self) -> None:
+        self.ending = False
+        self.session = 0
+        self.down = self
+
+    def send(self, message: object) -> None:
+        pass
+
+    def end(self, reason: str) -> None:
+        self.ending = True
+
+    def finish(self, process: object, reason: str) -> None:
+        self.ending = True
+
+
+class Liar:
+    """One that lies until `until`, by chance of its own. `joins`: it asks for quorums, too."""
+
+    def __init__(self, world: World, seed: int, until: float, *, joins: bool = True) -> None:
+        self._world = world
+        self._rng = Rng(seed)
+        self._until = until  # virtual time
+        self._joins = joins
+        self._session = 0  # 0: none
+        self._house: LighthouseNode | None = None  # where that is
+        self._process: object = None  # its life when the session was opened
+        self._name = ""
+        self._lives = 0
+        self.told: Counter[str] = Counter()  # kinds of lies
+        world.at(world.now + 0.5, None, self._act)
+
+    def _act(self) -> None:
+        world, rng = self._world, self._rng
+        if world.now >= self._until:
+            self._hang_up()
+            return
+        world.after(rng.uniform(*PAUSE), None, self._act)
+        if self._session and not self._stands():
+            self._hang_up()
+        if not self._session:
+            self._greet()
+        elif rng.chance(0.15):
+            self._hang_up()
+        else:
+            self._lie()
+
+    def _stands(self) -> bool:
+        house = self._house
+        return house is not None and house.process is self._process and self._session in house.sessions
+
+    def _greet(self) -> None:
+        house = self._rng.choose(self._world.lighthouses)
+        if house.process is None or house.process.stopped or house.machine is None:
+            return
+        self._lives += 1
+        self._name = f"liar{self._rng.below(3)}:{self._lives}"
+        self._house, self._process = house, house.process
+        knows = house.machine.current is not None and not house.machine._succession.takeover.is_open
+        hello = m.Hello(
+            session=0,
+            replica_id=self._name,
+            life=Life(self._lives, self._world.now, f"token-{self._name}"),
+            address=f"liar/{self._name}",
+            state=self._state(),
+            quorum=self._quorum() if knows and self._rng.chance(0.5) else None,
+            granted_through=self._step(),
+            lease_left=self._rng.choose((0.0, 1e9)),
+            boot_id=self._rng.choose(("", "host")),
+            library=self._rng.choose(("torchft_x/0", "other")),
+            runs_on=self._rng.chance(0.5),
+        )
+        self.told["hello"] += 1
+        sink = _Sink()
+        self._world.note("liar", "says hello as {}", hello)
+        house._greet(sink, hello)  # type: ignore[arg-type]
+        self._session = sink.session
+
+    def _hang_up(self) -> None:
+        house, session, self._session = self._house, self._session, 0
+        if house is not None and session and house.process is self._process:
+            stream = house.sessions.get(session)
+            if stream is not None:
+                house._forget(stream)
+
+    def _lie(self) -> None:
+        house, rng = self._house, self._rng
+        assert house is not None
+        if house.process is None or house.process.stopped:
+            return
+        event = rng.choose((self._join, self._join, self._progress, self._leave, self._pause, self._suspects))()
+        if isinstance(event, m.Join) and not self._joins:
+            event = self._suspects()
+        self.told[type(event).__name__.lower()] += 1
+        self._world.note("liar", "says {}", event)
+        house.feed(event)
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def _step(self) -> int:
+        newest = self._world.checker.newest
+        there = newest.top.step if newest is not None else 0
+        return self._rng.choose((0, there, there + 1, there + 2, there + 1000, 10**9, 1 << 61))
+
+    def _id(self) -> int:
+        newest = self._world.checker.newest
+        here = newest.id if newest is not None else 0
+        return self._rng.choose((0, here, max(here - 1, 0), here + 1, here + 10**6, 1 << 61))
+
+    def _state(self) -> State:
+        return State(self._step(), self._id())
+
+    def _member(self, name: str) -> Member:
+        newest = self._world.checker.newest
+        outside = newest is None or newest.member(name) is None  # whom it would keep out, were it inside, L2 would miss
+        prepared = Prepared(self._id(), self._step(), self._rng.below(1 << 30)) if self._rng.chance(0.3) else None
+        carried = (self._id(), self._id()) if self._rng.chance(0.3) else ()
+        return Member(
+            name, f"liar/{name}", f"liar/{name}/store", self._state(), torn=self._rng.chance(0.2), prepared=prepared,
+            carried=carried, library="torchft_x/0", commit_failures=self._rng.choose((0, 0, 1, 10**6)),
+            shrink_only=outside and self._rng.chance(0.1),
+        )  # fmt: skip
+
+    def _quorum(self) -> Quorum:
+        names = [self._name] if self._rng.chance(0.8) else []
+        names += [n for n in self._world.nodes if self._rng.chance(0.3)] or ["nobody:1"]
+        members = tuple(self._member(n) for n in sorted(set(names)))
+        return Quorum(
+            self._id(), self._id(), 7, members, granted_through=self._step(), lease=self._rng.choose((0.0, 1e6))
+        )
+
+    def _join(self) -> m.LighthouseEvent:
+        reason = self._rng.choose(tuple(JoinReason))
+        suspects = tuple(self._world.nodes) if self._rng.chance(0.3) else ()
+        return m.Join(self._session, self._member(self._name), reason, suspects, None, self._rng.below(3), 0.0)
+
+    def _progress(self) -> m.LighthouseEvent:
+        return m.Progress(
+            self._session, self._id(), self._step(), self._rng.below(9), self._rng.choose((0.0, 1e-9, 1e9))
+        )
+
+    def _leave(self) -> m.LighthouseEvent:
+        return m.Leave(self._session, self._state())
+
+    def _pause(self) -> m.LighthouseEvent:
+        return m.Paused(self._session, self._rng.choose((0.0, 1.0, 1e9)), "no reason")
+
+    def _suspects(self) -> m.LighthouseEvent:
+        return m.Suspected(self._session, (*self._world.nodes, "nobody:1"))
+
+
+def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, Liar]:
+    """A swarm's scenario, with its faults or without, and a liar until they are over. Raises `Violation`.
+
+    How soon a newcomer is in (L2 without faults) isn't asked: a member may have let the others run on without asking.
+    """
+    from tests.sim.world import World
+
+    config, scheduled = swarm.scenario(seed)
+    world = World(seed, config)
+    scheduled = scheduled if faults else ()
+    until = max((f.at + f.seconds for f in scheduled), default=15.0)
+    liar = Liar(world, seed ^ 0x11A2, until, joins=joins)
+    arm(world, scheduled)
+    world.run_until(until + PAUSE[1] + 0.01)
+    world.note("--- calm", "the faults are over, and the liar is gone")
+    world.traps.clear()
+    world.fabric.glitches.clear()
+    world.transfers.spoiled.clear()
+    world.broken_loads.clear()
+    world.vetoes.clear()
+    swarm.check_liveness(world)
+    return world, liar
