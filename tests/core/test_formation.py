@@ -98,7 +98,7 @@ class TestSuccessor:
 
     def test_shrink_only_of_a_newcomer_keeps_no_other_one_out(self) -> None:
         candidates = [*asks("a", "b", "m", state=DONE), *asks("n", shrink_only=True)]
-        assert formed(situation(candidates, members("a", "b"))) == ["a", "b", "m"]
+        assert formed(situation(candidates, Q1)) == ["a", "b", "m"]
 
     def test_shrink_only_of_a_newcomer_keeps_itself_out(self) -> None:
         candidates = [*asks("a", "b", state=DONE), *asks("n", shrink_only=True)]
