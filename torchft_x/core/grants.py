@@ -77,8 +77,7 @@ class Grants:
         return bool(here and plain and number and not tenure.broken and not record.lost)
 
     def _grow(self, step: int, step_seconds: float, now: float) -> None:
-        """Grant some steps beyond `step`, unless a change is pending. With a session nobody is past its grant."""
-        step = min(step, self._tenure.granted_through)
+        """Grant some steps beyond `step`, unless a change is pending."""
         self._tenure.reached = max(self._tenure.reached, step)
         if self._tenure.pending:
             return
