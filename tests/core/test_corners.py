@@ -178,7 +178,7 @@ class TestStopped:
 class TestIds:
     """R1: above every id that was ever heard."""
 
-    @pytest.mark.parametrize("told", [{"state": State(3, 1 << 50)}, {"quorum": quorum(member("z:1"), id=1 << 50)}])
+    @pytest.mark.parametrize("told", [{"state": State(3, 1 << 50)}, {"quorum": quorum(member("b:1"), id=1 << 50)}])
     def test_a_hello_tells_of_ids(self, told: dict[str, object]) -> None:
         s = Scene()
         s.start("a:1")

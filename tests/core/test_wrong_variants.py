@@ -15,6 +15,7 @@ from torchft_x.core.messages import (
     Issue,
     Join,
     QuorumArrived,
+    Refuse,
     SendJoin,
     SendOver,
     SessionDown,
@@ -194,8 +195,8 @@ def test_L1_an_expired_member_with_a_session_joins_again() -> None:
 
 
 def test_the_clock_of_a_report_is_not_trusted_for_a_member_that_is_none() -> None:
-    """Somebody who reports a quorum that it is not in vouches for nothing."""
+    """Somebody who reports a quorum that it is not in vouches for nothing: it is refused."""
     s = Scene()
-    s.feed(Hello(50, "x:1", library=OURS, quorum=quorum(member("a:1")), lease_left=100.0))
-    s.feed(Join(50, member("x:1")))
-    assert "waiting until a:1 report" in s.lighthouse.undecided
+    (refusal,) = of(Refuse, s.feed(Hello(50, "x:1", library=OURS, quorum=quorum(member("a:1")), lease_left=100.0)))
+    assert "of which it is no member" in refusal.sentence
+    assert s.feed(Join(50, member("x:1"))) == []

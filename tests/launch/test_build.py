@@ -147,6 +147,7 @@ def test_gpus_without_a_worker_are_said(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_paths_are_made_absolute(folder: Path) -> None:
+    (folder / "token").touch(0o600)
     (folder / "token").write_text("secret")
     app = ft_app("train.py", run_dir="out", token_file="token")
     assert {r.env["TORCHFT_X_RUN_DIR"] for r in app.roles} == {str(folder / "out")}
@@ -188,6 +189,7 @@ class TestLighthouse:
         assert "--run_dir" not in role.args
 
     def test_its_files(self, folder: Path) -> None:
+        (folder / "token").touch(0o600)
         (folder / "token").write_text("secret")
         (role,) = lighthouse_app(run_dir="out", token_file="token").roles
         assert role.args[-4:] == ["--run_dir", str(folder / "out"), "--token_file", str(folder / "token")]

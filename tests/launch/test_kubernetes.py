@@ -314,6 +314,7 @@ def test_what_does_not_count_as_a_shared_directory(options: dict) -> None:
 
 def test_a_given_token_is_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert request(variables={env.TOKEN_FILE: "/mounted/token"}).everywhere(env.TOKEN) == {None}
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("of the file\n")
     monkeypatch.setenv(env.TOKEN_FILE, str(tmp_path / "token"))  # of the submitter: no pod sees that file
     assert request(kinds=("trainer",)).everywhere(env.TOKEN) == {"of the file"}
