@@ -80,6 +80,13 @@ class Run:
         self.aim: Aim
 
     def __enter__(self) -> Run:
+        try:
+            return self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _begin(self) -> Run:
         address, token = self._folder / "address", self._folder / "secret"
         token.touch(0o600)
         token.write_text(TOKEN)
