@@ -1,4 +1,4 @@
-"""R1 and R20: what is believed of what members say of themselves."""
+"""R1 and R22: what is believed of what members say of themselves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TestImpossible:
 
 
 class TestUnfounded:
-    """R20."""
+    """R22."""
 
     def test_while_nobody_trains_the_newest_state_wins(self) -> None:
         assert doubted([at("a:1", 10), at("b:1", 10**9)], None) == []

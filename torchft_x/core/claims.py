@@ -1,7 +1,7 @@
 """What members say of themselves, and what of it the others can't all be wrong about. Pure functions.
 
 Ids and steps that no honest program has counted up to are refused as they come in (R1). A state is believed of whoever
-brings it while nobody trains: the newest wins. Once a quorum runs, its own members know how far it is (R20):
+brings it while nobody trains: the newest wins. Once a quorum runs, its own members know how far it is (R22):
 
 * Every commit needs the vote of every carrier. So whoever was not in the quorum knows no newer state of this job than
   its members do; and of its carriers none is more than one step ahead of another.
@@ -71,7 +71,7 @@ def _ids_of(quorum: Quorum) -> Iterable[int]:
 
 
 def unfounded(members: Sequence[Member], current: Quorum | None, granted_through: int) -> list[tuple[Member, str]]:
-    """R20. Those of these members whose word for their state the others' contradicts, each with a sentence.
+    """R22. Those of these members whose word for their state the others' contradicts, each with a sentence.
 
     `current`: the quorum that they follow, whose members train; None: nobody does. `granted_through`: in it.
     """

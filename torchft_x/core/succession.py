@@ -193,7 +193,7 @@ class Succession:
         return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
     def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
-        """R20. The same without the word of those that the others contradict, and what is said of these; and, of clients
+        """R22. The same without the word of those that the others contradict, and what is said of these; and, of clients
         of the peer, which can't be told to heal, refusals."""
         current = self._tenure.current if decision.left is None else None
         doubted: set[str] = set()
@@ -246,7 +246,7 @@ class Succession:
 
     def notice_newer(self, replica_id: str, quorum: Quorum, now: float) -> None:
         """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start. A
-        member of what it wrote down has to say so: all that it issued later was to follow that (R20)."""
+        member of what it wrote down has to say so: all that it issued later was to follow that (R22)."""
         cur = self._tenure.current
         if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
