@@ -32,6 +32,9 @@ class Adapter:
             if self.library.__name__ == "torchft":  # ours hosts its store itself
                 self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
                 options = {"store_addr": "127.0.0.1", "store_port": self._store.port, **options}
+        elif os.environ["RANK"] == "0" and self.library.__name__ == "torchft":  # it expects torchrun's
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            self._store = TCPStore(*where, is_master=True, wait_for_workers=False)
         return self.library.Manager(
             pg=self.library.ProcessGroupGloo(),
             load_state_dict=load,

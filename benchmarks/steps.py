@@ -26,9 +26,9 @@ class NotOffered(Exception):
 
 
 class Crew:
-    """One lighthouse and a worker.py per group, all given the same commands."""
+    """One lighthouse and a worker.py per rank of each group, all given the same commands."""
 
-    def __init__(self, library: Library, folder: Path, *arguments: str) -> None:
+    def __init__(self, library: Library, folder: Path, *arguments: str, ranks: int = 1) -> None:
         self.library = library
         self.folder = folder
         bind = f"127.0.0.1:{free_port()}"
@@ -38,19 +38,22 @@ class Crew:
         try:
             wait_for(lambda: listens(bind), TOGETHER, "the lighthouse listens")
             for group in map(str, range(GROUPS)):
-                environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}")
-                self.workers.append(Worker(command, environ, folder / f"group-{group}.log", folder))
+                store = {} if ranks == 1 else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+                for rank in map(str, range(ranks)):
+                    place = store and {"RANK": rank, "WORLD_SIZE": str(ranks), **store}
+                    environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}", **place)
+                    self.workers.append(Worker(command, environ, folder / f"group-{group}-{rank}.log", folder))
             for worker in self.workers:
                 unknown = worker.answer().get("unknown")
                 if unknown:
                     raise NotOffered(f"this {library.module} has no {', '.join(unknown)}")
-            wait_for(lambda: self.tell("groups") == [GROUPS] * GROUPS, TOGETHER, "the groups train together")
+            wait_for(lambda: set(self.tell("groups")) == {GROUPS}, TOGETHER, "the groups train together")
         except BaseException:
             self.close()
             raise
 
     def tell(self, *command: Any) -> list[Any]:
-        """The answer of each group."""
+        """The answer of each rank of each group."""
         for worker in self.workers:
             worker.ask(*command)
         return [worker.answer() for worker in self.workers]
@@ -61,7 +64,9 @@ class Crew:
 
 
 @contextmanager
-def crew(library: Library, options: dict[str, Any] | None = None, size: str | None = None) -> Iterator[Crew]:
+def crew(
+    library: Library, options: dict[str, Any] | None = None, size: str | None = None, ranks: int = 1
+) -> Iterator[Crew]:
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
     arguments = ["--options", json.dumps(options or {})]
     if size is not None:  # the ranks of torch's own DDP meet at the port
@@ -70,7 +75,7 @@ def crew(library: Library, options: dict[str, Any] | None = None, size: str | No
     try:
         for left in reversed(range(TOLERATED)):
             try:
-                made = Crew(library, folder, *arguments)
+                made = Crew(library, folder, *arguments, ranks=ranks)
                 break
             except GaveUp:
                 if left == 0:

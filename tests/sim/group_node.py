@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
+from tests.sim.hub import Hub
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
 from torchft_x.core import messages as m
@@ -62,6 +63,7 @@ class GroupNode:
         self.machine = Group(config, clock.read(world.now))
         self.endurance = Endurance(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
+        self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.before = supervisor.received  # the newest that earlier lives were sent
@@ -103,15 +105,17 @@ class GroupNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: m.GroupEvent) -> None:
-        effects = self.machine.handle(event, self._clock_now)
-        for effect in effects:
-            self._carry_out(effect)
+        for effect in self.handle(event):
+            self.carry_out(effect)
+
+    def handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
+        return self.machine.handle(event, self._clock_now)
 
     @property
     def _clock_now(self) -> float:
         return self.process.clock.read(self.world.now)
 
-    def _carry_out(self, effect: m.GroupEffect) -> None:
+    def carry_out(self, effect: m.GroupEffect) -> None:
         world = self.world
         if isinstance(effect, m.SendJoin):
             member = effect.member
@@ -128,10 +132,6 @@ class GroupNode:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
         elif isinstance(effect, m.SendProgress):
             self.uplink.send(effect)
-        elif isinstance(effect, m.AnswerPrepared):
-            self._answer_prepared(effect)
-        elif isinstance(effect, m.AnswerVote):
-            self._answer_vote(effect)
         elif isinstance(effect, m.FailCalls):
             for call in effect.calls:
                 self._reply(call, "on_failed", effect.sentence, effect.retry)
@@ -141,37 +141,21 @@ class GroupNode:
         elif isinstance(effect, m.PushOver):
             self.last_over = effect
             for rank in self.ranks:
-                self._tell(rank, rank.on_over, effect)
+                self.tell(rank, rank.on_over, effect)
         elif isinstance(effect, m.PushEnd):
             for rank in self.ranks:
-                self._tell(rank, rank.on_end_of_group, effect.sentence)
+                self.tell(rank, rank.on_end_of_group, effect.sentence)
         else:
             world.note(self.replica_id, "notes {}", effect.text)
-
-    def _answer_prepared(self, effect: m.AnswerPrepared) -> None:
-        world = self.world
-        world.note(self.replica_id, "is prepared" if effect.vote is not None else "votes between groups without a say")
-        for call in effect.calls:
-            self._reply(call, "on_prepared", effect.vote)
-        world.reach(self, "prepared")
-
-    def _answer_vote(self, effect: m.AnswerVote) -> None:
-        quorum = self.machine.quorum
-        self.world.checker.on_decision(self, quorum, effect.commit)
-        self.world.note(self.replica_id, "decides {} {}", "commit" if effect.commit else "no:", effect.reason)
-        for call in effect.calls:
-            self._reply(call, "on_decision", effect.commit, effect.reason)
-        if effect.commit:
-            self.world.reach(self, "decided")
 
     def _reply(self, call: int, what: str, *values: Any) -> None:
         rank = self._calls.pop(call, None)
         self.endurance.end(call)
         if rank is not None:
             node = self.ranks[rank]
-            self._tell(node, getattr(node, what), call, *values)
+            self.tell(node, getattr(node, what), call, *values)
 
-    def _tell(self, rank: RankNode, call: Any, *values: Any) -> None:
+    def tell(self, rank: RankNode, call: Any, *values: Any) -> None:
         """From the group server to a rank: another thread, or another process of the host."""
         world = self.world
         low, high = world.config.inside
@@ -182,7 +166,11 @@ class GroupNode:
     def ask(self, rank: RankNode, terms: Terms) -> int:
         """One rank wants a quorum; the number of its call."""
         call = self.world.next_id()
-        event = m.Ask(
+        self._call(rank, call, self._ask(rank, call, terms))
+        return call
+
+    def _ask(self, rank: RankNode, call: int, terms: Terms) -> m.Ask:
+        return m.Ask(
             call=call,
             rank=rank.rank,
             state=terms.state,
@@ -195,21 +183,25 @@ class GroupNode:
             patience=rank.budget.patience(self.world.now),
             usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,
         )
-        self._call(rank, call, event)
-        return call
 
-    def vote(self, rank: RankNode, vote: LocalVote) -> int:
+    def ask_now(self, rank: RankNode, terms: Terms) -> tuple[int, bool]:
+        """The same for rank 0, which calls its machine: also whether it goes on in the quorum the group holds."""
         call = self.world.next_id()
+        event = self._ask(rank, call, terms)
+        self._calls[call] = rank.rank
+        if event.usual > 0:
+            self.endurance.begin(call, event.usual, self._clock_now)
+        effects = self.handle(event)
+        on = any(isinstance(e, m.AnswerQuorum) and call in e.calls and e.base is not None for e in effects)
+        for effect in effects:
+            self.carry_out(effect)
+        return call, on
+
+    def vote(self, rank: RankNode, vote: LocalVote) -> None:
         size, result = rank.step.size, rank.reduction.result
         broken = rank.step.error is not None
-        event = m.Vote(call, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
-        self._call(rank, call, event)
-        return call
-
-    def crossed(self, rank: RankNode, vote: LocalVote, passed: bool) -> int:
-        call = self.world.next_id()
-        self._call(rank, call, m.Crossed(call, rank.rank, vote.step, vote.quorum_id, passed))
-        return call
+        event = m.Vote(0, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
+        self.tell(self.ranks[0], self.hub.gather if rank.rank == 0 else self.hub.on_vote, event)
 
     def gone(self, call: int) -> None:
         """A rank does not wait for this call any more."""
@@ -225,7 +217,7 @@ class GroupNode:
 
     def _call(self, rank: RankNode, call: int, event: m.GroupEvent) -> None:
         if self.process.dead:
-            self._tell(rank, rank.on_failed, call, "the group server is gone", True)
+            self.tell(rank, rank.on_failed, call, "the group server is gone", True)
             return
         low, high = self.world.config.inside
         self.world.after(self.world.rng.uniform(low, high), self.process, self._on_call, call, rank.rank, event)
@@ -254,7 +246,7 @@ class GroupNode:
         if not self._started:
             self._started = True
             for rank in self.ranks:
-                self._tell(rank, rank.start_step)
+                self.tell(rank, rank.start_step)
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.replica_id, "has no session: {}", reason)
@@ -335,5 +327,7 @@ class GroupNode:
         if index == 0:
             self.world.listening.pop(self.address, None)
             self.uplink.close()
-            for other in self.ranks[1:]:
-                self._tell(other, other.on_server_gone)
+            for other in self.ranks[1:]:  # their connections to it close
+                self.tell(other, other.on_server_gone)
+        else:
+            self.tell(self.ranks[0], self.hub.on_closed, index)

@@ -24,12 +24,11 @@ from tests.sim.healing import Healing
 from tests.sim.reduction import Reduction
 from tests.sim.voting import Voting
 from torchft_x.core import recovery
-from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.messages import PushOver
 from torchft_x.core.pace import Pace
 from torchft_x.core.recovery import Plan, WorldSizeMode
-from torchft_x.core.step import Phase, Step
-from torchft_x.core.types import Prepared, Quorum, State
+from torchft_x.core.step import Phase, Step, Terms
+from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 from torchft_x.core.wait_budget import WaitBudget
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
@@ -70,6 +69,11 @@ class RankNode:
         self.call = 0  # open call to the group server
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
         self._waits = True  # the training thread waits for quorum and heal before its forward
+        self.expects_start = False  # a commit was decided: rank 0 says how the next step begins
+        self._awaits_start = False  # it is waited for
+        self._start: tuple[bool, int, State] | None = None  # it has come before it was
+        self._terms: Terms | None = None  # of the newest ask
+        self._quorum: Quorum | None = None  # the newest that came
         self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
 
     def __repr__(self) -> str:
@@ -115,12 +119,16 @@ class RankNode:
         world = self.world
         if name == "quorum":
             reason = self.node.why_no_quorum(self.call)
+            if self._awaits_start:
+                self._awaits_start, self.expects_start = False, True
+                reason = "group rank 0 has not begun the next step."
             world.checker.on_deadline(self, name, reason)
             world.note(self.process.name, "got no quorum in time: {}", reason)
             self._hang_up()
             self._unanswered("no quorum in time")
         elif name == "vote":
-            self._hang_up()
+            if self.rank == 0:
+                self.node.hub.give_up()
             self.step.unknown()
             self.end(1, "no decision in time")
         elif name == "configure":
@@ -172,10 +180,36 @@ class RankNode:
             self.pace.begin(self.world.now)
         self.wait = "quorum"
         self.deadlines.arm("quorum", config.quorum_timeout + config.endures)
-        self.call = node.ask(self, terms)
+        self._terms = terms
+        expects, self.expects_start = self.expects_start and not settling, False
+        if self.rank == 0 and node.hub.owes_start and not settling:
+            self.call, on = node.ask_now(self, terms)
+            node.hub.start(terms.state.committed_in, terms.state, on)
+        elif expects:
+            self.call, self._awaits_start = 0, True
+            if self._start is not None:
+                self.on_start(*self._start)
+        else:
+            self.call = node.ask(self, terms)
         self.world.reach(node, "settle" if settling else "ask")
         if not self._waits:
             self._compute()
+
+    def on_start(self, runs_on: bool, quorum_id: int, state: State) -> None:
+        """Rank 0 says how the step after a commit begins, perhaps before this rank has come to it."""
+        if not self._awaits_start:
+            self._start = (runs_on, quorum_id, state)
+            return
+        self._start, self._awaits_start = None, False
+        assert self._terms is not None
+        if not runs_on:
+            self.call = self.node.ask(self, self._terms)
+            return
+        assert self._quorum is not None
+        assert self._quorum.id == quorum_id, "all ranks of a group hold the same quorum"
+        self.on_quorum(0, self._quorum, state, None)
+        if self._terms.reason is JoinReason.FAILED and self.plan is not None:
+            self.guard.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
 
     def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
         if call != self.call:
@@ -190,7 +224,7 @@ class RankNode:
             self.world.checker.on_hopeless(self, e)
             self.end(1, str(e))
             return
-        self.plan = plan
+        self.plan, self._quorum = plan, quorum
         participant, size = recovery.participation(
             plan,
             contributes_after_heal=not config.async_quorum,
@@ -208,11 +242,8 @@ class RankNode:
             return
         self.call = 0
         self.world.checker.on_deadline(self, "call", sentence)
-        self.deadlines.disarm("quorum", "vote")
-        if self.step.phase is Phase.VOTING:
-            self.step.unknown()
-            self.end(1, sentence)
-        elif retry:
+        self.deadlines.disarm("quorum")
+        if retry:
             self._unanswered(sentence)
         else:
             self.step.unanswered()
@@ -315,11 +346,3 @@ class RankNode:
 
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)
-
-    # --- answers to a vote ---------------------------------------------------------------------------------------
-
-    def on_prepared(self, call: int, vote: CrossVote | None) -> None:
-        self.voting.on_prepared(call, vote)
-
-    def on_decision(self, call: int, commit: bool, reason: str) -> None:
-        self.voting.on_decision(call, commit, reason)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.config import WorldConfig
 from tests.sim.faults import Fault, strike
+from tests.sim.kinds.processes import pause_all
 from tests.sim.swarm import check_newcomer
 from tests.sim.test_world import all_is_well, cluster, members, node, said, step_of
 from tests.sim.world import World
@@ -184,3 +185,35 @@ def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:
     world.run_for(1.0)
     assert not said(world, "drops")
     assert all_is_well(world)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("point", ["ask", "reduce", "vote", "prepared", "cross", "crossed", "decided"])
+def test_a_rank_that_dies_in_any_phase_of_the_vote_costs_the_others_no_step(point: str, rank: int) -> None:
+    world = full(ranks=3)
+    world.traps[("g2", point)] = [(lambda world, node, _: node.end_rank(node.ranks[rank], -9, "killed"), 0.0)]
+    world.run_for(0.5)
+    assert said(world, f"is caught at '{point}'")
+    assert not [name for name in world.checker.figures if name.startswith(("dropped", "lost"))]
+    assert all_is_well(world)  # and I2: no two ranks of a group decided differently
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("seconds", [0.3, 2.5, 7.0])
+@pytest.mark.parametrize("point", ["vote", "prepared", "crossed", "decided"])
+def test_a_rank_that_stops_in_the_vote_decides_as_the_others(point: str, seconds: float, rank: int) -> None:
+    world = full(ranks=2)
+    world.traps[("g2", point)] = [(lambda world, node, _: pause_all(world, [node.processes[rank]], seconds), 0.0)]
+    world.run_for(0.5)
+    assert said(world, f"is caught at '{point}'")
+    assert all_is_well(world)
+
+
+def test_all_ranks_begin_a_step_as_rank_0_does() -> None:
+    """Word that the quorum is over reaches the ranks at different moments: they run on all of them, or none."""
+    world = full(ranks=3)
+    for _ in range(30):
+        strike(world, Fault(world.now, "glitch", "g1", 0.0, ""))
+        world.run_for(0.11)
+    assert all_is_well(world)
+    assert not world.checker.figures["dropped"]

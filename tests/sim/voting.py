@@ -96,28 +96,22 @@ class Voting:
             rank.step.objection = rank.step.objection or StepError("the user objects")
         self._vote = rank.step.vote()
         self._wait()
-        rank.call = rank.node.vote(rank, self._vote)
+        rank.node.vote(rank, self._vote)
         rank.world.reach(rank.node, "vote")
 
     def _wait(self) -> None:
+        timeout = self._rank.world.config.timeout
         self._rank.wait = "vote"
-        self._rank.deadlines.arm("vote", self._rank.world.config.timeout)
+        self._rank.deadlines.arm("vote", timeout if self._rank.rank == 0 else 2 * timeout + 1.0)
 
-    def _answered(self, call: int) -> bool:
-        """Whether this is the answer that is waited for."""
-        if call != self._rank.call or self._vote is None:
-            return False
-        self._rank.call, self._rank.wait = 0, ""
-        self._rank.deadlines.disarm("vote")
-        return True
+    # --- the vote between groups: rank 0, for its group ----------------------------------------------------------
 
-    # --- the vote between groups ---------------------------------------------------------------------------------
-
-    def on_prepared(self, call: int, vote: CrossVote | None) -> None:
-        if not self._answered(call):
-            return
+    def on_prepared(self, vote: CrossVote | None) -> None:
+        if self._vote is None or self._rank.step.phase is not Phase.VOTING:
+            return  # the deadline has passed meanwhile
         rank, world = self._rank, self._rank.world
         self._crossed = vote is None or vote.ok
+        rank.deadlines.disarm("vote")
         rank.wait = "cross"
         rank.deadlines.arm("cross", rank.waits())
         if rank.step.error is not None or rank.mesh is None:
@@ -138,24 +132,26 @@ class Voting:
         self._say(False)
 
     def _say(self, passed: bool) -> None:
-        rank, vote = self._rank, self._vote
-        assert vote is not None
+        rank = self._rank
         rank.deadlines.disarm("cross")
         rank.works()
         self._wait()
-        rank.call = rank.node.crossed(rank, vote, passed)
+        rank.node.tell(rank, rank.node.hub.crossed, passed, self._crossed)
         rank.world.reach(rank.node, "crossed")
 
     # --- the decision --------------------------------------------------------------------------------------------
 
-    def on_decision(self, call: int, commit: bool, reason: str) -> None:
-        if not self._answered(call):
+    def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool) -> None:
+        if self._vote is None or (self._vote.quorum_id, self._vote.step) != label:
             return
+        self._rank.wait = ""
+        self._rank.deadlines.disarm("vote")
+        self._rank.expects_start = commit
         rank, world, vote = self._rank, self._rank.world, self._vote
         assert vote is not None
         before = (rank.step.state, rank.value)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
-        undecided = self._crossed and vote.ok and not commit
+        undecided = undecided and vote.ok and not commit
         outcome = rank.step.settle(commit, reason, undecided=undecided)
         self._vote = None
         settles = not commit and world.config.settles and (vote.ok or rank.step.error is not None)

@@ -152,6 +152,14 @@ class GroupClient:
         """Where rank `rank` of the group whose server is at `address` serves its state."""
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
 
+    def hub(self, timeout: float) -> bytes:
+        """Where rank 0 hears the votes of its group's ranks, in the words of its `comm.hub.Hub`."""
+        try:
+            hub = self._channel.unary_unary(f"/{wire.GROUP}/Hub")
+            return bytes(hub(b"", timeout=timeout, metadata=metadata(self._token)))
+        except grpc.RpcError as e:
+            raise error_of(e, self._what) from None
+
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Call back, on a thread of its own, when a quorum is over or the group must stop."""
         args = (on_over, on_end)
@@ -234,6 +242,7 @@ class LocalGroupClient:
         self.ask = server.ask
         self.quorum = server.quorum
         self.vote = server.vote
+        self.vote_for_all = server.vote_for_all
         self.should_commit = server.should_commit
         self.watch = server.watch
         self.pause = server.pause

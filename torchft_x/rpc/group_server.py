@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -215,6 +215,14 @@ class GroupServer:
         if isinstance(reply, VoteReply):
             return reply
         return self._wait(vote.call, reply, lambda: self._shell.why_no_vote(), timeout)
+
+    def vote_for_all(self, votes: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
+        """The votes of all ranks of the group at once, each with the same number as its call. The answer is there at once."""
+        return self._shell.submit_all(votes)
+
+    def offer_hub(self, place: bytes) -> None:
+        """Tell ranks that ask (`GroupClient.hub`) where rank 0 hears their votes."""
+        self._service.hub = place
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""

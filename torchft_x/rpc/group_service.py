@@ -35,6 +35,7 @@ class GroupService:
         self._ids = ids  # call numbers, shared with the direct calls of rank 0
         self._on_kill = on_kill  # what Kill does; None: Kill is refused
         self._watchers: set[Stream] = set()  # one per rank that watches
+        self.hub = b""  # where rank 0 hears the votes of the group's ranks; empty: nowhere yet
         self._encoded: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for all ranks
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -47,6 +48,7 @@ class GroupService:
         return (
             wire.unary_service(wire.MANAGER, {name: answering(handler) for name, handler in manager.items()}),
             wire.watch_service(wire.GROUP, "Watch", self._watch),
+            wire.unary_service(wire.GROUP, {"Hub": answering(self._hub)}),
         )
 
     def push(self, push: Push) -> None:
@@ -97,6 +99,11 @@ class GroupService:
         rank = codec.parse(peer_pb.CheckpointMetadataRequest, request, "request").rank
         response = peer_pb.CheckpointMetadataResponse(checkpoint_metadata=self._shell.checkpoint_metadata(rank))
         return bytes(response.SerializeToString())
+
+    async def _hub(self, _request: bytes, _context: Any) -> bytes:
+        if not self.hub:
+            raise RefusedError(f"{self._shell.settings.replica_id} has no place where its ranks vote.")
+        return self.hub
 
     async def _kill(self, request: bytes, _context: Any) -> bytes:
         message = codec.parse(peer_pb.KillRequest, request, "request").msg

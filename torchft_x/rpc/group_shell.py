@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,6 +192,27 @@ class GroupShell:
         if effects:
             self._loop.call_soon_threadsafe(self._carry_out_all)
         return answer
+
+    def submit_all(self, events: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
+        """One call's worth of votes, of all ranks: what the group says to them. From any thread.
+
+        Raises `RefusedError` if the group says nothing, which is a defect.
+        """
+        replies: list[Reply] = []
+        with self._lock:
+            rest: list[m.GroupEffect] = []
+            for event in events:
+                for effect in self._handle(event):
+                    reply = _reply(effect) if event.call in getattr(effect, "calls", ()) else None
+                    rest += [effect] if reply is None else []
+                    replies += [] if reply is None else [reply]
+            self._effects.extend(rest)
+        if rest:
+            self._loop.call_soon_threadsafe(self._carry_out_all)
+        votes = [r for r in replies if isinstance(r, VoteReply)]
+        if not votes:
+            raise RefusedError(f"The group server has no answer to the votes of {self.settings.replica_id}.")
+        return votes[-1]  # when the last one was in; refusals are alike for all
 
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter

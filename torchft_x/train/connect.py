@@ -22,10 +22,11 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from torchft_x.comm.hub import Hub, Spoke
 from torchft_x.comm.store import create_store_client, host_store, serve_store
 from torchft_x.comm.store_server import StoreServer
 from torchft_x.core.types import Life
-from torchft_x.errors import ConfigError, DeadlineError, TorchftXError, UnreachableError
+from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group_client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group_server import GroupServer
@@ -49,6 +50,8 @@ class Link:
     store: dist.Store | None = None  # the group's store, where the group has several ranks
     keys: str = ""  # prefix of this Manager's keys in the store
     meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
+    hub: Hub | None = None  # of rank 0, where the group has several ranks
+    spoke: Spoke | None = None  # of the other ranks
 
     def close(self, wait: bool = True, *, early: bool = False) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
@@ -66,6 +69,15 @@ class Link:
         self.client.close()
         if self.meeting is not None:
             self.meeting.close()
+        for end in (self.hub, self.spoke):
+            if end is not None:
+                end.close()
+
+    def stop(self, why: str) -> None:
+        """The group must stop: release whoever waits for its other ranks. From any thread."""
+        for end in (self.hub, self.spoke):
+            if end is not None:
+                end.end(why)
 
     def _wait_for_ranks(self, store: dist.Store) -> None:
         keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
@@ -108,9 +120,13 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             commit_vote=options.commit_vote,
             record=options.record,
         )
+        hub = None
         try:
             options.check_against(server.heartbeat_timeout)
-        except ConfigError:
+            if store is not None:
+                hub = Hub(options.host, options.group_world_size)
+                server.offer_hub(hub.place)
+        except TorchftXError:
             server.shutdown()
             raise
     except TorchftXError as e:
@@ -119,7 +135,8 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
         raise
     if store is not None:
         _tell(store, keys, {"address": server.address(), "replica_id": replica_id}, options.token)
-    return Link(replica_id, LocalGroupClient(server, token=options.token), options, store, keys, meeting)
+    client = LocalGroupClient(server, token=options.token)
+    return Link(replica_id, client, options, store, keys, meeting, hub=hub)
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
@@ -168,7 +185,12 @@ def _follow(options: Options, store: dist.Store, keys: str) -> Link:
     if "error" in said:
         raise UnreachableError(f"rank 0 could not join: {said['error']}")
     client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
-    return Link(said["replica_id"], client, options, store, keys)
+    try:
+        spoke = Spoke(client.hub(options.connect_timeout), options.group_rank, options.connect_timeout)
+    except TorchftXError:
+        client.close()
+        raise
+    return Link(said["replica_id"], client, options, store, keys, spoke=spoke)
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:

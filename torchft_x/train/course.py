@@ -110,7 +110,10 @@ class Course:
             self.need_round().finish()
             return
         with p.guard.lock:
+            given_up = (p.step.quorum_id, p.step.top.step) if p.step.phase is Phase.RUNNING else None
             terms = p.step.ask()
+        if given_up is not None:
+            self._poll.leave(*given_up)
         p.status.asked()
         waits = self._waits or self.quorum is None or terms.state.step == 0
         self.round = round = self._next_round(terms, self.quorum, waits=waits, keeps=False, late=self._late)

@@ -47,6 +47,7 @@ class Guard:
         log: logging.LoggerAdapter[Any],
         events: EventLog,
         suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
+        stop: Callable[[str], None] = lambda _: None,
         *,
         heal_patience: float = inf,
     ) -> None:
@@ -56,6 +57,7 @@ class Guard:
         self._lines = lines
         self._log = log
         self._setbacks = Setbacks(heal_patience)  # heals that failed; decides when there were too many
+        self._stop = stop  # releases who waits for other ranks of the group
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
@@ -166,6 +168,7 @@ class Guard:
         self._log.info("this group must stop: %s", sentence)  # every call of the script raises it from now on
         self.events.emit("error", reason=sentence)
         self.fail(error)
+        self._stop(sentence)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A rank's connections to the same rank of the other groups: the user's process group, and those the groups vote on."""
+"""A rank's connections to the same rank of the other groups: the user's process group, and rank 0's, on which it votes for its group."""
 
 from __future__ import annotations
 

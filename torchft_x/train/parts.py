@@ -88,7 +88,7 @@ def assemble(
     )
     log = StepLogger(f"group {group_of(link.replica_id)} rank {options.group_rank}", step)
     lines = Lines(pg, options)
-    guard = Guard(step, lines, log, events, link.client.suspect, heal_patience=options.timeout)
+    guard = Guard(step, lines, log, events, link.client.suspect, link.stop, heal_patience=options.timeout)
     link.client.watch(guard.on_over, guard.on_end)
     status = status_of(options, step, link.replica_id)
     return Parts(

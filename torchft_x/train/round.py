@@ -7,6 +7,7 @@ those who heal from us; then our own heal. `ready` is set in between: reductions
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
@@ -15,13 +16,14 @@ from torchft_x.core.messages import Ask
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import Quorum, State
+from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.rank_codec import QuorumReply
 from torchft_x.train.healing import Healing
 from torchft_x.train.parts import Parts
 
+_SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
 
 
@@ -134,11 +136,17 @@ class Round:
     def runs_on(self) -> bool:
         """Ask. True if the group goes on in the quorum it holds and the answer came at once: everything is there and
         nothing has changed, so there is nothing to `run`."""
+        hub = self._parts.link.hub
         try:
-            self._asked = self._parts.link.client.ask(self._ask())
+            self._asked = self._put()
             reply = self._asked.reply
             before = self._parts.guard.plan
-            if reply is None or reply.base is None or before is None or before.quorum_id != reply.quorum.id:
+            held = before.quorum_id if before is not None else 0
+            on = reply is not None and reply.base is not None and held == reply.quorum.id
+            if hub is not None and hub.owes_start:
+                state = self._terms.state
+                hub.start(state.committed_in, state.step, runs_on=on)
+            if reply is None or before is None or not on:
                 return False
             plan = self._begin(reply)
         except Exception as e:
@@ -155,7 +163,7 @@ class Round:
         """Not `finish`: the state is being changed, so it is neither offered nor replaced until `finish` is called."""
         try:
             try:
-                asked = self._asked or self._parts.link.client.ask(self._ask())
+                asked = self._asked or self._put()
                 plan = self._begin(asked.wait(self._timeout + self._patience))
             except Exception as e:
                 raise self._unanswered(e) from None
@@ -184,6 +192,30 @@ class Round:
         if plan is not None and self._allow_heal:
             self._healing.offer(plan)
             self._healing.heal(plan)
+
+    def _put(self) -> Asked:
+        """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
+        spoke = self._parts.link.spoke
+        if spoke is None or not spoke.expects_start:
+            return self._parts.link.client.ask(self._ask())
+        told = spoke.start(_SOON)
+        if told is not None:
+            return self._obey(*told)
+
+        def wait(timeout: float) -> QuorumReply:
+            told = spoke.start(timeout)
+            if told is None:
+                raise DeadlineError(f"group rank 0 has not begun the next step within {timeout:g} s.")
+            return self._obey(*told).wait(timeout)
+
+        return Asked(None, wait)
+
+    def _obey(self, runs_on: bool, quorum: int, step: int) -> Asked:
+        if not runs_on:
+            return self._parts.link.client.ask(self._ask())
+        if self._previous is None or self._previous.id != quorum:
+            raise StepError(f"group rank 0 goes on in quorum {quorum}, which this rank does not hold; stopping.")
+        return Asked(QuorumReply(self._previous, math.inf, base=State(step, quorum)))
 
     def _ask(self) -> Ask:
         p, t = self._parts, self._terms
@@ -234,6 +266,8 @@ class Round:
         self.ended = p.guard.begin(plan, rank, size, reply.commit)
         p.status.publish()
         p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members)
+        if reply.base is not None and self._terms.reason is JoinReason.FAILED:  # rank 0 goes on, and this rank can't
+            p.guard.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
         self.computed_at = plan.top if self._in_place or not plan.heal else None
         self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:
@@ -266,7 +300,8 @@ class Round:
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
             ours = self.quorum is not None and all(m.library for m in self.quorum.members)  # the peer's don't vote
-            p.lines.configure(plan, p.link.replica_id, votes=p.options.commit_vote and ours)
+            votes = p.options.commit_vote and ours and p.options.group_rank == 0  # rank 0 speaks for its group
+            p.lines.configure(plan, p.link.replica_id, votes=votes)
 
         duration = p.guard.configure(plan, make)
         if duration is not None:

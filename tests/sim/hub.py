@@ -1,0 +1,125 @@
+"""The agreement inside a group, as `comm.hub` and `train.poll` do it: rank 0 hears all ranks, decides, and tells them.
+
+Everything here is in the process of rank 0, but for what is under way: a message takes as long as any on one host, a
+stopped process hears it later, and a dead one's connection is seen to close.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchft_x.core import messages as m
+from torchft_x.core.crossvote import CrossVote
+from torchft_x.core.step import Phase
+from torchft_x.core.types import State
+from torchft_x.errors import CollectiveError
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+
+
+class Hub:
+    """Of one life of a group."""
+
+    def __init__(self, node: GroupNode) -> None:
+        self.owes_start = False  # a commit was told, and the next step's beginning was not
+        self._node = node
+        self._mine: m.Vote | None = None  # rank 0's, while the others are waited for
+        self._votes: dict[int, m.Vote] = {}  # rank -> the newest that has come from it
+        self._all: tuple[m.Vote, ...] = ()  # of the step that is between the groups
+        self._gone: set[int] = set()  # ranks whose connection has closed
+
+    # --- from the other ranks -----------------------------------------------------------------------------------------
+
+    def on_vote(self, vote: m.Vote) -> None:
+        self._votes[vote.rank] = vote
+        self._maybe_speak()
+
+    def on_closed(self, rank: int) -> None:
+        self._gone.add(rank)
+        self._maybe_speak()
+
+    # --- rank 0 -------------------------------------------------------------------------------------------------------
+
+    def gather(self, mine: m.Vote) -> None:
+        if self._node.ranks[0].step.phase is not Phase.VOTING:
+            return  # its deadline has passed meanwhile
+        self._mine = mine
+        self._maybe_speak()
+
+    def give_up(self) -> None:
+        """The deadline has passed: whoever has voted hears that nothing is committed."""
+        mine, self._mine = self._mine, None
+        if mine is not None:
+            self._decide(mine, False, "a rank of the group has not voted in time", undecided=False, but=0)
+
+    def _maybe_speak(self) -> None:
+        mine, node = self._mine, self._node
+        if mine is None:
+            return
+        others = range(1, len(node.ranks))
+        if self._gone:
+            self._mine = None
+            error = CollectiveError(f"the connection to group rank {min(self._gone)} broke")
+            node.ranks[0].guard.fail(error, mine.quorum_id)  # the other groups need not wait for this one
+            self._decide(mine, False, str(error), undecided=False)
+            return
+        label = (mine.quorum_id, mine.step)
+        there = [v for r in others if (v := self._votes.get(r)) and (v.quorum_id, v.step) == label]
+        if len(there) < len(others):
+            return
+        self._mine, self._all = None, (mine, *there)
+        call = node.world.next_id()
+        answer = self._feed(*(replace(v, call=call) for v in self._all))
+        if isinstance(answer, m.AnswerPrepared):
+            self._prepared(answer.vote)
+        else:
+            assert isinstance(answer, m.AnswerVote)
+            self._decide(mine, answer.commit, answer.reason, undecided=False)
+
+    def _prepared(self, vote: CrossVote | None) -> None:
+        node = self._node
+        node.world.note(node.replica_id, "is prepared" if vote is not None else "votes between groups without a say")
+        node.tell(node.ranks[0], node.ranks[0].voting.on_prepared, vote)
+        node.world.reach(node, "prepared")
+
+    def crossed(self, passed: bool, undecided: bool) -> None:
+        """How the vote between the groups ended for rank 0, and with it for all."""
+        if self._node.ranks[0].step.phase is not Phase.VOTING:
+            return  # its deadline has passed meanwhile
+        call, (mine, *_) = self._node.world.next_id(), self._all
+        votes = (m.Crossed(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)
+        answer = self._feed(*votes)
+        assert isinstance(answer, m.AnswerVote)
+        self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
+
+    def _feed(self, *events: m.Vote | m.Crossed) -> m.GroupEffect:
+        """The group's answer to these; what else it wants done is done."""
+        answer: m.GroupEffect | None = None
+        for event in events:
+            for effect in self._node.handle(event):
+                if isinstance(effect, (m.AnswerPrepared, m.AnswerVote)) and event.call in effect.calls:
+                    answer = effect
+                else:
+                    self._node.carry_out(effect)
+        assert answer is not None, "the votes of all ranks are answered at once"
+        return answer
+
+    def _decide(self, vote: m.Vote, commit: bool, reason: str, *, undecided: bool, but: int | None = None) -> None:
+        node = self._node
+        node.world.checker.on_decision(node, node.machine.quorum, commit)
+        node.world.note(node.replica_id, "decides {} {}", "commit" if commit else "no:", reason)
+        self.owes_start = commit
+        label = (vote.quorum_id, vote.step)
+        for rank in node.ranks:
+            if rank.rank != but:
+                node.tell(rank, rank.voting.on_decision, label, commit, reason, undecided)
+        if commit:
+            node.world.reach(node, "decided")
+
+    def start(self, quorum_id: int, state: State, runs_on: bool) -> None:
+        """Rank 0 begins a step after a commit: so do all, the same way."""
+        self.owes_start = False
+        for rank in self._node.ranks[1:]:
+            self._node.tell(rank, rank.on_start, runs_on, quorum_id, state)
