@@ -152,3 +152,9 @@ def memory_mb(pid: int, field: str = "VmRSS") -> float:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024 / 1e6
     raise GaveUp(f"process {pid} does not tell its {field}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process so far, in seconds (of 10 ms)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -14,11 +14,13 @@ from typing import Any
 from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
 from benchmarks.libraries import WORKER, Library
-from benchmarks.processes import Child, GaveUp, Worker, free_port, listens, wait_for
+from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, free_port, listens, wait_for
 from benchmarks.stats import Goal
 
 GROUPS = 2
 TOGETHER = 120.0
+# Without a heal at the start: in the peer it races with steps that have no collective, and takes 60 s.
+_NO_HEAL: dict[str, Any] = {"init_sync": False}
 
 
 class NotOffered(Exception):
@@ -57,6 +59,10 @@ class Crew:
         for worker in self.workers:
             worker.ask(*command)
         return [worker.answer() for worker in self.workers]
+
+    def cpu_seconds(self) -> float:
+        """What all ranks have used of processors so far."""
+        return sum(cpu_seconds(worker.pid) for worker in self.workers)
 
     def close(self) -> None:
         for child in (*self.workers, self.lighthouse):
@@ -111,12 +117,10 @@ def run_empty(bench: Bench) -> list[Measured]:
     row = Measured("empty.2", "empty step, 2 groups", "ms", goal=Goal(0.25))
     bare = Measured("empty.2.no_vote", "empty step, 2 groups, commit_vote=False", "ms")
     with ExitStack() as stack:
-        # Without a heal at the start: in the peer it races with steps that have no collective, and takes 60 s.
-        options: dict[str, Any] = {"init_sync": False}
-        crews = [(x, row.ours if x.library.is_ours else row.peer) for x in crews_of(bench, stack, [row], options)]
+        crews = [(x, row.ours if x.library.is_ours else row.peer) for x in crews_of(bench, stack, [row], _NO_HEAL)]
         if bench.ours is not None:
             try:
-                crews.append((stack.enter_context(crew(bench.ours, options | {"commit_vote": False})), bare.ours))
+                crews.append((stack.enter_context(crew(bench.ours, _NO_HEAL | {"commit_vote": False})), bare.ours))
             except (NotOffered, GaveUp) as e:
                 bare.why_not = str(e)
         for one, _ in crews:
@@ -127,7 +131,34 @@ def run_empty(bench: Bench) -> list[Measured]:
         dropped = sum(sum(one.tell("dropped")) for one, _ in crews)
     said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
     row.note = "; ".join(x for x in (row.note, said) if x)
-    return [row, bare]
+    rows = [row, bare]
+    for ranks, goal in ((2, 0.4), (4, 1.0)):
+        rows += _empty_of(bench, ranks, Goal(goal), number)
+    return rows
+
+
+def _empty_of(bench: Bench, ranks: int, goal: Goal, number: int) -> list[Measured]:
+    """Empty steps of two groups of several ranks: median, fastest tenth, and processor time."""
+    shape = f"2 groups x {ranks} ranks"
+    row = Measured(f"empty.2x{ranks}", f"empty step, {shape}", "ms", goal=goal)
+    fast = Measured(f"empty.2x{ranks}.p10", f"empty step, {shape}, fastest tenth", "ms")
+    cpu = Measured(f"empty.2x{ranks}.cpu", f"empty step, {shape}, processor time of all ranks", "ms")
+    rows = [row, fast, cpu]
+    with ExitStack() as stack:
+        crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks)
+        for one in crews:
+            one.tell("steps", 20)
+        for i in range(bench.pairs):
+            for one in crews if i % 2 == 0 else crews[::-1]:
+                before = one.cpu_seconds()
+                took = sorted(x for rank in one.tell("steps", number) for x in rank)
+                spent = one.cpu_seconds() - before
+                for measured, seconds in zip(rows, (median(took), took[len(took) // 10], spent / number), strict=True):
+                    (measured.ours if one.library.is_ours else measured.peer).append(1e3 * seconds)
+        dropped = sum(sum(one.tell("dropped")) for one in crews)
+    said = f"a sample is the median of {number} steps in each rank; {dropped} were dropped"
+    row.note = "; ".join(x for x in (row.note, said) if x)
+    return rows
 
 
 def run_overhead(bench: Bench) -> list[Measured]:
@@ -136,38 +167,43 @@ def run_overhead(bench: Bench) -> list[Measured]:
     for size, number in ((SMALL, 200), (LARGE, 10)):
         if bench.quick and size == LARGE:
             continue
-        ratio, added = _rows(size)
+        ratio, added, fast = _rows(size)
         with ExitStack() as stack:
-            crews = crews_of(bench, stack, [ratio, added], None, size)
+            crews = crews_of(bench, stack, [ratio, added, fast], None, size)
             for one in crews:
                 for which in ("plain", "ft"):
                     one.tell("steps", which, number)  # warm
             for i in range(bench.pairs):
                 for one in crews if i % 2 == 0 else crews[::-1]:
-                    plain, ft = _block(one, number, plain_first=i % 2 == 0)
+                    (plain, plain_fast), (ft, ft_fast) = _block(one, number, plain_first=i % 2 == 0)
                     (ratio.ours if one.library.is_ours else ratio.peer).append(ft / plain)
                     (added.ours if one.library.is_ours else added.peer).append(1e3 * (ft - plain))
+                    (fast.ours if one.library.is_ours else fast.peer).append(1e3 * (ft_fast - plain_fast))
                     if one.library.is_ours:
                         added.limit.append(1e3 * plain)
             dropped = sum(sum(one.tell("dropped")) for one in crews)
         said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
         ratio.note = "; ".join(x for x in (ratio.note, said) if x)
-        rows += [ratio, added]
+        rows += [ratio, added, fast]
     return rows
 
 
-def _rows(size: str) -> tuple[Measured, Measured]:
+def _rows(size: str) -> tuple[Measured, Measured, Measured]:
     large = size == LARGE
     what = "25 M parameters" if large else "small MLP"
     ratio = Measured(f"ddp.{size}", f"FT DDP / plain DDP step, {what}", "x", goal=Goal(0.95) if large else None)
     added = Measured(f"ddp.{size}.added", f"added to a step, {what}", "ms", goal=None if large else Goal(0.25))
+    fast = Measured(
+        f"ddp.{size}.p10", f"added to a step, {what}, fastest tenths", "ms", goal=None if large else Goal(0.25)
+    )
     added.limit_is = "a step of plain DDP"
-    return ratio, added
+    return ratio, added, fast
 
 
-def _block(one: Crew, number: int, *, plain_first: bool) -> tuple[float, float]:
-    """Seconds of a step (median of a block), plain and fault tolerant."""
+def _block(one: Crew, number: int, *, plain_first: bool) -> list[tuple[float, float]]:
+    """Seconds of a step, median and fastest tenth of a block: plain, then fault tolerant."""
     block = {}
     for which in ("plain", "ft") if plain_first else ("ft", "plain"):
-        block[which] = median(x for group in one.tell("steps", which, number) for x in group)
-    return block["plain"], block["ft"]
+        took = sorted(x for group in one.tell("steps", which, number) for x in group)
+        block[which] = median(took), took[len(took) // 10]
+    return [block["plain"], block["ft"]]

@@ -307,14 +307,18 @@ class Group:
         # a peer's client may vote without a quorum
         lease_until = self._hold.lease_until if self._hold.quorum is not None else now
         effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
-        return self._committed(effects, vote.step) + self._pledge.release(frozenset(self._asks))
+        return self._release(self._committed(effects, vote.step))
 
     def _on_crossed(self, event: Crossed, now: float) -> list[GroupEffect]:
         """That the quorum is over meanwhile changes nothing: a vote that has passed is the decision (R13)."""
         if self._frozen:
             return [AnswerVote((event.call,), False, self._frozen)]
         effects = self._pledge.crossed(event, now=now, lease_until=self._hold.lease_until)
-        return self._committed(effects, event.step) + self._pledge.release(frozenset(self._asks))
+        return self._release(self._committed(effects, event.step))
+
+    def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
+        """And let go of votes that wait for a rank which asks for the next quorum instead."""
+        return effects + self._pledge.release(frozenset(self._asks)) if self._asks else effects
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
         """See whether these answers tell a commit, and move on with it."""

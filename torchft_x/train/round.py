@@ -25,6 +25,8 @@ from torchft_x.train.parts import Parts
 
 _SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
+_SET = threading.Event()  # of a round in which nothing has to be waited for: most are, and an Event costs some
+_SET.set()
 
 
 class Round:
@@ -54,8 +56,8 @@ class Round:
         keeps: bool = False,
         votes_late: bool = False,
     ) -> None:
-        self.ready = threading.Event()  # the quorum and the process group are there, or `error` says why not
-        self.done = threading.Event()  # also the snapshot and the fetch
+        self.ready = _SET  # the quorum and the process group are there, or `error` says why not
+        self.done = _SET  # also the snapshot and the fetch
         self.error: Exception | None = None  # there is no quorum; raised to whoever needs it
         self.quorum: Quorum | None = None  # set before `ready`, unless error
         self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
@@ -147,6 +149,7 @@ class Round:
                 state = self._terms.state
                 hub.start(state.committed_in, state.step, runs_on=on)
             if reply is None or before is None or not on:
+                self._pend()
                 return False
             plan = self._begin(reply)
         except Exception as e:
@@ -155,12 +158,16 @@ class Round:
             self._configure(plan)
             if before.dst_ranks:
                 self._parts.transport.disallow_checkpoint()
-        self.ready.set()
-        self.done.set()
         return True
+
+    def _pend(self) -> None:
+        """There is something to wait for."""
+        if self.ready is _SET:
+            self.ready, self.done = threading.Event(), threading.Event()
 
     def run(self, *, finish: bool = True) -> None:
         """Not `finish`: the state is being changed, so it is neither offered nor replaced until `finish` is called."""
+        self._pend()
         try:
             try:
                 asked = self._asked or self._put()

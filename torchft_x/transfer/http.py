@@ -58,13 +58,14 @@ class HTTPTransport(CheckpointTransport[T]):
         self._digest = digest
         self._store = SnapshotStore()  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
+        self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
 
     def __repr__(self) -> str:
         return f"<HTTPTransport {self.address()}, {self._streams} streams>"
 
     def address(self) -> str:
         """``http://host:port/checkpoint/``."""
-        return f"{net.Address(self._host, self._server.port).url}/checkpoint/"
+        return self._address
 
     def metadata(self) -> str:
         return self.address()
