@@ -10,14 +10,16 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.libraries import Library
-from benchmarks.processes import Child, GaveUp, free_port, listens, memory_mb, wait_for
+from benchmarks.processes import Child, GaveUp, cpu_seconds, free_port, listens, memory_mb, wait_for
 from benchmarks.stats import Goal
 from torchft_x.launch import tree
 from torchft_x.rpc import wire
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 
 import grpc  # isort: skip  (our room sets its environment first)
 
 BOUND = 60.0
+_HEARTBEATS = 2000
 
 
 class Served:
@@ -41,6 +43,21 @@ class Served:
         """Resident, in 1e6 bytes. Of ours two processes: the server, and the parent that starts it again."""
         return sum(memory_mb(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
 
+    def heartbeat(self, number: int) -> float:
+        """Processor seconds for each of so many unary heartbeats, one after the other."""
+        beat = peer_pb.LighthouseHeartbeatRequest(replica_id="bench:life").SerializeToString()
+        with grpc.insecure_channel(self.bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            call = channel.unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")
+            for _ in range(50):
+                call(beat, timeout=BOUND, wait_for_ready=True)
+            before = self._cpu()
+            for _ in range(number):
+                call(beat, timeout=BOUND)
+            return (self._cpu() - before) / number
+
+    def _cpu(self) -> float:
+        return sum(cpu_seconds(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
+
     def stop(self) -> None:
         self._child.kill()
 
@@ -59,6 +76,8 @@ def _ask(bind: str) -> None:
 class Start:
     ready: float
     memory: float
+    heartbeat: float
+    """Processor seconds of the server for a unary heartbeat."""
 
 
 def start_once(library: Library) -> Start:
@@ -67,7 +86,7 @@ def start_once(library: Library) -> Start:
         served = Served(library, folder)
         time.sleep(0.2)  # what it does right after the start counts
         try:
-            return Start(served.ready, served.memory())
+            return Start(served.ready, served.memory(), served.heartbeat(_HEARTBEATS))
         finally:
             served.stop()
     finally:
@@ -79,4 +98,9 @@ def run_lighthouse(bench: Bench) -> list[Measured]:
     note = "; ".join(pairs.failures)
     ready = Measured("lighthouse.ready", "lighthouse: process start -> first answer", "s", goal=Goal(0.5), note=note)
     memory = Measured("lighthouse.memory", "lighthouse: memory, idle", "MB", goal=Goal(80.0))
-    return [pairs.fill(ready, lambda x: x.ready, bench), pairs.fill(memory, lambda x: x.memory, bench)]
+    beat = Measured("lighthouse.heartbeat", "lighthouse: processor time of a unary heartbeat (torchft's clients)", "us")
+    return [
+        pairs.fill(ready, lambda x: x.ready, bench),
+        pairs.fill(memory, lambda x: x.memory, bench),
+        pairs.fill(beat, lambda x: 1e6 * x.heartbeat, bench),
+    ]

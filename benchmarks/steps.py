@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks import LARGE, SMALL
 from benchmarks.bench import TOLERATED, Bench, Measured
+from benchmarks.hosts import HERE, Host, NoHosts, two_hosts
 from benchmarks.libraries import WORKER, Library
-from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, free_port, listens, wait_for
+from benchmarks.processes import Child, GaveUp, Worker, cpu_seconds, free_port, wait_for
 from benchmarks.stats import Goal
+from torchft_x import env
 
 GROUPS = 2
 TOGETHER = 120.0
@@ -30,21 +32,26 @@ class NotOffered(Exception):
 class Crew:
     """One lighthouse and a worker.py per rank of each group, all given the same commands."""
 
-    def __init__(self, library: Library, folder: Path, *arguments: str, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        library: Library,
+        folder: Path,
+        *arguments: str,
+        options: dict[str, Any] | None = None,
+        ranks: int = 1,
+        hosts: Sequence[Host] = (HERE, HERE),
+    ) -> None:
         self.library = library
         self.folder = folder
-        bind = f"127.0.0.1:{free_port()}"
-        command = [library.python, WORKER, "--library", library.module, *arguments]
-        self.lighthouse = Child(library.lighthouse(bind), library.environment(), folder / "lighthouse.log", folder)
+        port, home = free_port(), hosts[0]
+        bind = f"{home.address}:{port}"
+        command = [*home.enter, *library.lighthouse(bind)]
+        self.lighthouse = Child(command, library.environment(), folder / "lighthouse.log", folder)
         self.workers: list[Worker] = []
         try:
-            wait_for(lambda: listens(bind), TOGETHER, "the lighthouse listens")
-            for group in map(str, range(GROUPS)):
-                store = {} if ranks == 1 else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-                for rank in map(str, range(ranks)):
-                    place = store and {"RANK": rank, "WORLD_SIZE": str(ranks), **store}
-                    environ = library.environment(group, TORCHFT_LIGHTHOUSE=f"http://{bind}", **place)
-                    self.workers.append(Worker(command, environ, folder / f"group-{group}-{rank}.log", folder))
+            wait_for(lambda: home.listens(port), TOGETHER, "the lighthouse listens")
+            for group, host in zip(range(GROUPS), hosts, strict=True):
+                self._start(str(group), host, f"http://{bind}", options or {}, ranks, arguments)
             for worker in self.workers:
                 unknown = worker.answer().get("unknown")
                 if unknown:
@@ -53,6 +60,23 @@ class Crew:
         except BaseException:
             self.close()
             raise
+
+    def _start(
+        self, group: str, host: Host, lighthouse: str, options: dict[str, Any], ranks: int, arguments: tuple[str, ...]
+    ) -> None:
+        library, more = self.library, {"TORCHFT_LIGHTHOUSE": lighthouse}
+        if host is not HERE:
+            options = {"hostname": host.address, **options}
+            more |= {"GLOO_SOCKET_IFNAME": host.interface} | (
+                {env.ADVERTISE_HOST: host.address} if library.is_ours else {}
+            )
+        command = [*host.enter, library.python, WORKER, "--library", library.module, "--options", json.dumps(options)]
+        if ranks > 1:
+            more |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": host.address, "MASTER_PORT": str(free_port())}
+        for rank in range(ranks):
+            environ = library.environment(group, **more, **({"RANK": str(rank)} if ranks > 1 else {}))
+            log = self.folder / f"group-{group}-{rank}.log"
+            self.workers.append(Worker([*command, *arguments], environ, log, self.folder))
 
     def tell(self, *command: Any) -> list[Any]:
         """The answer of each rank of each group."""
@@ -71,17 +95,20 @@ class Crew:
 
 @contextmanager
 def crew(
-    library: Library, options: dict[str, Any] | None = None, size: str | None = None, ranks: int = 1
+    library: Library,
+    options: dict[str, Any] | None = None,
+    size: str | None = None,
+    ranks: int = 1,
+    hosts: Sequence[Host] = (HERE, HERE),
 ) -> Iterator[Crew]:
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
-    arguments = ["--options", json.dumps(options or {})]
-    if size is not None:  # the ranks of torch's own DDP meet at the port
-        arguments += ["--size", size, "--store-port", str(free_port())]
+    # the ranks of torch's own DDP meet at the port
+    arguments = [] if size is None else ["--size", size, "--store-port", str(free_port())]
     made = None
     try:
         for left in reversed(range(TOLERATED)):
             try:
-                made = Crew(library, folder, *arguments, ranks=ranks)
+                made = Crew(library, folder, *arguments, options=options, ranks=ranks, hosts=hosts)
                 break
             except GaveUp:
                 if left == 0:
@@ -134,18 +161,27 @@ def run_empty(bench: Bench) -> list[Measured]:
     rows = [row, bare]
     for ranks, goal in ((2, 0.4), (4, 1.0)):
         rows += _empty_of(bench, ranks, Goal(goal), number)
+    try:
+        with two_hosts() as hosts:
+            rows += _empty_of(bench, 2, None, number, hosts)
+    except NoHosts as e:
+        rows.append(Measured("empty.2x2.hosts", "empty step, 2 groups x 2 ranks, over two hosts", "ms", why_not=str(e)))
     return rows
 
 
-def _empty_of(bench: Bench, ranks: int, goal: Goal, number: int) -> list[Measured]:
+def _empty_of(
+    bench: Bench, ranks: int, goal: Goal | None, number: int, hosts: Sequence[Host] = (HERE, HERE)
+) -> list[Measured]:
     """Empty steps of two groups of several ranks: median, fastest tenth, and processor time."""
-    shape = f"2 groups x {ranks} ranks"
-    row = Measured(f"empty.2x{ranks}", f"empty step, {shape}", "ms", goal=goal)
-    fast = Measured(f"empty.2x{ranks}.p10", f"empty step, {shape}, fastest tenth", "ms")
-    cpu = Measured(f"empty.2x{ranks}.cpu", f"empty step, {shape}, processor time of all ranks", "ms")
+    apart = hosts[0] is not HERE
+    shape = f"2 groups x {ranks} ranks{', over two hosts' if apart else ''}"
+    key = f"empty.2x{ranks}{'.hosts' if apart else ''}"
+    row = Measured(key, f"empty step, {shape}", "ms", goal=goal)
+    fast = Measured(f"{key}.p10", f"empty step, {shape}, fastest tenth", "ms")
+    cpu = Measured(f"{key}.cpu", f"empty step, {shape}, processor time of all ranks", "ms")
     rows = [row, fast, cpu]
     with ExitStack() as stack:
-        crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks)
+        crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks, hosts)
         for one in crews:
             one.tell("steps", 20)
         for i in range(bench.pairs):
