@@ -23,7 +23,7 @@ from benchmarks.lighthouse import run_lighthouse
 from benchmarks.outage import run_outage
 from benchmarks.processes import GaveUp
 from benchmarks.rejoin import run_longest, run_rejoin
-from benchmarks.steps import run_empty, run_overhead
+from benchmarks.steps import run_empty, run_overhead, run_sharded
 
 PAIRS = 30
 
@@ -42,6 +42,7 @@ class Kind:
 BENCHMARKS = {
     "empty": Kind(run_empty, "a step without gradients"),
     "ddp": Kind(run_overhead, "a DDP step against torch's own"),
+    "hsdp": Kind(run_sharded, "a step of a sharded model, 2 groups x 2 ranks, against FSDP2 and plain all-reduces"),
     "lighthouse": Kind(run_lighthouse, "the lighthouse's memory and its start"),
     "fanout": Kind(run_fanout, "a quorum change with up to 1000 simulated groups"),
     "heal": Kind(run_heal, "1 GB of state against raw TCP"),

@@ -224,6 +224,38 @@ def run_overhead(bench: Bench) -> list[Measured]:
     return rows
 
 
+def run_sharded(bench: Bench) -> list[Measured]:
+    """Blocks of plain and fault-tolerant steps of a model that FSDP2 shards in each of two groups of two ranks."""
+    rows = []
+    for size, number in ((SMALL, 50), (LARGE, 5)):
+        if bench.quick and size == LARGE:
+            continue
+        what = "25 M parameters" if size == LARGE else "small MLP"
+        row = Measured(
+            f"hsdp.{size}", f"HSDP 2 x 2 / FSDP2 + plain all-reduce step, {what}", "x",
+            goal=Goal(1.0) if size == LARGE else None, why_no_peer="the peer brings no reducer for sharded gradients",
+        )  # fmt: skip
+        plain_ms = Measured(f"hsdp.{size}.plain", f"a step of FSDP2 + plain all-reduce, {what}", "ms")
+        plain_ms.why_no_peer = row.why_no_peer
+        rows += [row, plain_ms]
+        if bench.ours is None:
+            continue
+        with ExitStack() as stack:
+            try:
+                one = stack.enter_context(crew(bench.ours, _NO_HEAL, size, 2))
+            except (NotOffered, GaveUp) as e:
+                row.why_not = plain_ms.why_not = str(e)
+                continue
+            for which in ("plain", "ft"):
+                one.tell("steps", which, number)  # warm
+            for i in range(bench.pairs):
+                (plain, _), (ft, _) = _block(one, number, plain_first=i % 2 == 0)
+                row.ours.append(ft / plain)
+                plain_ms.ours.append(1e3 * plain)
+            row.note = f"a sample is the median of {number} steps in each rank; {sum(one.tell('dropped'))} were dropped"
+    return rows
+
+
 def _rows(size: str) -> tuple[Measured, Measured, Measured]:
     large = size == LARGE
     what = "25 M parameters" if large else "small MLP"

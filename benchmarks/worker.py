@@ -79,6 +79,72 @@ class Overhead:
         return [_timed(step) for _ in range(number)]
 
 
+class Sharded:
+    """The same model twice, sharded by FSDP2 over the ranks of a group: reduced between the groups by plain all-reduces
+    after backward, and by the library."""
+
+    def __init__(self, options: dict[str, Any], size: str, store_port: int) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        import torchft_x
+
+        group, rank = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["RANK"])
+        ranks = int(os.environ["WORLD_SIZE"])
+        place = group * ranks + rank
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=place == 0, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=place, world_size=2 * ranks)
+        mesh = init_device_mesh("cpu", (2, ranks), mesh_dim_names=("groups", "shards"))
+        self.between = mesh["groups"].get_group()
+        self.plain, self.batch = _sharded(size, mesh["shards"])
+        self.optim = torch.optim.SGD(self.plain.parameters(), lr=1e-4, momentum=0.9)
+        model, _ = _sharded(size, mesh["shards"])
+        optim = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        shards = torchft_x.ShardedState(model, optim)
+        self.manager = torchft_x.Manager(
+            pg=torchft_x.ProcessGroupGloo(), load_state_dict=shards.load_state_dict, state_dict=shards.state_dict,
+            min_replica_size=1, replica_id=str(group), **options,
+        )  # fmt: skip
+        self.model = torchft_x.HybridShardedDataParallel(self.manager, model)
+        self.optimizer = torchft_x.Optimizer(self.manager, optim)
+        self.dropped = 0
+
+    def groups(self) -> int:
+        self._ft()
+        return int(self.manager.num_participants())
+
+    def _plain(self) -> None:
+        self.optim.zero_grad()
+        models.loss_of(self.plain, self.batch).backward()
+        grads = [p.grad.to_local() for p in self.plain.parameters()]  # type: ignore[union-attr]
+        works = [dist.all_reduce(g, group=self.between, async_op=True) for g in grads]
+        for work, grad in zip(works, grads, strict=True):
+            work.wait()  # type: ignore[union-attr]
+            grad.div_(2)
+        self.optim.step()
+
+    def _ft(self) -> None:
+        before = self.manager.current_step()
+        self.optimizer.zero_grad()
+        models.loss_of(self.model, self.batch).backward()
+        self.optimizer.step()
+        self.dropped += self.manager.current_step() == before
+
+    def steps(self, which: str, number: int) -> list[float]:
+        step = self._plain if which == "plain" else self._ft
+        return [_timed(step) for _ in range(number)]
+
+
+def _sharded(size: str, mesh: Any) -> tuple[torch.nn.Module, torch.Tensor]:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model, batch = models.make(size)
+    for layer in model.children():
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh), batch
+
+
 def _timed(step: Callable[[], None]) -> float:
     begin = time.perf_counter()
     step()
@@ -102,7 +168,9 @@ def main() -> None:
         print(json.dumps({"unknown": sorted(unknown)}), file=answers)
         return
     if args.size is None:
-        subject: Empty | Overhead = Empty(args.library, options)
+        subject: Empty | Overhead | Sharded = Empty(args.library, options)
+    elif os.environ.get("WORLD_SIZE", "1") != "1":
+        subject = Sharded(options, args.size, args.store_port)
     else:
         subject = Overhead(args.library, options, args.size, args.store_port)
     print(json.dumps({"ready": True}), file=answers)
