@@ -165,7 +165,14 @@ def run_empty(bench: Bench) -> list[Measured]:
         with two_hosts() as hosts:
             rows += _empty_of(bench, 2, None, number, hosts)
     except NoHosts as e:
-        rows.append(Measured("empty.2x2.hosts", "empty step, 2 groups x 2 ranks, over two hosts", "ms", why_not=str(e)))
+        rows.append(
+            Measured(
+                "empty.2x2.hosts",
+                "empty step, 2 groups x 2 ranks, over two hosts",
+                "ms",
+                why_not=f"this machine has no two hosts: {e}",
+            )
+        )
     return rows
 
 
