@@ -191,7 +191,9 @@ def test_leases_of_both_are_longer_than_a_pause_of_the_lighthouse() -> None:
 @pytest.mark.parametrize("point", ["ask", "reduce", "vote", "prepared", "cross", "crossed", "decided"])
 def test_a_rank_that_dies_in_any_phase_of_the_vote_costs_the_others_no_step(point: str, rank: int) -> None:
     world = full(ranks=3)
-    world.traps[("g2", point)] = [(lambda world, node, _: node.end_rank(node.ranks[rank], -9, "killed"), 0.0)]
+    world.traps[("g2", point)] = [
+        ("trap_crash", lambda world, node, _: node.end_rank(node.ranks[rank], -9, "killed"), 0.0)
+    ]
     world.run_for(0.5)
     assert said(world, f"is caught at '{point}'")
     assert not [name for name in world.checker.figures if name.startswith(("dropped", "lost"))]
@@ -203,7 +205,9 @@ def test_a_rank_that_dies_in_any_phase_of_the_vote_costs_the_others_no_step(poin
 @pytest.mark.parametrize("point", ["vote", "prepared", "crossed", "decided"])
 def test_a_rank_that_stops_in_the_vote_decides_as_the_others(point: str, seconds: float, rank: int) -> None:
     world = full(ranks=2)
-    world.traps[("g2", point)] = [(lambda world, node, _: pause_all(world, [node.processes[rank]], seconds), 0.0)]
+    world.traps[("g2", point)] = [
+        ("trap_pause", lambda world, node, _: pause_all(world, [node.processes[rank]], seconds), 0.0)
+    ]
     world.run_for(0.5)
     assert said(world, f"is caught at '{point}'")
     assert all_is_well(world)
