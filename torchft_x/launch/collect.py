@@ -212,7 +212,8 @@ class Collector:
         stacks = {t: _training_thread(t, s) for t, s in said.items()}
         if not over and not hangs.hangs([str(frames) for frames in stacks.values()]):
             return
-        still = min(said, key=lambda t: (bool(said[t].get("waits")), not stacks[t], t.rank))
+        # who stands in our own code waits for the others of its group
+        still = min(said, key=lambda t: (bool(said[t].get("waits")), _is_ours(stacks[t]), not stacks[t], t.rank))
         seconds = min(float(s.get("step_seconds", 0.0)) for s in said.values())
         where = f" in {place(stacks[still])}" if stacks[still] else ""
         what = "no step" if over else "no step, nothing computed, read or written"
@@ -327,6 +328,10 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
             python = asking.stacks_by_signal(target, said) if said and seconds >= _PATIENCE else b""
             files["stack.txt"] = python + asking.kernel_view(target.pid).encode()
     return files
+
+
+def _is_ours(frames: list[Frame]) -> bool:
+    return any("/torchft_x/" in frame.file for frame in frames[:2])
 
 
 def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
