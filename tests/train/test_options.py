@@ -26,6 +26,7 @@ def test_defaults_make_a_group_of_one() -> None:
     o = options()
     assert (o.group_rank, o.group_world_size, o.replica_id) == (0, 1, "")
     assert (o.timeout, o.quorum_timeout, o.connect_timeout) == (60.0, 60.0, 60.0)
+    assert (o.group_timeout, o.straggler_timeout) == (600.0, None)
     assert (o.store_host, o.store_port, o.port, o.token, o.run_dir) == (None, 0, 0, None, None)
 
 
@@ -40,6 +41,7 @@ def test_variables_beat_defaults() -> None:
     )  # fmt: skip
     assert (o.replica_id, o.group_rank, o.group_world_size) == ("3", 1, 2)
     assert (o.timeout, o.quorum_timeout, o.connect_timeout) == (5.0, 6.5, 7.0)
+    assert o.group_timeout == 5.0
     assert (o.store_host, o.store_port, o.agent_store, o.key_prefix) == ("node", 29500, True, "torchft_x/3/2")
     assert (o.port, o.token, o.host) == (4000, "secret", "10.0.0.1")
 

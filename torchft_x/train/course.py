@@ -181,7 +181,7 @@ class Course:
             return
         try:
             if not (self._late or self.need_round().votes_late):
-                self._ended = self._decide(self._parts.options.timeout, early=True, meanwhile=meanwhile)
+                self._ended = self._decide(self._parts.options.group_timeout, early=True, meanwhile=meanwhile)
             elif not good:
                 self._redo_late()
         except Exception as e:

@@ -64,7 +64,7 @@ class Manager:
             --min_replicas).
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
-        timeout: of reductions, healing and the vote.
+        timeout: of reductions, healing and the vote. If it is not set, ranks of one group wait for each other for ten minutes.
         quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
             says what it waits for (an hour in all), or is away (three minutes in all).
         connect_timeout: for finding the group's store, its server and the lighthouse.
@@ -273,7 +273,7 @@ class Manager:
         vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
         """
         self._guard.raise_if_ended()
-        return self._course.commit(self._parts.options.timeout if timeout is None else seconds(timeout))
+        return self._course.commit(self._parts.options.group_timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
         """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.

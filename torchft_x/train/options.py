@@ -12,6 +12,9 @@ from torchft_x.errors import ConfigError
 DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
 # Seconds a rank waits in all while the lighthouse says what for, or is away: a host or a pod is replaced meanwhile.
 PATIENCE = 3600.0
+# Seconds the ranks of a group wait for each other's votes. One of them may evaluate or save for minutes; the other groups go on
+# meanwhile, and one that hangs is its supervisor's business.
+GROUP_TIMEOUT = 600.0
 
 # Seconds: how long a group tries a lighthouse that is gone, waits at one that can't go on, and asks at the next
 # (core.wander).
@@ -29,7 +32,7 @@ class Options:
     group_world_size: int
     """WORLD_SIZE, 1 if unset."""
     timeout: float
-    """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote."""
+    """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote between groups."""
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC."""
     quorum_patience: float
@@ -68,6 +71,8 @@ class Options:
     """TORCHFT_X_RECORD: where this start writes down what it receives, with several lighthouses."""
     commit_vote: bool = True
     """Groups vote with each other before each commit."""
+    group_timeout: float = GROUP_TIMEOUT
+    """Of the vote inside the group: `timeout`, where the user has set that."""
     straggler_timeout: float | None = None
     """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.wait_budget."""
 
@@ -148,6 +153,7 @@ def resolve(
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
     lighthouse = lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ)
+    given = timeout if timeout is not None else env.read(env.TIMEOUT, None, environ)
     quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
         replica_id=replica_id if replica_id is not None else env.read(env.REPLICA_GROUP_ID, "", environ) or "",
@@ -173,6 +179,7 @@ def resolve(
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
         commit_vote=commit_vote,
+        group_timeout=GROUP_TIMEOUT if given is None else span(timeout, env.TIMEOUT),
         straggler_timeout=(
             env.read_seconds(env.STRAGGLER_TIMEOUT, None, environ)
             if straggler_timeout is None
