@@ -50,7 +50,7 @@ class RestartRules:
     loop: int = 3
     """So many such lives in a row that ended by the program's own doing are a crash loop."""
     steps: bool = True
-    """Whether what is kept running commits steps; for words only."""
+    """Whether what is kept running has a Manager and commits steps."""
     longest_pause: float = 30.0
     """Seconds; the pause before a restart grows 0, 0, 1, 2, 4, ... up to this."""
 
@@ -103,8 +103,9 @@ class Restarts:
     def ended(self, end: LifeEnd, now: float) -> Restart | GiveUp:
         """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
         rules = self.rules
-        again = bool(end.fault) and end.fault == self._fault
-        self._fault = "" if end.uptime >= rules.quick else end.fault
+        fault = end.fault if rules.steps else ""  # what takes no steps has no Manager that it could fail before
+        again = bool(fault) and fault == self._fault
+        self._fault = "" if end.uptime >= rules.quick else fault
         if end.progress or end.uptime >= rules.quick:
             self._nothing = self._own = 0
         else:
@@ -117,9 +118,9 @@ class Restarts:
             return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
         if end.code == UNSAVED:
             return GiveUp(f"{end.reason}: it can't write its result{words}")
-        if again or end.fault.partition(":")[0] in FAULTS:
+        if again or fault.partition(":")[0] in FAULTS:
             twice = " twice" if again else ""
-            return GiveUp(f"{end.reason}{twice} before it made a Manager: {end.fault}")
+            return GiveUp(f"{end.reason}{twice} before it made a Manager: {fault}")
         if self._own >= rules.loop:
             before = " before a step was committed" if rules.steps else ""
             return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{words}")
