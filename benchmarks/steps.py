@@ -121,12 +121,14 @@ def crew(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def crews_of(bench: Bench, stack: ExitStack, rows: list[Measured], *args: Any) -> list[Crew]:
+def crews_of(
+    bench: Bench, stack: ExitStack, rows: list[Measured], *args: Any, libraries: Sequence[Library] | None = None
+) -> list[Crew]:
     """A crew of each library. One that doesn't come up is said in the rows, and the other is measured alone."""
     out = []
     for row in rows:
-        row.why_no_peer = bench.why_no_peer
-    for library in bench.libraries:
+        row.why_no_peer = row.why_no_peer or bench.why_no_peer
+    for library in bench.libraries if libraries is None else libraries:
         try:
             out.append(stack.enter_context(crew(library, *args)))
         except GaveUp as e:
@@ -188,7 +190,11 @@ def _empty_of(
     cpu = Measured(f"{key}.cpu", f"empty step, {shape}, processor time of all ranks", "ms")
     rows = [row, fast, cpu]
     with ExitStack() as stack:
-        crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks, hosts)
+        if apart and bench.peer is not None:  # its workers do not come up in namespaces whose names nobody resolves
+            for measured in rows:
+                measured.why_no_peer = "ours only: the peer needs hosts whose names resolve"
+        of = bench.libraries if not apart else [x for x in bench.libraries if x.is_ours]
+        crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks, hosts, libraries=of)
         for one in crews:
             one.tell("steps", 20)
         for i in range(bench.pairs):

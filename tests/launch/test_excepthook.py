@@ -122,7 +122,7 @@ def test_ctrl_c_is_a_sentence(line: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\nopen('began', 'w')\ntime.sleep(600)\n")
     torchx_run = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd", ANYWHERE]
     process = subprocess.Popen(
-        [*torchx_run, "--script", "train.py"], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
+        [*torchx_run, "--script", "train.py"], cwd=tmp_path, env=environment(PYTHONPATH=str(ROOT)), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip

@@ -58,7 +58,7 @@ def test_the_lighthouse(place: Place) -> None:
 def test_without_the_clone_there_is_no_default_script(place: Place) -> None:
     done = place.torchx("run", "-s", "local_cwd", "ft.hsdp")
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.fullmatch(r"torchft_x: The default script scripts/train_hsdp\.py, .*; name yours with --script\.", last)
     assert "Traceback" not in done.stderr
 

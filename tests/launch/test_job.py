@@ -145,7 +145,7 @@ def test_a_typo_ends_the_job_with_the_scripts_own_words(launch) -> None:
     job = launch("import os\nprint(undefined_name)", "--replicas", "1")
     assert job.wait() == 1
     text = job.text()
-    assert "quick exits in a row" in text
+    assert "before it made a Manager" in text
     assert "NameError: name 'undefined_name' is not defined" in text
     assert job.left() == []
 

@@ -154,6 +154,11 @@ class LighthouseNode:
                 if effect.replica_id not in self._probing:
                     self._probing.add(effect.replica_id)
                     self._probe(effect.replica_id, effect.address, 0.01, 0.0)
+            elif isinstance(effect, m.StopGroup):
+                note(name, "stops {}: {}", effect.group, effect.sentence)
+                supervisor = self.world.supervisors.get(effect.group)
+                if supervisor is not None:
+                    self.world.after(self.world.config.latency[1], supervisor.process, supervisor.stop)
             elif effect.event not in ("quorum", "quorum_change"):
                 note(name, "notes {}: {}", effect.event, effect.text)
 

@@ -132,6 +132,12 @@ class SupervisorNode:
             self._halted = None
             self._send(m.LifeHalted(0, self.node.life.token, ""))
 
+    def stop(self) -> None:
+        """The lighthouse says that the job is finished."""
+        self.wants = False
+        if self.node is not None:
+            self.node.kill(0)
+
     def come_back(self) -> None:
         """A group that has left is wanted again."""
         if not self.wants:

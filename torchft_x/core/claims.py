@@ -11,7 +11,7 @@ brings it while nobody trains: the newest wins. Once a quorum runs, its own memb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torchft_x.core.messages import Hello
@@ -36,15 +36,20 @@ def impossible(hello: Hello | Member, unix: float) -> str:
         return f"{hello.replica_id} can't join: it says that it holds quorum {held.id}, of which it is no member; restart it."
     newest = int((max(unix, _BUILT) + _AHEAD) * 1000) << 10
     quorums = _quorums(hello)
-    ids = max((*_ids(hello), *(i for q in quorums for i in _ids_of(q))), default=0)
+    members = [m for q in quorums for m in q.members]  # lists, not generators: a hello names thousands of them
+    if isinstance(hello, Member):
+        members.append(hello)
+    said = [hello, *members]
+    prepared = [m.prepared.quorum for m in members if m.prepared is not None]
+    ids = max(
+        [x.state.committed_in for x in said] + prepared + [i for q in quorums for i in (q.id, q.config_id, q.since)]
+    )
     if ids > newest:
         return (
             f"{hello.replica_id} can't join: it names quorum {ids}, an id from a time that no clock shows; restart it."
         )
-    steps = max((hello.state.step, *(m.state.step for q in quorums for m in q.members)))
-    steps = max(
-        [steps, *(q.granted_through for q in quorums), hello.granted_through if isinstance(hello, Hello) else 0]
-    )
+    granted = [hello.granted_through] if isinstance(hello, Hello) else []
+    steps = max([x.state.step for x in said] + granted + [q.granted_through for q in quorums])
     if steps > MOST_STEPS:
         return (
             f"{hello.replica_id} can't join: it names step {steps}, which nobody has reached by counting; restart it."
@@ -56,18 +61,6 @@ def _quorums(hello: Hello | Member) -> list[Quorum]:
     if isinstance(hello, Member):
         return []
     return [x for q in (hello.quorum, hello.before) if q is not None for x in (q, *q.follows)]
-
-
-def _ids(hello: Hello | Member) -> tuple[int, ...]:
-    if isinstance(hello, Hello) or hello.prepared is None:
-        return (hello.state.committed_in,)
-    return (hello.state.committed_in, hello.prepared.quorum)
-
-
-def _ids_of(quorum: Quorum) -> Iterable[int]:
-    yield from (quorum.id, quorum.config_id, quorum.since)
-    for m in quorum.members:
-        yield from _ids(m)
 
 
 def unfounded(members: Sequence[Member], current: Quorum | None, granted_through: int) -> list[tuple[Member, str]]:

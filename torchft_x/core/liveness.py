@@ -122,6 +122,11 @@ class Roll:
         records = self._records
         return [records[m.replica_id] for m in members if m.replica_id in records]
 
+    def named(self, names: Iterable[str]) -> list[Record]:
+        """Records of these replica ids, of those that are known."""
+        records = self._records
+        return [records[name] for name in names if name in records]
+
     def on(self, session: int) -> Record | None:
         """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
         return self._sessions.get(session)

@@ -136,4 +136,4 @@ class Stragglers:
                 self._tenure.recount(record)
 
     def _records(self, names: Iterable[str]) -> list[Record]:
-        return [r for r in map(self._roll.get, sorted(names)) if r is not None]
+        return self._roll.named(sorted(names))

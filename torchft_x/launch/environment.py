@@ -139,4 +139,4 @@ def error_file(folder: str | Path, local_rank: int) -> Path:
 
 def without_effect(given: Mapping[str, str]) -> list[str]:
     """Variables that steer torchrun, which is not used."""
-    return sorted(name for name in given if name.startswith(_OF_TORCHRUN))
+    return sorted(name for name in given if name.startswith(_OF_TORCHRUN) and name != "PET_LOG_DIR")  # TorchX sets that
