@@ -19,6 +19,8 @@ from benchmarks.fanout import run_fanout
 from benchmarks.goodput import run_goodput
 from benchmarks.heal import run_heal
 from benchmarks.kill import run_hang, run_kill
+from benchmarks.late import run_late
+from benchmarks.lateness import KINDS
 from benchmarks.lighthouse import run_lighthouse
 from benchmarks.outage import run_outage
 from benchmarks.processes import GaveUp
@@ -50,6 +52,7 @@ BENCHMARKS = {
     "rejoin": Kind(run_rejoin, "from a kill until all train together again"),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
     "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6),
+    "late": Kind(run_late, "a group that hangs, or is slow, in one of seven ways", pairs=5, peer_pairs=5),
     "outage": Kind(run_outage, "the lighthouse is killed and comes back", peer_pairs=6),
     "goodput": Kind(run_goodput, "4 groups under Poisson kills", pairs=6, peer_pairs=6),
 }
@@ -66,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--away", type=float, help="outage: seconds without a lighthouse (default 3)")
     p.add_argument("--seconds", type=float, help="goodput: of a run (default 60)")
     p.add_argument("--groups", type=int, nargs="+", help="fanout: sizes (default 2 8 64 512 1000)")
+    p.add_argument("--kinds", choices=KINDS, nargs="+", help="late: which (default all)")
     p.add_argument("--megabytes", type=int, help="heal: MiB of state (default 1024)")
     p.add_argument("--out", type=Path, default=Path("runs/bench.json"), help="default %(default)s; SVGs lie beside it")
     p.add_argument("--add", action="store_true", help="keep the other benchmarks that are in that file")
@@ -131,7 +135,7 @@ def one(
     """Run a benchmark and put it into `data`; 1 if it could not be done."""
     kind = BENCHMARKS[name]
     pairs = args.pairs or (1 if args.quick else kind.pairs)
-    settings = {k: getattr(args, k) for k in ("away", "seconds", "groups", "megabytes")}
+    settings = {k: getattr(args, k) for k in ("away", "seconds", "groups", "kinds", "megabytes")}
     bench = Bench(
         ours, peer, pairs, args.peer_pairs or min(pairs, kind.peer_pairs), quick=args.quick, settings=settings
     )

@@ -26,12 +26,16 @@ class Job:
         launched: each group under the library's own launcher, which starts it again when it dies. Otherwise the
             trainer is started directly and stays dead.
         trainer: more arguments of trainer.py.
+        ranks: of each group; several only if launched.
     """
 
-    def __init__(self, library: Library, groups: int, *, launched: bool = False, trainer: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, library: Library, groups: int, *, launched: bool = False, trainer: tuple[str, ...] = (), ranks: int = 1
+    ) -> None:
         self.library = library
         self.names = [str(g) for g in range(groups)]
         self.launched = launched
+        self.ranks = ranks
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
         self.records = Records(self.folder)
         self._trainer = [TRAINER, "--library", library.module, "--records", str(self.folder), *trainer]
@@ -81,7 +85,7 @@ class Job:
         )
         script = [*self._trainer, *extra]
         if self.launched:
-            command = self.library.launcher(group, len(self.names), self.folder / "run", script)
+            command = self.library.launcher(group, len(self.names), self.folder / "run", script, self.ranks)
         else:
             command = [self.library.python, *script]
             environ |= {env.ATTEMPT: str(sum(x.group == group for x in self.records.update()))}
@@ -122,7 +126,7 @@ class Job:
 
         def ready() -> bool:
             self._complain()
-            lives = {x.group: x for x in self.records.update()}
+            lives = {x.group: x for x in self.records.update() if x.group in self.names}
             return len(lives) == len(self.names) and all(
                 sum(c.t > after and c.mine and c.groups == len(self.names) for c in x.commits[-2 * steps :]) >= steps
                 for x in lives.values()

@@ -57,12 +57,13 @@ class Library:
         program = ["-m", "torchft_x", "lighthouse"] if self.is_ours else [_script(self.python, "torchft_lighthouse")]
         return [self.python, *program, "--min_replicas", "1", "--bind", bind, *more]
 
-    def launcher(self, group: str, groups: int, run_dir: Path, script: list[str]) -> list[str]:
-        """What each library's component starts for a group: it starts the trainer, and again when it dies."""
+    def launcher(self, group: str, groups: int, run_dir: Path, script: list[str], ranks: int = 1) -> list[str]:
+        """What each library's component starts for a group: it starts its trainers, and again when one dies."""
         if not self.is_ours:
-            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1"]
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
             return [self.python, *torchrun, "--max_restarts", "1000", *script]
         which = ["--group", group, "--groups", str(groups), "--max_restarts", "1000", "--run_dir", str(run_dir)]
+        which += ["--workers", str(ranks)] if ranks > 1 else []
         return [self.python, "-m", "torchft_x", "supervise", *which, "--", *script]
 
 

@@ -1,7 +1,12 @@
 """The two models every figure is about. Needs only torch: both libraries' Pythons run it."""
 
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from benchmarks import SMALL
 
@@ -19,3 +24,21 @@ def make(size: str) -> tuple[nn.Module, torch.Tensor]:
 
 def loss_of(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return module(batch).square().mean()
+
+
+class Batches(IterableDataset):  # type: ignore[type-arg]
+    """The same batch for ever; whoever reads it hangs once there is this file."""
+
+    def __init__(self, batch: torch.Tensor, hang: Path) -> None:
+        self.batch = batch
+        self.hang = hang
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while not self.hang.exists():
+            yield self.batch
+        time.sleep(1e9)
+
+
+def loader(batch: torch.Tensor, hang: Path) -> DataLoader:  # type: ignore[type-arg]
+    """With one worker, which prepares no more than the next batch."""
+    return DataLoader(Batches(batch, hang), batch_size=None, num_workers=1, prefetch_factor=1)

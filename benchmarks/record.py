@@ -25,6 +25,7 @@ class Life:
     started: float = 0.0
     ready: float | None = None  # when its Manager stood
     ended: float | None = None  # of a stand-in
+    late: float | None = None  # since when
     drawn: list[float] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
 
@@ -41,6 +42,8 @@ class Life:
             self.commits.append(Commit(t, int(rest[0]), int(rest[1]), rest[2] == "1"))
         elif kind == "E":
             self.ended = t
+        elif kind == "L":
+            self.late = t
 
 
 class Records:

@@ -2,7 +2,8 @@
 
 One line per happening, in a file of this process, with the system-wide monotonic clock:
 ``S t pid group`` start, ``M t`` the Manager is made, ``B t`` a batch was drawn, ``C t step groups mine`` it was
-committed with so many groups, this one among them or not. Run by both libraries' Pythons.
+committed with so many groups, this one among them or not, ``L t`` it is late from now on (lateness.py). Of a group of
+several ranks the first writes; another one, named ``group/rank``, only that it is late. Run by both libraries' Pythons.
 """
 
 import argparse
@@ -26,7 +27,7 @@ class Log:
     """Whole lines, even if the process is killed."""
 
     def __init__(self, folder: str, group: str) -> None:
-        path = Path(folder, f"{group}-{os.getpid()}-{time.monotonic_ns()}.rec")
+        path = Path(folder, f"{group.replace('/', '-')}-{os.getpid()}-{time.monotonic_ns()}.rec")
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self("S", os.getpid(), group)
 
@@ -49,6 +50,35 @@ def train(args: argparse.Namespace, log: Log) -> None:
         models.loss_of(adapter.ddp, batch).backward()
         if adapter.step():
             log("C", manager.current_step(), manager.num_participants(), int(manager.is_participating()))
+
+
+def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
+    """The same with a data loader, and with a group that is late."""
+    from benchmarks.adapter import Adapter
+    from benchmarks.lateness import Lateness
+
+    torch.manual_seed(0)
+    model, batch = models.make(args.model)
+    adapter = Adapter(args.library, model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
+    manager = adapter.manager
+    speaks = os.environ.get("RANK", "0") == "0"
+    late = Lateness(args.late, group, Path(args.records), log)
+    next(model.parameters()).register_hook(lambda grad: late.at("backward", args.pace))
+    in_worker = late.kind.place == "worker"
+    for loaded in models.loader(batch, late.flag) if in_worker else models.Batches(batch, late.flag):
+        late.at("loader", args.pace)
+        adapter.optimizer.zero_grad()
+        if speaks:
+            log("B")
+        late.at("step", args.pace)
+        time.sleep(args.pace)
+        models.loss_of(adapter.ddp, loaded).backward()
+        if adapter.step():
+            late.committed(manager.num_participants())
+            if speaks:
+                log("C", manager.current_step(), manager.num_participants(), int(manager.is_participating()))
+        late.at("worker", args.pace)
+        late.at("between", args.pace)
 
 
 def stand_in(args: argparse.Namespace, log: Log) -> None:
@@ -78,14 +108,21 @@ def main() -> None:
     p.add_argument("--pace", type=float, default=0.005, help="seconds of computing that a step pretends to take")
     p.add_argument("--slow-group", default="", help="this group's steps pretend to take --slow-pace")
     p.add_argument("--slow-pace", type=float, default=0.2)
+    p.add_argument("--late", default="", help="a kind of lateness.py")
     p.add_argument("--stand-in", default="")
     args = p.parse_args()
     torch.set_num_threads(1)
     group = os.environ["REPLICA_GROUP_ID"]
     if group == args.slow_group:
         args.pace = args.slow_pace
-    log = Log(args.records, group)
-    stand_in(args, log) if args.stand_in else train(args, log)
+    rank = os.environ.get("RANK", "0")
+    log = Log(args.records, group if rank == "0" else f"{group}/{rank}")
+    if args.stand_in:
+        stand_in(args, log)
+    elif args.late:
+        train_late(args, group, log)
+    else:
+        train(args, log)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.launch.hangs import BUSY, IDLE, IDLE_AT_FIRST, MOVES, QUIET, Hangs, Usage
+from torchft_x.launch.hangs import BUSY, IDLE, IDLE_AT_FIRST, MOVES, QUIET, STARVED, Hangs, Usage
 
 
 def status(seconds: float, **more: Any) -> dict[str, Any]:
@@ -16,11 +16,18 @@ def status(seconds: float, **more: Any) -> dict[str, Any]:
 class Watch:
     """Looks once a second at workers that show `more`, and use so much."""
 
-    def __init__(self, limit: float | None = None, cpu: float = 0.01, moved: float = 100.0, **more: Any) -> None:
+    def __init__(
+        self,
+        limit: float | None = None,
+        cpu: float = 0.01,
+        moved: float = 100.0,
+        ready: tuple[float, ...] = (),  # of each thread, in a second
+        **more: Any,
+    ) -> None:
         self.hangs = Hangs(limit)
         self.began = self.now = 100.0
-        self.used = Usage(5.0, 1000)
-        self.cpu, self.moved, self.more = cpu, moved, more
+        self.used = Usage(5.0, 1000, dict.fromkeys(range(len(ready)), 5.0))
+        self.cpu, self.moved, self.ready, self.more = cpu, moved, ready, more
         self.stack = "trouble (train.py:41)"
 
     def after(self, seconds: float, *others: dict[str, Any]) -> float | None:
@@ -28,7 +35,8 @@ class Watch:
         began, until = self.began, self.now + seconds
         while self.now < until:
             self.now += 1.0
-            self.used = Usage(self.used.cpu + self.cpu, self.used.bytes + int(self.moved))
+            threads = {i: self.used.ready[i] + t for i, t in enumerate(self.ready)}
+            self.used = Usage(self.used.cpu + self.cpu, self.used.bytes + int(self.moved), threads)
             said = [status(self.now - began, **self.more), *({**o, "step_seconds": self.now - began} for o in others)]
             if self.hangs.is_over(said):
                 return self.now - began
@@ -43,6 +51,14 @@ def test_who_stands_still_and_does_nothing_hangs() -> None:
 
 def test_who_computes_does_not() -> None:
     assert Watch(cpu=2 * BUSY).after(600.0) is None
+
+
+def test_nor_who_would_if_there_were_a_processor() -> None:
+    assert Watch(ready=(0.01, STARVED + 0.1)).after(600.0) is None
+
+
+def test_many_threads_that_wake_up_on_a_busy_machine_do_not_compute() -> None:
+    assert Watch(ready=(0.2,) * 12).after(60.0) is not None
 
 
 def test_nor_who_reads_or_writes() -> None:

@@ -4,7 +4,8 @@ To leave a late group out of the quorum is cheap and early (core/stragglers.py).
 work, so it is late and needs evidence, all of it, for a while:
 
 * no step, though the group neither waits for other groups nor has announced a pause;
-* no process of it, children included, computes or reads or writes more than an idle one does;
+* no process of it, children included, computes (or would, if there were a processor), reads or writes more than an
+  idle one does;
 * the training threads stand at the same place of their code, in stacks taken at the beginning and at the end.
 
 An evaluation, a checkpoint, a compile or a slow data loader does one of these things. What does none of them and still
@@ -25,7 +26,10 @@ IDLE = 15.0
 IDLE_AT_FIRST = 300.0
 """The same in a life that has not committed a step: it may wait for a download, a file system, a licence."""
 BUSY = 0.1
-"""Of a core: whoever wants less does not compute. A trainer that waits uses a hundredth."""
+"""Of a core: whoever uses less does not compute. A trainer that waits uses a hundredth."""
+STARVED = 0.5
+"""Of the time one thread runs or is ready to: it computes, on a machine that has no processor for it. Threads that wake up now
+and then are seldom ready for so long, however busy the machine is."""
 MOVES = 1 << 20
 """Bytes read and written in a second; whoever moves fewer is not loading anything."""
 
@@ -34,8 +38,9 @@ MOVES = 1 << 20
 class Usage:
     """Of a group's processes on this node, with their children, since they began."""
 
-    cpu: float  # seconds of a processor that they used, or waited for
+    cpu: float  # seconds of a processor
     bytes: int  # read and written
+    ready: Mapping[int, float]  # seconds for which each thread ran or was ready to
 
 
 class Hangs:
@@ -95,7 +100,12 @@ class Hangs:
             return True
         then, before = self._last
         seconds = max(now - then, 1e-3)
-        return usage.cpu - before.cpu > BUSY * seconds or usage.bytes - before.bytes > MOVES * seconds
+        ready = max((t - before.ready.get(thread, t) for thread, t in usage.ready.items()), default=0.0)
+        return (
+            usage.cpu - before.cpu > BUSY * seconds
+            or ready > STARVED * seconds
+            or usage.bytes - before.bytes > MOVES * seconds
+        )
 
 
 def _is_excused(statuses: Sequence[Mapping[str, Any]]) -> bool:

@@ -80,33 +80,35 @@ def descendants(root: int, keep: Collection[int] = ()) -> list[int]:
     return found
 
 
-def usage(roots: Collection[int]) -> tuple[float, int]:
-    """Of these processes and all below them: seconds for which they used a processor or waited for one, children that have
-    ended included, and bytes read and written. Those that can't be looked at count nothing."""
+def usage(roots: Collection[int]) -> tuple[float, int, dict[int, float]]:
+    """Of these processes and all below them: seconds of a processor, children that have ended included; bytes read and
+    written; and of each thread the seconds for which it ran or was ready to. Those that can't be looked at count nothing."""
     used = moved = 0.0
+    ready: dict[int, float] = {}
     for pid in {*roots, *(below for root in roots for below in descendants(root))}:
         stat = _stat(pid)
         if stat is not None:
             used += sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
-        used += _waited(pid)
+        ready |= _ready(pid)
         try:
             with open(f"/proc/{pid}/io", "rb") as f:
                 moved += sum(int(line.split()[1]) for line in f if line.startswith((b"rchar", b"wchar")))
         except OSError:
             pass
-    return used, int(moved)
+    return used, int(moved), ready
 
 
-def _waited(pid: int) -> float:
-    """Seconds for which its threads were ready to run and had no processor; 0: the kernel doesn't tell."""
-    total = 0
+def _ready(pid: int) -> dict[int, float]:
+    """Seconds for which each thread had a processor or was ready for one; empty: the kernel doesn't tell."""
+    found = {}
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/schedstat", "rb") as f:
-                total += int(f.read().split()[1])
-    except (OSError, IndexError):  # a thread has ended meanwhile: the next look will show the rest
+                ran, waited = f.read().split()[:2]
+            found[int(task)] = (int(ran) + int(waited)) / 1e9
+    except (OSError, ValueError):  # a thread has ended meanwhile: the next look will show the rest
         pass
-    return total / 1e9
+    return found
 
 
 def reap() -> dict[int, int]:
