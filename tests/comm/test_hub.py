@@ -73,8 +73,9 @@ def test_all_vote_and_hear_the_same(make: Callable[[int], Ranks], number: int) -
         assert all(s.expects_start == said.commit for s in ranks.spokes)
         if said.commit:
             assert ranks.spokes[0].start(0.001) is None  # not said yet
-            ranks.hub.start(7, step + 1, runs_on=step == 1)
+            ranks.hub.start(7, step + 1, runs_on=step == 1, connected=step != 1)
             assert {s.start(scaled(5)) for s in ranks.spokes} == {(step == 1, 7, step + 1)}
+            assert {s.connected for s in ranks.spokes} == {step != 1}
             assert not any(s.expects_start for s in ranks.spokes)
 
 

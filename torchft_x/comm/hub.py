@@ -32,7 +32,7 @@ _VOTE = struct.Struct("!BIqqQ")  # flags, contributors, quorum, step, digest
 _WORD = struct.Struct("!BBHqq")  # kind, flags, bytes of the reason that follows, quorum, step
 _DECISION, _START = 1, 2  # kinds of words
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
-_YES, _OPEN = 1, 2  # flags of a word
+_YES, _OPEN, _ALONE = 1, 2, 4  # flags of a word
 _MAX_REASON = 1000  # bytes
 
 
@@ -112,10 +112,11 @@ class Hub:
         self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
         self.owes_start = decision.commit
 
-    def start(self, quorum: int, step: int, *, runs_on: bool) -> None:
-        """After a commit: the next step begins in the quorum in hand, or all ask for another one."""
+    def start(self, quorum: int, step: int, *, runs_on: bool, connected: bool) -> None:
+        """After a commit: the next step begins in the quorum in hand, or all ask for another one. `connected`: the group
+        has a session with the lighthouse."""
         self.owes_start = False
-        self._tell(_WORD.pack(_START, _YES * runs_on, 0, quorum, step))
+        self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
 
     def end(self, why: str) -> None:
         """Release whoever waits here or, by the closed connections, at the other ends. From any thread."""
@@ -224,6 +225,7 @@ class Spoke:
 
     def __init__(self, place: bytes, rank: int, timeout: float) -> None:
         self.expects_start = False  # a commit was told, and the next step's beginning was not
+        self.connected = True  # the group had a session with the lighthouse when its newest step began
         self._why = ""  # it has ended; a clause
         self._heard = b""  # and not yet read
         try:
@@ -277,7 +279,7 @@ class Spoke:
         while (word := self._word(deadline)) is not None:
             kind, flags, quorum, step, _ = word
             if kind == _START:
-                self.expects_start = False
+                self.expects_start, self.connected = False, not flags & _ALONE
                 return bool(flags & _YES), quorum, step
         return None
 

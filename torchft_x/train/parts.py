@@ -108,7 +108,7 @@ def assemble(
         mode=mode,
         init_sync=init_sync,
         pace=Pace(),
-        waiting=Waiting(options, status, lambda: link.client.connected),
+        waiting=Waiting(options, status, lambda: link.connected),
         full_state=full_state,
         narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

@@ -147,7 +147,7 @@ class Round:
             on = reply is not None and reply.base is not None and held == reply.quorum.id
             if hub is not None and hub.owes_start:
                 state = self._terms.state
-                hub.start(state.committed_in, state.step, runs_on=on)
+                hub.start(state.committed_in, state.step, runs_on=on, connected=self._parts.link.connected)
             if reply is None or before is None or not on:
                 self._pend()
                 return False
