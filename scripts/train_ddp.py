@@ -2,11 +2,11 @@
 
     torchx run ./components.py:ddp --replicas 2 --script scripts/train_ddp.py -- --steps 200 --data PATH_OR_URL
 
-or, with no launcher, a lighthouse and one torchrun per group:
+or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs/security.md says what it opens):
 
     torchft_x lighthouse --min_replicas 1 &
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=0 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=1 NUM_REPLICA_GROUPS=2 torchrun --standalone scripts/train_ddp.py
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 0 --groups 2 -- scripts/train_ddp.py
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 -- scripts/train_ddp.py
 
 A group of several workers computes the same batch in each of them: this script is about whole copies of a model.
 It trains on the CUDA or XPU device that is there, else on the CPU (--device); on a GPU it was not run yet.

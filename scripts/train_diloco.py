@@ -2,11 +2,11 @@
 
     torchx run ./components.py:diloco --replicas 3 --sync_steps 20 --num_fragments 2 -- --steps 400 --data PATH_OR_URL
 
-or, with no launcher, a lighthouse and one torchrun per group:
+or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs/security.md says what it opens):
 
     torchft_x lighthouse --min_replicas 1 &
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=0 --fault_tolerance.group_size=2
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchrun --standalone scripts/train_diloco.py --config debug.toml --fault_tolerance.replica_id=1 --fault_tolerance.group_size=2
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 0 --groups 2 -- scripts/train_diloco.py --config debug.toml
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 -- scripts/train_diloco.py --config debug.toml
 
 A group of several workers shards the model over them (FSDP2); with rank0_synchronization_only groups may differ in size. Settings: the section [fault_tolerance] of a TOML file
 (--config), --fault_tolerance.KEY=VALUE, or the component's parameters; docs/diloco.md has the list. Model, data and

@@ -2,11 +2,11 @@
 
     torchx run ./components.py:hsdp --replicas 2 --workers_per_replica 2 --script scripts/train_hsdp.py -- --steps 200
 
-or, with no launcher, a lighthouse and one torchrun per group:
+or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs/security.md says what it opens):
 
     torchft_x lighthouse --min_replicas 1 &
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=0 NUM_REPLICA_GROUPS=2 torchrun --standalone --nproc_per_node 2 scripts/train_hsdp.py
-    TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=1 NUM_REPLICA_GROUPS=2 torchrun --standalone --nproc_per_node 2 scripts/train_hsdp.py
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 0 --groups 2 --workers 2 -- scripts/train_hsdp.py
+    TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 --workers 2 -- scripts/train_hsdp.py
 
 Model, data and everything else that has to do with many groups is train_ddp.py's, beside this file; here is what a
 sharded model changes. Read it from top to bottom. docs/hsdp.md says how to do the same to your own script.
