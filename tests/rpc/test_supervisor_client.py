@@ -136,7 +136,7 @@ def test_a_companion_is_known_by_name_and_is_no_group() -> None:
         made, stops = companion(lh.address())
         wait_for(lambda: "eval" in lh.status()["companions"], what="the companion to be known")
         assert lh.status()["announced"] == []
-        assert made.away() == 0.0
+        wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
         made.started(0, "life")
         made.exited(0, "life", 1, "exit code 1")
         made.done(1, "it gave up")
