@@ -52,7 +52,9 @@ BENCHMARKS = {
     "rejoin": Kind(run_rejoin, "from a kill until all train together again"),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
     "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6),
-    "late": Kind(run_late, "a group that hangs, or is slow, in one of seven ways", pairs=5, peer_pairs=5),
+    "late": Kind(
+        run_late, "a group that hangs, or is slow, in one of seven ways, or all now and then", pairs=5, peer_pairs=5
+    ),
     "outage": Kind(run_outage, "the lighthouse is killed and comes back", peer_pairs=6),
     "goodput": Kind(run_goodput, "4 groups under Poisson kills", pairs=6, peer_pairs=6),
 }
@@ -67,7 +69,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--only", choices=("ours", "peer"), help="leave the other out")
     p.add_argument("--quick", action="store_true", help="smoke: one small pair of everything")
     p.add_argument("--away", type=float, help="outage: seconds without a lighthouse (default 3)")
-    p.add_argument("--seconds", type=float, help="goodput: of a run (default 60)")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        help="goodput: of a run (default 60); late: of one in which all are late now and then (default 600)",
+    )
     p.add_argument("--groups", type=int, nargs="+", help="fanout: sizes (default 2 8 64 512 1000)")
     p.add_argument("--kinds", choices=KINDS, nargs="+", help="late: which (default all)")
     p.add_argument("--megabytes", type=int, help="heal: MiB of state (default 1024)")

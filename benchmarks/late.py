@@ -1,7 +1,8 @@
-"""One of three groups hangs or is slow: what does it cost the others, and when is it back?"""
+"""One of three groups hangs or is slow, or all do other things now and then: what does it cost, and when is it back?"""
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ LATE = "1"
 PACE = 0.1  # seconds of a step
 BOUND = 150.0  # seconds to watch: the peer's others end after 60 + 60
 SLOW = 40.0  # seconds to watch a group that is always slow
+BUSY = 600.0  # seconds of a job in which everybody does something else now and then
 AFTERWARDS = 2.0  # seconds to watch on when it is back
 
 
@@ -100,11 +102,64 @@ def _measure(job: Job, kind: Kind, first: list[Life], late: float) -> Late:
     )
 
 
+@dataclass(frozen=True)
+class Busy:
+    ended: int
+    """Processes of any group."""
+    apart: int
+    """Times that a group was left out, or the others were."""
+    thrown: float
+    """Of all batches drawn."""
+    rate: float
+    """Batches committed in a second, by all groups."""
+    did: int
+    """Evaluations, checkpoints and compilations."""
+
+
+def busy_once(library: Library, seconds: float) -> Busy:
+    """All groups do what `Mixed` says."""
+    with Job(library, GROUPS, launched=True, trainer=("--late", "mixed", "--pace", str(PACE))) as job:
+        job.wait_together(steps=5)
+        begin = time.monotonic()
+        while time.monotonic() < begin + seconds and not any(map(job.gone, job.names)):
+            time.sleep(0.5)
+        end = time.monotonic()
+        lives = job.records.update()
+        drawn = sum(begin < t < end for x in lives for t in x.drawn)
+        full = [c.groups == GROUPS for c in job.life("0").commits if begin < c.t < end]
+        return Busy(
+            len(lives) - GROUPS + sum(map(job.gone, job.names)),
+            sum(a and not b for a, b in itertools.pairwise(full)),
+            sum(thrown_away(x, begin, end) for x in lives) / max(1, drawn),
+            sum(begin < c.t < end and c.mine for x in lives for c in x.commits) / (end - begin),
+            sum(begin < t < end for x in lives for t, _ in x.did),
+        )
+
+
+def run_busy(bench: Bench) -> list[Measured]:
+    seconds = bench.settings.get("seconds") or (20.0 if bench.quick else BUSY)
+    pairs = interleave(bench, lambda library: busy_once(library, seconds))
+    did = sum(x.did for x in pairs.got["ours"])
+    note = f"{seconds:g} s each; ours did {did} such things in all"
+    what = "3 groups evaluate, save, compile, unannounced, steps of 0.1 to 1 s -> "
+    rows = [
+        (Measured("late.mixed.ended", what + "processes ended", "", goal=Goal(0, of="total")), lambda x: x.ended),
+        (Measured("late.mixed.apart", what + "times that somebody was left out", ""), lambda x: x.apart),
+        (Measured("late.mixed.thrown", what + "batches thrown away, of all", "x"), lambda x: x.thrown),
+        (Measured("late.mixed.rate", what + "batches committed", "1/s", higher_is_better=True), lambda x: x.rate),
+    ]
+    rows[0][0].note = "; ".join([note, *pairs.failures])
+    return [pairs.fill(row, read, bench) for row, read in rows]
+
+
 def run_late(bench: Bench) -> list[Measured]:
     """Defaults of both libraries, each group under its launcher, steps of 0.1 s; medians of few: each takes minutes."""
     rows = []
     names = bench.settings.get("kinds") or (["thread"] if bench.quick else list(KINDS))
     for name in names:
+        if KINDS[name].place == "mixed":
+            rows += run_busy(bench)
+            continue
         pairs = interleave(bench, lambda library, name=name: late_once(library, name))
         kind = KINDS[name]
         what = f"1 of 3 groups: {kind.words} -> "

@@ -1,9 +1,10 @@
-"""The ways in which the trainer's group can be late: it hangs, or is slow. Run by both libraries' Pythons.
+"""The ways in which a trainer's group can be late: it hangs, is slow, or does something else. Run by both libraries' Pythons.
 
 The last rank of group 1 is the one, once, when all groups have committed `AFTER` steps together; its log has ``L t`` then.
 """
 
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ AFTER = 30
 class Kind:
     words: str
     place: str
-    """``loader``, ``worker`` (a process of the data loader), ``backward``, ``between`` (two steps), ``step`` (each one)."""
+    """``loader``, ``worker`` (a process of the data loader), ``backward``, ``between`` (two steps), ``step`` (each one), or
+    ``mixed``: see `Mixed`."""
     seconds: float = FOR_EVER
     """How long; of ``step``, how many times as long as the others' steps."""
     ranks: int = 1
@@ -32,7 +34,45 @@ KINDS = {
     "evaluation": Kind("evaluates for 12 s, unannounced", "between", 12.0),
     "slow3": Kind("steps take 3 times as long", "step", 3.0),
     "slow30": Kind("steps take 30 times as long", "step", 30.0),
+    "mixed": Kind("all evaluate, save, compile, unannounced", "mixed", 0.0),
 }
+
+
+class Mixed:
+    """What jobs do and announce to nobody, at random in each group: one step of ten takes ten times as long, one of 150 is
+    followed by 3 to 12 s of evaluation, one of 150 by a checkpoint that is forced to the disk, one of 400 by a compilation.
+
+    Args:
+        compiles: does it, for so many seconds or more.
+        saves: writes to this file.
+    """
+
+    def __init__(self, group: str, compiles: Callable[[], None], saves: Callable[[Path], None], folder: Path) -> None:
+        self._random = random.Random(f"{group} {os.getpid()}")
+        self._compiles = compiles
+        self._saves = saves
+        self._file = folder / f"saved-{os.getpid()}"
+
+    def step(self, pace: float) -> float:
+        """Seconds that this step takes more."""
+        return 9 * pace if self._random.random() < 0.1 else 0.0
+
+    def between(self) -> str:
+        """Perhaps do something between two steps; what."""
+        dice = self._random.random()
+        if dice < 1 / 150:
+            until = time.monotonic() + self._random.uniform(3.0, 12.0)
+            while time.monotonic() < until:  # a slow evaluation: some computing, much waiting for its data
+                sum(range(20_000))
+                time.sleep(0.05)
+            return "evaluation"
+        if dice < 2 / 150:
+            self._saves(self._file)
+            return "checkpoint"
+        if dice < 2 / 150 + 1 / 400:
+            self._compiles()
+            return "compilation"
+        return ""
 
 
 class Lateness:

@@ -1,5 +1,6 @@
 """The two models every figure is about. Needs only torch: both libraries' Pythons run it."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,3 +43,18 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
 def loader(batch: torch.Tensor, hang: Path) -> DataLoader:  # type: ignore[type-arg]
     """With one worker, which prepares no more than the next batch."""
     return DataLoader(Batches(batch, hang), batch_size=None, num_workers=1, prefetch_factor=1)
+
+
+def compile_anew(batch: torch.Tensor) -> None:
+    """Compile a model that this process has not compiled."""
+    torch._dynamo.reset()
+    model, _ = make(SMALL)
+    with torch.no_grad():
+        torch.compile(model)(batch)
+
+
+def save(path: Path) -> None:
+    """100 MB, forced to the disk."""
+    with path.open("wb") as f:
+        torch.save(torch.zeros(25_000_000), f)
+        os.fsync(f.fileno())

@@ -26,6 +26,7 @@ class Life:
     ready: float | None = None  # when its Manager stood
     ended: float | None = None  # of a stand-in
     late: float | None = None  # since when
+    did: list[tuple[float, str]] = field(default_factory=list)  # something else than training, until when
     drawn: list[float] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
 
@@ -44,6 +45,8 @@ class Life:
             self.ended = t
         elif kind == "L":
             self.late = t
+        elif kind == "D":
+            self.did.append((t, rest[0]))
 
 
 class Records:

@@ -2,7 +2,8 @@
 
 One line per happening, in a file of this process, with the system-wide monotonic clock:
 ``S t pid group`` start, ``M t`` the Manager is made, ``B t`` a batch was drawn, ``C t step groups mine`` it was
-committed with so many groups, this one among them or not, ``L t`` it is late from now on (lateness.py). Of a group of
+committed with so many groups, this one among them or not, ``L t`` it is late from now on, ``D t what`` it
+has done something else (lateness.py). Of a group of
 several ranks the first writes; another one, named ``group/rank``, only that it is late. Run by both libraries' Pythons.
 """
 
@@ -55,7 +56,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
 def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
     """The same with a data loader, and with a group that is late."""
     from benchmarks.adapter import Adapter
-    from benchmarks.lateness import Lateness
+    from benchmarks.lateness import Lateness, Mixed
 
     torch.manual_seed(0)
     model, batch = models.make(args.model)
@@ -64,6 +65,8 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
     speaks = os.environ.get("RANK", "0") == "0"
     late = Lateness(args.late, group, Path(args.records), log)
     next(model.parameters()).register_hook(lambda grad: late.at("backward", args.pace))
+    mixed = Mixed(group, lambda: models.compile_anew(batch), models.save, Path(args.records))
+    is_mixed = late.kind.place == "mixed"
     in_worker = late.kind.place == "worker"
     for loaded in models.loader(batch, late.flag) if in_worker else models.Batches(batch, late.flag):
         late.at("loader", args.pace)
@@ -71,7 +74,7 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
         if speaks:
             log("B")
         late.at("step", args.pace)
-        time.sleep(args.pace)
+        time.sleep(args.pace + (mixed.step(args.pace) if is_mixed else 0.0))
         models.loss_of(adapter.ddp, loaded).backward()
         if adapter.step():
             late.committed(manager.num_participants())
@@ -79,6 +82,8 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
                 log("C", manager.current_step(), manager.num_participants(), int(manager.is_participating()))
         late.at("worker", args.pace)
         late.at("between", args.pace)
+        if is_mixed and (did := mixed.between()):
+            log("D", did)
 
 
 def stand_in(args: argparse.Namespace, log: Log) -> None:
