@@ -1,3 +1,12 @@
+"""What we set in the environment of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x import env
+
+
 @pytest.mark.parametrize(
     ("environ", "version", "says"),
     [
