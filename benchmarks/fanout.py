@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.libraries import Library
 from benchmarks.lighthouse import Served
 from benchmarks.processes import GaveUp
 from benchmarks.stats import Goal
+from benchmarks.through import Askers
 
 import grpc  # isort: skip  (after ours)
 
@@ -24,6 +26,8 @@ LARGEST = 1000
 WORKS = 5000.0  # ms; more than the heartbeat timeout, and the groups would be taken for dead
 
 
+THROUGH = 8
+"""So many groups are measured as processes of their own, too."""
 PATIENT = ("--heartbeat_timeout_ms", "60000")
 """One process speaks for all groups: it may be slow, and a change is the question here, not who is dead."""
 FAILURES = (GaveUp, RuntimeError, asyncio.TimeoutError, grpc.RpcError)
@@ -35,9 +39,39 @@ def run_fanout(bench: Bench) -> list[Measured]:
         folder = Path(tempfile.mkdtemp(prefix="bench-fanout-"))
         try:
             rows += asyncio.run(Size(bench, number).run(folder))
+            if number <= THROUGH:
+                rows += run_through(bench, number, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return rows
+
+
+def run_through(bench: Bench, number: int, folder: Path) -> list[Measured]:
+    """The same through group servers. Of both libraries in turn, each with a lighthouse of its own."""
+    name = f"quorum change through group servers, {number} groups: "
+    settled = Measured(f"through.{number}", name + "last request -> last answer", "ms")
+    burst = Measured(f"through.{number}.burst", name + "all ask at once -> last answer", "ms")
+    up: list[tuple[Library, Askers]] = []
+    with ExitStack() as stack:
+        for row in (settled, burst):
+            row.why_no_peer = bench.why_no_peer
+        try:
+            for library in bench.libraries:
+                lighthouse = Served(library, folder, *PATIENT)
+                stack.callback(lighthouse.stop)
+                askers = Askers(library, lighthouse.bind, number, folder)
+                stack.callback(askers.close)
+                up.append((library, askers))
+            for i in range(-1, bench.pairs):  # the first pair only warms up
+                for library, askers in up[:: 1 if i % 2 == 0 else -1]:
+                    for row in (settled, burst):
+                        seconds = askers.change(burst=row is burst)
+                        if i >= 0:
+                            (row.ours if library.is_ours else row.peer).append(1e3 * seconds)
+        except GaveUp as e:
+            bench.say(f"  {e}")
+            settled.note = str(e)
+    return [settled, burst]
 
 
 class Size:

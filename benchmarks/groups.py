@@ -38,8 +38,8 @@ class Groups(Protocol):
     async def prepare(self) -> None:
         """Make the requests of the next round."""
 
-    async def ask(self, i: int) -> None:
-        """Send group i's request."""
+    def ask(self, i: int) -> None:
+        """Send group i's request: it is on its way when the loop has run, as soon as nothing else is to be done."""
 
     async def answer(self, i: int) -> None:
         """Wait for group i's quorum."""
@@ -58,6 +58,7 @@ class OurGroups:
         self._channels = [grpc.aio.insecure_channel(target, options=_CHANNEL) for _ in range(number)]
         self._calls: list[Any] = []
         self._requests: list[bytes] = []
+        self._asking: dict[int, asyncio.Future[None]] = {}  # requests on their way
         self._state = pb.State()  # all stand alike
         self._last = b""  # first group's last quorum
         self._quiet_since = time.monotonic()
@@ -106,8 +107,8 @@ class OurGroups:
             for i in range(self.number)
         ]
 
-    async def ask(self, i: int) -> None:
-        await self._calls[i].write(self._requests[i])
+    def ask(self, i: int) -> None:
+        self._asking[i] = asyncio.ensure_future(self._calls[i].write(self._requests[i]))
 
     async def answer(self, i: int) -> None:
         while True:
@@ -122,6 +123,8 @@ class OurGroups:
             self._last = data
 
     async def finish(self) -> None:
+        await asyncio.gather(*self._asking.values())
+        self._asking.clear()
         quorum = pb.Down.FromString(self._last).quorum
         if len(quorum.members) != self.number:
             raise RuntimeError(f"a quorum of {len(quorum.members)} instead of {self.number}")
@@ -174,7 +177,7 @@ class PeerGroups:
             for i in range(self.number)
         ]
 
-    async def ask(self, i: int) -> None:
+    def ask(self, i: int) -> None:
         self._calls[i] = self._quorum[i](self._requests[i], timeout=60.0)
 
     async def answer(self, i: int) -> None:
@@ -200,13 +203,13 @@ async def change(groups: Groups, number: int, *, burst: bool) -> float:
     await groups.prepare()
     first = 0 if burst else number - 1
     for i in range(first):
-        await groups.ask(i)
+        groups.ask(i)
     answers = [asyncio.ensure_future(groups.answer(i)) for i in range(first)]
     if first:
         await asyncio.sleep(0.05 + number / 2000)  # until the server has taken them all
     begin = time.perf_counter()
     for i in range(first, number):
-        await groups.ask(i)
+        groups.ask(i)
         answers.append(asyncio.ensure_future(groups.answer(i)))
     await asyncio.wait_for(asyncio.gather(*answers), 60.0)
     seconds = time.perf_counter() - begin

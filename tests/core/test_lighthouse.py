@@ -844,15 +844,6 @@ class TestForPeople:
         assert notes(s.wait(0.9, alive=("a:1",))) == []
         assert notes(s.wait(30.0, alive=("a:1",))) == ["undecided"]
 
-    def test_notes_of_a_quorum(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        effects = s.join("a:1")
-        first = of(Issue, effects)[0].quorum
-        assert text(effects, "quorum_change") == f"Detected quorum change, bumping quorum_id to {first.id}"
-        assert text(effects, "quorum") == f"Quorum! q1 (id {first.id}) at step 0 (quorum 0): 1 members, a:1"
-        assert notes(s.join("a:1", s.committed())) == ["quorum"]
-
     def test_status_is_json(self) -> None:
         s = Scene(join_timeout=0.0)
         s.announce("a", "z")

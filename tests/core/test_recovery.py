@@ -172,7 +172,7 @@ def test_a_later_step_of_the_same_quorum_begins_at_its_own_state() -> None:
 @pytest.mark.parametrize("group_rank", [0, 1])
 def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank: int) -> None:
     q, base = of_steps(0, 0, 0), State(3, 7)
-    assert later(plan(q, own, group_rank), base) == plan(q, own, group_rank, base=base)
+    assert replace(later(plan(q, own, group_rank)), top=base) == plan(q, own, group_rank, base=base)
 
 
 class TestStranded:

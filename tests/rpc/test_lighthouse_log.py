@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from torchft_x.core.messages import Note
+from torchft_x.core.types import Member, Quorum
 from torchft_x.rpc.lighthouse_log import NoteLog
 
 log = logging.getLogger("torchft_x.test_lighthouse_log")
@@ -19,15 +20,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFixture) -> None:
-    notes = NoteLog(log)
-    for quorum_id in (1, 2, 3, 4):
-        if quorum_id in (1, 3):
-            notes.note(Note("quorum_change", f"Detected quorum change {quorum_id}", quorum_id=quorum_id))
-        notes.note(Note("quorum", f"Quorum! {quorum_id}", quorum_id=quorum_id))
-        assert notes.changed_in(quorum_id) == (quorum_id in (1, 3))
+    notes, members = NoteLog(log), (Member("a:1"), Member("b:1"))
+    for quorum_id, config_id in ((11, 11), (12, 11), (13, 13), (14, 13)):
+        notes.issued(Quorum(quorum_id, config_id, quorum_id - 10, members))
     assert lines.messages == [
-        "Quorum! 1",
-        "Quorum! 3",
+        "Quorum! q1 (id 11) at step 0 (quorum 0): 2 members, a:1, b:1",
+        "Quorum! q3 (id 13) at step 0 (quorum 0): 2 members, a:1, b:1",
     ]
 
 

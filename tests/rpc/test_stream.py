@@ -67,7 +67,7 @@ def test_a_reader_that_is_stuck_is_cut_off_and_costs_no_memory() -> None:
         s = stream.Stream(Context([], stuck=True))
         for _ in range(stream.MAX_OUTBOX + 10):
             s.send(b"x")
-        return s.ending, s._outbox.qsize()
+        return s.ending, len(s._outbox)
 
     assert loop.call(run(), 10.0) == (True, 1)
 

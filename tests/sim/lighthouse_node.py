@@ -159,7 +159,7 @@ class LighthouseNode:
                 supervisor = self.world.supervisors.get(effect.group)
                 if supervisor is not None:
                     self.world.after(self.world.config.latency[1], supervisor.process, supervisor.stop)
-            elif effect.event not in ("quorum", "quorum_change"):
+            else:
                 note(name, "notes {}: {}", effect.event, effect.text)
 
     def _issue(self, effect: m.Issue) -> None:

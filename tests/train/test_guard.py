@@ -49,7 +49,7 @@ def guard(pg: FakeGroup) -> Guard:
 
 def begin(guard: Guard, p: Plan) -> None:
     guard.step.ask()
-    guard.begin(p, 0, 2)
+    guard.begin(p, p.top, 0, 2)
 
 
 def test_the_group_is_made_again_only_when_its_configuration_changes(guard: Guard) -> None:
@@ -103,7 +103,7 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
 def test_over_before_the_quorum_arrives_prevents_configuring(guard: Guard) -> None:
     guard.step.ask()
     guard.on_over(7, ("b:1",), "killed")
-    guard.begin(plan(), 0, 2)
+    guard.begin(plan(), plan().top, 0, 2)
     made: list[int] = []
     assert guard.configure(plan(), lambda: made.append(1)) is None
     assert not made

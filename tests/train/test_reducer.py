@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,28 @@ def test_average_with_unused_parameters(net: Net, groups: int, late: bool, kind:
         check(n, want)
     for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert p.grad is None or torch.equal(p.grad, q.grad)
+
+
+@pytest.mark.parametrize("kind", [DistributedDataParallel, PureDistributedDataParallel])
+def test_gradients_that_keep_their_graph_are_averaged_without_it(net: Net, kind: Any) -> None:
+    def passes(model: nn.Module, rank: int) -> None:
+        model(batch(rank, 0), extra=True).square().sum().backward(create_graph=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of a reference cycle between a parameter and such a gradient
+        want = reference(net, 2, passes)
+        pgs = gloo_groups(2)
+
+        def body(rank: int) -> nn.Module:
+            manager = FakeManager(pgs[rank], 2)
+            model = kind(manager, copy.deepcopy(net))
+            passes(model, rank)
+            assert not manager.errors
+            return model.module
+
+        for n in run_threads(2, body):
+            check(n, {name: None if g is None else g.detach() for name, g in want.items()})
+            assert not any(p.grad is not None and p.grad.requires_grad for p in n.parameters())
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -51,6 +51,7 @@ class Circle:
         self._listener: socket.socket | None = None  # the same
         self._there: dict[int, socket.socket] = {}  # rank we send to -> connection
         self._back: dict[int, socket.socket] = {}  # rank we hear -> connection
+        self._told = _heirs(rank, self.size)  # ranks we send to, in the order of the rounds
 
     def __repr__(self) -> str:
         return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
@@ -119,7 +120,7 @@ class Circle:
         store, listener = self._store, self._listener
         assert store is not None, "offer() comes first"
         assert listener is not None, "offer() comes first"
-        for rank in self._heirs():
+        for rank in self._told:
             self._there[rank] = self._call(store, rank)
         wanted = {rank for rank in range(self.size) if self._rank in _heirs(rank, self.size)}
         with Reception(listener, self._secret, self._keep, self._drop) as reception:
@@ -158,6 +159,7 @@ class Circle:
         try:
             sock = self._dial(where, rank)
             sock.sendall(introduction(secret, self._rank))
+            sock.setblocking(False)
         except OSError as e:
             self._check([rank])
             words = f"{self._place} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
@@ -188,7 +190,7 @@ class Circle:
             self._turn += 1
             if self.size == 1:
                 meanwhile()
-            for nth, there in enumerate(self._heirs()):
+            for nth, there in enumerate(self._told):
                 self._say(there, mine, deadline)
                 if nth == 0:
                     meanwhile()
@@ -197,8 +199,13 @@ class Circle:
 
     def _say(self, rank: int, row: Sequence[int], deadline: float) -> None:
         try:
-            self._there[rank].settimeout(max(deadline - time.monotonic(), 0.001))
-            self._there[rank].sendall(self._message.pack(self._turn, *row))
+            sock, data = self._there[rank], self._message.pack(self._turn, *row)
+            try:
+                sent = sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):  # never seen: a message is small, and the one before has been answered
+                _send_rest(sock, data[sent:], deadline)
         except (OSError, KeyError) as e:
             raise self._broken(rank, e) from None
 
@@ -245,9 +252,6 @@ class Circle:
         self.end(str(error))
         return error
 
-    def _heirs(self) -> list[int]:
-        return _heirs(self._rank, self.size)
-
     def _name(self, rank: int) -> str:
         return f"rank {rank} ({self._names[rank]})"
 
@@ -272,6 +276,12 @@ def _key(rank: int) -> str:
 def _first_line(error: Exception) -> str:
     """torch's store adds pages of stack traces."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _send_rest(sock: socket.socket, data: bytes, deadline: float) -> None:
+    sock.settimeout(max(deadline - time.monotonic(), 0.001))
+    sock.sendall(data)
+    sock.setblocking(False)
 
 
 def _sleep_until_readable(sock: socket.socket, deadline: float) -> None:

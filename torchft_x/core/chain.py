@@ -37,19 +37,19 @@ class Chain:
 
     def leave(self, quorum: Quorum) -> None:
         """Another quorum is issued after this one."""
-        self._keep((*self._open, (quorum, frozenset(m.replica_id for m in quorum.members))))
+        self._keep((*self._open, (quorum, frozenset([m.replica_id for m in quorum.members]))))
 
     def received(self, replica_id: str, quorum_id: int) -> None:
         """This member has received this quorum: no older one of its own will be the newest that all members know."""
         if self._coalition is not None:
             self._received_by_most(self._coalition, replica_id, quorum_id)
         elif self._open and replica_id in self.members:
-            self._keep(tuple(x for x in self._open if x[0].id >= quorum_id or replica_id not in x[1]))
+            self._keep(tuple([x for x in self._open if x[0].id >= quorum_id or replica_id not in x[1]]))
 
     def close(self, is_over: Callable[[str], bool]) -> None:
         """Where all members are over nobody can name the quorum any more with a valid lease."""
         if self._open and self._coalition is None:
-            self._keep(tuple(x for x in self._open if not all(map(is_over, x[1]))))
+            self._keep(tuple([x for x in self._open if not all(map(is_over, x[1]))]))
 
     def _received_by_most(self, coalition: Coalition, replica_id: str, quorum_id: int) -> None:
         """With several lighthouses one member is not enough: the others may go on with another lighthouse."""
@@ -65,5 +65,5 @@ class Chain:
 
     def _keep(self, quorums: tuple[tuple[Quorum, frozenset[str]], ...]) -> None:
         if len(quorums) != len(self._open):
-            self.open, self._open = tuple(q for q, _ in quorums), quorums
-            self.members = frozenset().union(*(members for _, members in quorums))
+            self.open, self._open = tuple([q for q, _ in quorums]), quorums
+            self.members = frozenset().union(*[members for _, members in quorums])

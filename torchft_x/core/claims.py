@@ -31,10 +31,13 @@ def impossible(hello: Hello | Member, unix: float) -> str:
     of them in a millisecond for years. Were a larger one believed, all later ids would have to be above it (R1), until
     the members refuse them.
     """
+    newest = int((max(unix, _BUILT) + _AHEAD) * 1000) << 10
+    plain = isinstance(hello, Member) and hello.prepared is None
+    if plain and hello.state.committed_in <= newest and hello.state.step <= MOST_STEPS:
+        return ""  # the common case
     held = hello.quorum if isinstance(hello, Hello) else None
     if held is not None and held.member(hello.replica_id) is None:
         return f"{hello.replica_id} can't join: it says that it holds quorum {held.id}, of which it is no member; restart it."
-    newest = int((max(unix, _BUILT) + _AHEAD) * 1000) << 10
     quorums = _quorums(hello)
     members = [m for q in quorums for m in q.members]  # lists, not generators: a hello names thousands of them
     if isinstance(hello, Member):
@@ -68,8 +71,8 @@ def unfounded(members: Sequence[Member], current: Quorum | None, granted_through
 
     `current`: the quorum that they follow, whose members train; None: nobody does. `granted_through`: in it.
     """
-    if current is None:
-        return []
+    if current is None or _alike(members):
+        return []  # the common case: nobody claims more than anybody else
     names = {m.replica_id for m in current.members}
     carriers = {m.replica_id for m in current.carriers}
     inside = [m for m in members if m.replica_id in names and not m.torn]
@@ -81,6 +84,13 @@ def unfounded(members: Sequence[Member], current: Quorum | None, granted_through
     known = settle(honest, State()).top
     outside = (m for m in members if m.replica_id not in names and not m.torn)
     return found + [(m, _unknown(m, known)) for m in outside if m.state > known]
+
+
+def _alike(members: Sequence[Member]) -> bool:
+    """Whether all of them stand at the same state. Of numbers, as comparing states takes far longer."""
+    first = members[0].state
+    step, committed_in = first.step, first.committed_in
+    return not [m for m in members if m.state.step != step or m.state.committed_in != committed_in]
 
 
 def set_aside(members: tuple[Member, ...], doubtful: Collection[str]) -> tuple[Member, ...]:

@@ -33,8 +33,8 @@ def row(vote: CrossVote | None) -> tuple[int, ...]:
     if vote is None:
         return (_NEUTRAL,) * WIDTH
     upper, lower = divmod(vote.digest, _HALF)
-    values = (vote.quorum, vote.step, upper, lower, vote.contributors)
-    return (int(vote.ok), *(x for v in values for x in (v, -v)))
+    q, s, c = vote.quorum, vote.step, vote.contributors
+    return (int(vote.ok), q, -q, s, -s, upper, -upper, lower, -lower, c, -c)
 
 
 def objection(reduced: Sequence[int]) -> str:

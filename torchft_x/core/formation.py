@@ -31,6 +31,8 @@ NEW_LINEAGE_WAIT = 10.0
 """Seconds from the first ask, and no longer than `join_timeout`, for which a new lineage waits for groups that are here, or
 whose supervisors are, and have not asked: they were killed at the same time as the others, and are starting."""
 
+_WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups are of no use any more
+
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
 
 
@@ -44,9 +46,9 @@ class Candidate:
     patience: float = inf  # seconds that it waits for members that do not ask (R20)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Situation:
-    """Everything the decision depends on."""
+    """Everything the decision depends on. Not frozen, which would make each one ten times as dear; nobody changes it."""
 
     now: float
     cur: Quorum | None  # newest quorum issued or adopted
@@ -80,21 +82,20 @@ class Form:
 def form(s: Situation) -> Form | Wait:
     """Form a quorum of the candidates, or say what is missing."""
     chosen = _cut_to_shrink(s)
-    asked = {c.member.replica_id for c in chosen}
+    asked = {c.member.replica_id: c.member for c in chosen}
     if s.cur is not None:
         awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
         if awaited:
             return wait_for(s.cur, awaited)
-    chosen.sort(key=lambda c: c.member.replica_id)
-    members = tuple(c.member for c in chosen)
+    members = tuple([asked[name] for name in sorted(asked)])
     if s.cur is None:
-        wait = _first_quorum(s, chosen)
+        wait = _first_quorum(s, chosen, members)
         return wait or Form(members, rebuild=True)
     followed = (s.cur, *s.open)
     wait = _not_with_us(s, followed, asked) or _too_few(s, members)
     if wait:
         return wait
-    whole = {m.replica_id: m for m in members if not m.torn}
+    whole = {name: m for name, m in asked.items() if not m.torn}
     left: Quorum | None = None
     for quorum in followed:
         if _heirs(quorum, whole):
@@ -118,7 +119,7 @@ def form(s: Situation) -> Form | Wait:
         wait = _not_all_here(s, chosen, min(s.join_timeout, NEW_LINEAGE_WAIT), "A new lineage can begin")
         if wait:
             return wait
-    return Form(members, rebuild=s.broken or _changed(s.cur, chosen), left=left)
+    return Form(members, rebuild=s.broken or _changed(s.cur, members, chosen), left=left)
 
 
 def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
@@ -145,10 +146,11 @@ def _running(s: Situation, quorum: Quorum, asked: Collection[str]) -> list[str]:
 
 def _cut_to_shrink(s: Situation) -> list[Candidate]:
     """If a member of the quorum asks to shrink only, newcomers stay outside. A newcomer that does keeps itself out."""
-    if s.cur is None or not any(c.member.shrink_only for c in s.candidates):
+    shrinking = [c for c in s.candidates if c.member.shrink_only]
+    if s.cur is None or not shrinking:
         return list(s.candidates)
     inside = {m.replica_id for m in s.cur.members}
-    if not any(c.member.shrink_only for c in s.candidates if c.member.replica_id in inside):
+    if not any(c.member.replica_id in inside for c in shrinking):
         return [c for c in s.candidates if not c.member.shrink_only]
     return [c for c in s.candidates if c.member.replica_id in inside]
 
@@ -162,9 +164,9 @@ def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
     )
 
 
-def _first_quorum(s: Situation, chosen: list[Candidate]) -> Wait | None:
+def _first_quorum(s: Situation, chosen: list[Candidate], members: tuple[Member, ...]) -> Wait | None:
     """The peer's rules: enough, more than half of those alive, and a wait for those alive that have not asked."""
-    too_few = _too_few(s, tuple(c.member for c in chosen))
+    too_few = _too_few(s, members)
     if too_few:
         return too_few
     healthy = len(chosen) + len(s.silent_healthy)
@@ -198,17 +200,20 @@ def _heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
     committed that result, and what this one meets now may say that it must be reduced again. Only if all of cur's
     members are here has nobody.
     """
-    top = cur.top
-    if any(m.replica_id in whole and whole[m.replica_id].state >= top for m in cur.carriers):
-        return True
+    settled = cur.settled
+    top = settled.top
+    for m in settled.carriers:
+        if m.replica_id in whole and whole[m.replica_id].state >= top:
+            return True
     here = [whole[m.replica_id] for m in cur.members if m.replica_id in whole]
     return len(here) == len(cur.members) or any(m.state > top for m in here)
 
 
-def _changed(cur: Quorum, chosen: list[Candidate]) -> bool:
-    if [c.member.replica_id for c in chosen] != [m.replica_id for m in cur.members]:
+def _changed(cur: Quorum, members: tuple[Member, ...], chosen: list[Candidate]) -> bool:
+    if [m.replica_id for m in members] != [m.replica_id for m in cur.members]:
         return True
-    return any(c.member.commit_failures > 0 or c.reason in (JoinReason.FAILED, JoinReason.REJOINED) for c in chosen)
+    failed = [c for c in chosen if c.member.commit_failures > 0 or c.reason in _WENT_WRONG]
+    return bool(failed)
 
 
 def listed(names: Collection[str], most: int = 8) -> str:

@@ -34,7 +34,7 @@ class Plan:
     number: int  # the quorum's small number, for people
     replica_rank: int  # own place among all members
     replica_world_size: int  # number of all members
-    top: State  # newest complete state; what healers end up at (R17)
+    top: State  # newest complete state, where the first step begins; what healers end up at (R17)
     heal: bool  # this member fetches `top` before its next commit
     sources: tuple[Member, ...]  # members it may fetch from, the one that serves it first; empty if it does not heal
     source_rank: int | None  # replica rank of sources[0]
@@ -120,7 +120,8 @@ def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list
     `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
     steps only.
     """
-    if len(set(map(_is_ours_by_name, {m.library for m in members}))) < 2:
+    libraries = {m.library for m in members}
+    if len(libraries) < 2 or len(set(map(_is_ours_by_name, libraries))) < 2:
         return []
     settled = Quorum(0, 0, 0, members).settled
     ready = list(settled.carriers)
@@ -140,9 +141,11 @@ def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, boo
     return sum(m.replica_id in running for m in side), len(side), any(map(_is_ours, side))
 
 
-def later(plan: Plan, base: State) -> Plan:
-    """The plan for a later step of the same quorum, which all members carry: what `plan` with `base` would say."""
-    return replace(plan, top=base, heal=False, sources=(), source_rank=None, dst_ranks=())
+def later(plan: Plan) -> Plan:
+    """The plan for later steps of the same quorum, which all members carry: nobody heals any more."""
+    if not (plan.heal or plan.sources or plan.dst_ranks):
+        return plan  # once a step
+    return replace(plan, heal=False, sources=(), source_rank=None, dst_ranks=())
 
 
 def participation(

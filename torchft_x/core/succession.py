@@ -103,9 +103,9 @@ class Succession:
         if cur is not None and missing:  # `form` would say the same, after a look at all candidates
             return wait_for(cur, sorted(missing))
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
-        outside = [r for r in map(self._roll.get, away) if r is not None]
-        over = frozenset(r.replica_id for r in outside if self._alarm.is_given_up(r, now))
-        proven = frozenset(r.replica_id for r in outside if r.proof) | self._tenure.ended(away)
+        outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
+        over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
+        proven = frozenset([r.replica_id for r in outside if r.proof]) | self._tenure.ended(away)
         c = self._config
         decision = form(
             self._tenure.situation(
@@ -165,26 +165,21 @@ class Succession:
         return effects
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
-        effects: list[LighthouseEffect] = []
         left, reached = decision.left, self._tenure.reached
         records = self._roll.of(decision.members)
-        sessions = tuple(r.session for r in records if r.session is not None)
-        calls = tuple(call for r in records for call in r.calls)
+        sessions = tuple([r.session for r in records if r.session is not None])
+        calls = tuple([call for r in records for call in r.calls])
         quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
         self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
         self._end_takeover()
+        effects: list[LighthouseEffect] = []
         if left is not None:
             fates = {r.replica_id: r.proof or r.lost for r in self._roll.of(left.members)}
             text, steps = lineage.sentence(left, reached, quorum, fates), lineage.steps_lost(left, reached, quorum)
             effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
+        effects.append(Issue(quorum, sessions, calls))
         if decision.rebuild:
             self._endings.issued(decision.members, new_lineage=decision.new_lineage)
-            text = f"Detected quorum change, bumping quorum_id to {quorum.id}"
-            effects.append(Note("quorum_change", text, quorum_id=quorum.id))
-        names = listed([m.replica_id for m in quorum.members])
-        text = f"Quorum! q{quorum.number} (id {quorum.id}) at {quorum.top}: {len(quorum.members)} members, {names}"
-        effects.append(Note("quorum", text, quorum_id=quorum.id))
-        effects.append(Issue(quorum, sessions, calls))
         return effects
 
     def refuse_misfits(self) -> list[LighthouseEffect]:
@@ -206,8 +201,9 @@ class Succession:
             else:
                 doubted.add(member.replica_id)
                 notes.append(Note("doubted", f"{sentence} It heals.", member.replica_id))
-        members = set_aside(decision.members, doubted) if doubted else decision.members
-        return replace(decision, members=members), notes, refusals
+        if doubted:
+            decision = replace(decision, members=set_aside(decision.members, doubted))
+        return decision, notes, refusals
 
     def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
         """Whoever can't heal within its library would cost every quorum it is in a step."""

@@ -12,7 +12,7 @@ from torchft_x.core.formation import Candidate, Form, Situation
 from torchft_x.core.legacy import Legacy
 from torchft_x.core.liveness import Record, Roll
 from torchft_x.core.presence import Presence
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import Member, Quorum, State, settlement
 
 
 class Tenure:
@@ -140,31 +140,32 @@ class Tenure:
     def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
         cur = self.current
+        settled = settlement(decision.members)
         quorum = Quorum(
             id=self.next_id,
             config_id=self.next_id if decision.rebuild or cur is None else cur.config_id,
             number=self._number + 1,
             members=decision.members,
             created=unix,
+            granted_through=settled.top.step + 1,
             lease=lease,
             follows=self._left_open() if self.coalition is not None else (),
             since=self.coalition.since if self.coalition is not None else 0,
-        )
-        quorum = quorum.granting(quorum.top.step + 1)
+        ).knowing(settled)
         self.raise_ids(self.next_id)
         if cur is not None:
             self.chain.leave(cur)
         if self.gone:
             self.lost_at = now
         self._begin(quorum, roll)
-        records = roll.of(quorum.members)
+        records, pace = roll.of(quorum.members), (settled.top.step, now)  # what came before was waiting
         for record in records:
             record.join = None
             if record.calls:
                 roll.answer(record)
             record.quorum_id = quorum.id
             record.lease_sent = now
-            record.pace = (quorum.top.step, now)  # what came before was waiting
+            record.pace = pace
         self.leased = now
         self._answered(records)
         return quorum
@@ -274,14 +275,15 @@ class Tenure:
         self.current = quorum
         if self.coalition is not None:
             self.coalition.meet((), (quorum,))
-        self.inside = frozenset(m.replica_id for m in quorum.members)
+        self.inside = frozenset([m.replica_id for m in quorum.members])
         self.missing = set(self.inside)
         self.gone = set()
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
         records = roll.of(quorum.members)
-        self._steady = len(quorum.carriers) == len(records) == len(quorum.members) and all(r.runs_on for r in records)
+        whole = len(quorum.carriers) == len(records) == len(quorum.members)
+        self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)
 
 
@@ -293,4 +295,4 @@ def _since(first_id: int, place: int, legacy: Legacy | None) -> int:
 
 def candidates(roll: Roll) -> tuple[Candidate, ...]:
     """Members that have asked and are alive."""
-    return tuple(r.join for r in roll if r.join is not None and not r.lost)
+    return tuple([r.join for r in roll if r.join is not None and not r.lost])

@@ -11,6 +11,7 @@ Nothing else ends it but too many deaths.
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -139,6 +140,7 @@ class LighthouseKeeper:
         out = dict(self._environ)
         out[env.ATTEMPT] = str(self._attempt)
         out.pop(env.LAUNCHER_PID, None)  # ours; the child dies with us
+        env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
         root = own_package_root()
         paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
         if root is not None and root not in paths:

@@ -30,6 +30,9 @@ class Narrator:
         if event.get("replica_id") != self._replica_id or event.get("rank") != self._rank:
             return
         with self._lock:
+            if event["event"] == "commit" and not self.story.interrupted:
+                self.story.tell(event)  # once a step: it has no lines
+                return
             spoke = self.story.speaks  # who hands over to a group that is back still tells that it is
             for line in self.story.tell(event):
                 if spoke or self.story.speaks:

@@ -32,7 +32,7 @@ class Story:
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None
         self._left: set[str] = set()  # groups that left in good order since the last commit
-        self._interrupted = False  # has anything broken since the last commit?
+        self.interrupted = False  # has anything broken since the last commit?
         self._gaps: deque[float] = deque(maxlen=TYPICAL)  # between undisturbed commits
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Story:
         lines = []
         for group in by_number(self.members - members):
             if group not in self.died:  # nobody has said why: a broken step speaks for a death
-                lines += self._gone(group, "died (connection lost)" if self._interrupted else "left", now)
+                lines += self._gone(group, "died (connection lost)" if self.interrupted else "left", now)
         for group in by_number(participants - self.participants):
             if group in self.died:
                 self.rejoins += 1
@@ -91,14 +91,14 @@ class Story:
         return lines
 
     def _drop(self, event: dict[str, Any]) -> list[str]:
-        known = self._interrupted  # by a death that was told already: that is the reason
+        known = self.interrupted  # by a death that was told already: that is the reason
         self.dropped += 1
-        self._interrupted = True
+        self.interrupted = True
         why = "" if known or not event.get("reason") else f" ({clause(event['reason'])})"
         return [f"step {self.step + 1} dropped{why}; it is run again"]
 
     def _redo(self) -> list[str]:
-        known, self._interrupted = self._interrupted, True
+        known, self.interrupted = self.interrupted, True
         return [] if known else [f"step {self.step + 1} is reduced again: a reduction failed, and nobody was lost"]
 
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
@@ -113,7 +113,7 @@ class Story:
             self._left.add(group)
         self.died[group] = now
         self.deaths += 1
-        self._interrupted = True
+        self.interrupted = True
         return [f"group {group} {how} at step {self.step}"]
 
     def _commit(self, event: dict[str, Any], now: float) -> list[str]:
@@ -122,14 +122,14 @@ class Story:
         lines = []
         if self._last_commit is not None:
             gap = now - self._last_commit
-            if self._interrupted:
+            if self.interrupted:
                 lost = max(0.0, gap - self.usual_step)
                 self.lost += lost
                 count = len(self.participants & self.members)
                 lines.append(f"training goes on at step {self.step} with {plural(count, 'group')}: {lost:.2f} s lost")
             else:
                 self._gaps.append(gap)
-        self._last_commit, self._interrupted = now, False
+        self._last_commit, self.interrupted = now, False
         self._left.clear()
         return lines
 

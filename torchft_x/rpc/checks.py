@@ -53,7 +53,7 @@ def check_plain(value: str, what: str, limit: int = MAX_TEXT) -> str:
     """A word that is said on in sentences."""
     if not value.isprintable():
         raise RefusedError(f"A message was refused: {what} holds unprintable characters.")
-    return check_text(value, what, limit)
+    return value if len(value) <= limit else check_text(value, what, limit)
 
 
 def clean(value: str) -> str:
@@ -64,8 +64,10 @@ def clean(value: str) -> str:
 
 
 def check_texts(values: Collection[str], what: str, limit: int) -> tuple[str, ...]:
+    if not values:
+        return ()
     check_count(values, what, limit)
-    return tuple(check_text(v, what) for v in values)
+    return tuple([check_text(v, what) for v in values])
 
 
 def check_whole(value: int, what: str, limit: int = 2**62) -> int:

@@ -109,9 +109,10 @@ def member_to_proto(v: Member) -> pb.Member:
 
 
 def member_from_proto(p: pb.Member) -> Member:
-    if len(p.carried) > MAX_CARRIED:
+    carried = p.carried
+    if len(carried) > MAX_CARRIED:
         raise RefusedError(
-            f"A message was refused: a member was a carrier of {len(p.carried)} quorums, at most {MAX_CARRIED} are allowed."
+            f"A message was refused: a member was a carrier of {len(carried)} quorums, at most {MAX_CARRIED} are allowed."
         )
     return Member(
         replica_id=check_replica_id(p.replica_id),
@@ -126,17 +127,18 @@ def member_from_proto(p: pb.Member) -> Member:
         handles=check_texts(p.handles, "handles", MAX_RANKS),
         prepared=prepared_from_proto(p.prepared) if p.HasField("prepared") else None,
         library=check_plain(p.library, "library", 128),
-        carried=tuple(check_whole(q, "carried quorum") for q in p.carried),
+        carried=tuple([check_whole(q, "carried quorum") for q in carried]) if carried else (),
         votes_late=p.votes_late,
     )
 
 
-def quorum_to_proto(v: Quorum) -> pb.Quorum:
+def quorum_to_proto(v: Quorum, *, members: bool = True) -> pb.Quorum:
+    """`members`: with them."""
     return pb.Quorum(
         id=v.id,
         config_id=v.config_id,
         number=v.number,
-        members=[member_to_proto(x) for x in v.members],
+        members=[member_to_proto(x) for x in v.members] if members else (),
         created=v.created,
         granted_through=v.granted_through,
         lease_s=v.lease,
@@ -312,7 +314,50 @@ def leave_bytes(effect: m.SendLeave) -> bytes:
 
 def quorum_bytes(quorum: Quorum) -> bytes:
     """A whole `Down` message; made once per quorum, whatever the number of members."""
-    return pb.Down(quorum=quorum_to_proto(quorum)).SerializeToString()
+    return QuorumEncoder().encode(quorum)
+
+
+class QuorumEncoder:
+    """Makes the `Down` message of a quorum out of what its members are, each made into bytes while it waits for the others.
+
+    Messages of protobuf are merged by joining their bytes.
+    """
+
+    def __init__(self) -> None:
+        self._prepared: dict[str, tuple[Member, bytes]] = {}  # by replica id: who waits
+
+    def prepare(self, member: Member) -> None:
+        """It has asked; a quorum may come that has it as it is."""
+        if len(self._prepared) < MAX_MEMBERS:
+            self._prepared[member.replica_id] = (member, _member_bytes(member))
+
+    def encode(self, quorum: Quorum) -> bytes:
+        """Whoever waits for another one after this has to be prepared again."""
+        prepared, self._prepared = self._prepared, {}
+        parts = [quorum_to_proto(quorum, members=False).SerializeToString()]
+        for member in quorum.members:
+            known, data = prepared.get(member.replica_id, (None, b""))
+            parts.append(data if known is member else _member_bytes(member))
+        return _field(_DOWN_QUORUM, b"".join(parts))
+
+
+def _member_bytes(member: Member) -> bytes:
+    """As an entry of the list in a `Quorum`."""
+    return _field(_QUORUM_MEMBERS, member_to_proto(member).SerializeToString())
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A field of protobuf that holds a message."""
+    length, head = len(data), bytearray((number << 3 | 2,))
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + data
+
+
+_DOWN_QUORUM: int = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
+_QUORUM_MEMBERS: int = pb.Quorum.DESCRIPTOR.fields_by_name["members"].number
 
 
 def waits_bytes(effect: m.SendWaits) -> bytes:

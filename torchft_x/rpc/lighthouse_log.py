@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 
+from torchft_x.core.formation import listed
 from torchft_x.core.messages import Note
+from torchft_x.core.types import Quorum
 
 _LEVELS = {
     "error": logging.WARNING,
     "member_lost": logging.WARNING,
     "new_lineage": logging.WARNING,
     "suspect": logging.WARNING,
-    "quorum_change": logging.DEBUG,  # the quorum that follows is said
     "hello": logging.DEBUG,  # the joins that follow are said
 }
 
@@ -21,16 +22,19 @@ class NoteLog:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger
-        self._changed_in = 0  # id of the last quorum whose members differ from the one before, or a step failed
 
     def note(self, note: Note) -> None:
-        level = _LEVELS.get(note.event, logging.INFO)
-        if note.event == "quorum_change":
-            self._changed_in = note.quorum_id
-        elif note.event == "quorum" and note.quorum_id != self._changed_in:
-            level = logging.DEBUG  # one more step of the same members
-        self._log.log(level, "%s", note.text)
+        self._log.log(_LEVELS.get(note.event, logging.INFO), "%s", note.text)
 
-    def changed_in(self, quorum_id: int) -> bool:
-        """Whether this quorum was announced as a change."""
-        return quorum_id == self._changed_in
+    def issued(self, quorum: Quorum) -> None:
+        """One more step of the same members, of which no member failed, is not worth a line."""
+        if quorum.config_id == quorum.id:
+            names = listed([m.replica_id for m in quorum.members])
+            self._log.info(
+                "Quorum! q%d (id %d) at %s: %d members, %s",
+                quorum.number,
+                quorum.id,
+                quorum.top,
+                len(quorum.members),
+                names,
+            )

@@ -72,6 +72,7 @@ class LighthouseShell:
         self.config = config  # of the machine
         self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
         self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
+        self._encoder = codec.QuorumEncoder()  # of its members that have asked
         self._token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
@@ -196,7 +197,8 @@ class LighthouseShell:
             self._send(effect.sessions, self._encoded(quorum))
         if effect.calls:
             self._peers.issue(effect.calls, codec.peer_quorum_bytes(quorum))
-        if self._notes.changed_in(quorum.id):
+        self._notes.issued(quorum)
+        if quorum.config_id == quorum.id:  # what changes; not each step
             self._events.emit(
                 "quorum",
                 quorum=quorum.id,
@@ -208,7 +210,7 @@ class LighthouseShell:
 
     def _encoded(self, quorum: Quorum) -> bytes:
         if self._bytes[0] != quorum.id:
-            self._bytes = (quorum.id, codec.quorum_bytes(quorum))
+            self._bytes = (quorum.id, self._encoder.encode(quorum))
         return self._bytes[1]
 
     def _lives_of(self, quorum: Quorum) -> frozenset[str]:
@@ -235,7 +237,7 @@ class LighthouseShell:
 
     def _note(self, note: m.Note) -> None:
         self._notes.note(note)
-        if note.event in EVENTS and note.event != "quorum":  # quorums are written where they are issued
+        if note.event in EVENTS:
             self._events.emit(
                 note.event,
                 reason=note.text,
@@ -306,12 +308,16 @@ class LighthouseShell:
             self._open_streams -= 1
 
     def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
+        kind = up.WhichOneof("kind")
         if session in self._sessions:
-            if up.WhichOneof("kind") in ("ping", "pause"):
+            if kind in ("ping", "pause"):
                 stream.send(_PONG)
-            self._feed(codec.up_to_event(session, up))
+            event, newest = codec.up_to_event(session, up), self._bytes
+            self._feed(event)
+            if isinstance(event, m.Join) and newest is self._bytes:  # it waits
+                self._encoder.prepare(event.member)
             return
-        if up.WhichOneof("kind") != "hello":
+        if kind != "hello":
             raise RefusedError("The first message of a session must be hello.")
         wire.check_version(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
         if up.hello.place != self._place:  # it means another lighthouse: nothing that it says is of use here

@@ -12,6 +12,7 @@ import grpc.aio
 
 from torchft_x.errors import DeadlineError, TorchftXError
 from torchft_x.rpc.delay import time_left
+from torchft_x.rpc.outbox import Outbox
 from torchft_x.rpc.status import code_of
 from torchft_x.rpc.wire import UnaryHandler
 
@@ -26,30 +27,29 @@ class Stream:
 
     def __init__(self, context: Any) -> None:
         self._context = context  # gRPC's side of this stream
-        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: end the stream after what is before it
+        self._outbox = Outbox(context.write)
         self.ending = False  # True: nothing more is sent, what arrives is ignored
 
     def send(self, data: bytes) -> None:
         if self.ending:
             return
-        if self._outbox.qsize() >= MAX_OUTBOX:
+        if len(self._outbox) >= MAX_OUTBOX:
             log.warning("%s doesn't read; its stream is closed", self._context.peer())
             self.ending = True
-            while not self._outbox.empty():
-                self._outbox.get_nowait()
-            self._outbox.put_nowait(None)
+            self._outbox.drop()
+            self._outbox.end()
         else:
-            self._outbox.put_nowait(data)
+            self._outbox.put(data)
 
     def finish(self) -> None:
         """End the stream from our side, after everything sent so far."""
         if not self.ending:
             self.ending = True
-            self._outbox.put_nowait(None)
+            self._outbox.end()
 
     async def serve(self, on_message: Callable[[bytes], None] | None) -> None:
         """Deliver messages in order until either side ends. Without `on_message` the other side only listens."""
-        tasks = {asyncio.ensure_future(self._write())}
+        tasks = {asyncio.ensure_future(self._outbox.run())}
         if on_message is not None:
             tasks.add(asyncio.ensure_future(self._read(on_message)))
         try:
@@ -68,10 +68,6 @@ class Stream:
                 on_message(data)
             if self.ending:
                 await asyncio.sleep(3600)  # until the writer is done
-
-    async def _write(self) -> None:
-        while (data := await self._outbox.get()) is not None:
-            await self._context.write(data)
 
 
 def answering(handler: UnaryHandler) -> UnaryHandler:

@@ -24,6 +24,7 @@ from torchft_x.core.wander import Wander
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc import checks, wire
+from torchft_x.rpc.outbox import Outbox
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.status import error_from, error_of
 from torchft_x.rpc.token import Metadata
@@ -98,7 +99,7 @@ class Uplink:
         self._metadata = metadata  # the token
         self._ping = ping  # message without content; the other side answers it
         self._callbacks = callbacks  # see UplinkCallbacks
-        self._outbox: asyncio.Queue[bytes | None] | None = None  # of the standing session; None ends our side
+        self._outbox: Outbox | None = None  # of the standing session
         self._task: asyncio.Task[None] | None = None  # the connection keeper
         self._closing = False  # no session is opened any more
         self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
@@ -119,7 +120,7 @@ class Uplink:
     def send(self, data: bytes) -> None:
         if self._outbox is not None:
             self._sent += 1
-            self._outbox.put_nowait(data)
+            self._outbox.put(data)
 
     def look_elsewhere(self) -> None:
         """Called now and then: are the others at the next lighthouse?"""
@@ -133,7 +134,7 @@ class Uplink:
         if self._task is None:
             return
         if self._outbox is not None and flush > 0:
-            self._outbox.put_nowait(None)
+            self._outbox.end()
             await asyncio.wait({self._task}, timeout=flush)
         self._task.cancel()
         await asyncio.wait({self._task}, timeout=1.0)
@@ -213,8 +214,7 @@ class Uplink:
                 await _check_end(call, what)
                 return
             beat = self._callbacks.welcome(first)
-            outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-            self._outbox = outbox
+            outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._silent = None, 0, 0
             self.wander.up()
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
@@ -254,10 +254,9 @@ class Uplink:
             sent = self._sent
 
 
-async def _write(call: Any, outbox: asyncio.Queue[bytes | None]) -> None:
+async def _write(call: Any, outbox: Outbox) -> None:
     try:
-        while (data := await outbox.get()) is not None:
-            await call.write(data)
+        await outbox.run()
         await call.done_writing()
     except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
         pass  # the reader sees the end, with its reason

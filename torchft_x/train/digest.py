@@ -6,7 +6,9 @@ import torch
 
 TURNS = 16  # a sixteenth of a large tensor is looked at each time
 BLOCK_BYTES = 4096  # every sixteenth block of this size
-WHOLE_BYTES = 256 << 10  # what is smaller is looked at in whole: it costs less than a vote
+WHOLE_BYTES = (
+    1 << 20
+)  # what is smaller is looked at in whole: to pick out blocks costs as much, and it is read next anyway
 
 _MASK = (1 << 64) - 1
 _PRIME = 0x9E3779B97F4A7C15  # spreads what is folded in over all 64 bits
@@ -25,8 +27,10 @@ def digest(tensor: torch.Tensor, turn: int | None = None) -> int:
     words, rest = _words(tensor)
     if turn is None or tensor.nbytes <= WHOLE_BYTES:
         return (int(words.sum()) + rest) & _MASK
-    even = words.numel() // (TURNS * _WORDS) * (TURNS * _WORDS)
-    total = int(words[:even].view(-1, TURNS, _WORDS)[:, turn % TURNS].sum())
+    rows = words.numel() // (TURNS * _WORDS)
+    even = rows * TURNS * _WORDS
+    place = words.storage_offset() + turn % TURNS * _WORDS
+    total = int(words.as_strided((rows, _WORDS), (TURNS * _WORDS, 1), place).sum())
     if even < words.numel():
         total += int(words[even:].sum())
     return (total + rest) & _MASK
@@ -42,7 +46,7 @@ def fold(digests: list[int]) -> int:
 
 def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The tensor's memory as int64, and the sum of the bytes behind it that fill no word."""
-    data = tensor.detach()
+    data = tensor.detach() if tensor.requires_grad else tensor
     if data.dim() == 1 and data.is_contiguous() and (data.nbytes | data.storage_offset()) % 8 == 0:
         return data.view(torch.int64), 0  # as below, for what is usual
     if not data.is_contiguous():

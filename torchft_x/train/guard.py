@@ -67,13 +67,15 @@ class Guard:
 
     # --- from the training and the quorum thread ----------------------------------------------------------------------
 
-    def begin(self, plan: Plan, rank: int | None, size: int, commit: Prepared | None = None) -> Outcome | None:
-        """A quorum is in hand from here on. Returns how a step ended that was left undecided; see `Step.begin`."""
+    def begin(
+        self, plan: Plan, top: State, rank: int | None, size: int, commit: Prepared | None = None
+    ) -> Outcome | None:
+        """A step begins at `top`, and its quorum is in hand from here on. Returns how a step ended that was left undecided; see `Step.begin`."""
         with self.lock:
             self.plan = plan
             if not plan.heal:
                 self._setbacks.over()
-            return self.step.begin(plan.quorum_id, plan.top, rank, size, commit)
+            return self.step.begin(plan.quorum_id, top, rank, size, commit)
 
     def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
         """Run `make` if the process group must be made anew for `plan`; an error is reported, not raised.

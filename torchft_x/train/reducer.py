@@ -3,6 +3,7 @@
 A pass, from the first gradient of a synchronised backward to its end::
 
     gradient ready -> scaled copy into its place in a flat buffer -> bucket full, and all before it launched: all-reduce
+    (a model of one bucket on a CPU: at the end of backward, in one go)
     end of backward -> fill in what did not come, launch the rest -> wait for all -> p.grad = view of the flat buffer
 
 * ``p.grad`` as autograd left it *is* the retained local gradient: nothing is copied to keep it. It is what remains if a
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable
+from torch.nn import Parameter
 
 from torchft_x.errors import StepError
 from torchft_x.train.buckets import Bucket
@@ -54,6 +56,11 @@ class Reducer:
         self._params = list(params)
         self.buckets = tuple(buckets)
         self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
+        self._inside = [[s.index for s in b.slots] for b in buckets]  # parameters of each bucket
+        self._small = [[s.index for s in b.small] for b in buckets]  # those of them that are copied together
+        self._num_small = [b.num_small for b in buckets]
+        # One bucket is sent when the last gradient is there. On a CPU nothing is won by looking at each as it comes.
+        self._at_once = len(buckets) == 1 and all(type(p) is Parameter and p.device.type == "cpu" for p in params)
         self._flats = [_Flats(buckets, self._params)]  # one set, or two for who accumulates into p.grad
         self._current = 0  # set of the present or last pass
         self._lock = threading.Lock()  # guards the pass: hooks run on one thread a device
@@ -64,6 +71,7 @@ class Reducer:
         self._works: list[Any] = []  # of the launched buckets
         self._ending = False  # the pass has ended, and backward has not returned
         self._versions: list[int] | None = None  # of the flat buffers when they became p.grad; None: they did not
+        self._all_came = False  # to the last bucket this rank has given all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants, 0 for who contributes zeros, None: the quorum is still asked
         for i, p in enumerate(self._params):
             p.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
@@ -114,30 +122,39 @@ class Reducer:
     # --- in backward ------------------------------------------------------------------------------------------------
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
-        if not self.synchronise:
+        if not self.synchronise or (self._armed and self._at_once):
+            return  # `_end` takes it
+        if torch.is_grad_enabled():  # backward(create_graph=True)
+            with torch.no_grad():
+                self._ready(index, param)
             return
-        with self._lock, torch.no_grad():
+        grad = param.grad
+        if type(grad) is not torch.Tensor:
+            grad = local_grad(param)
+        with self._lock:
             if not self._armed:
                 self._arm()
                 Variable._execution_engine.queue_callback(self._at_end)
-            if self._local[index] is None:
-                self._take(index, local_grad(param))
+            if self._local[index] is not None:
+                self._take_again(index, grad)
+                return
+            self._take(index, grad)
+            if self._scale is None or not self._missing[self._place[index][0]]:
                 self._launch_full()
-            else:
-                self._take_again(index, local_grad(param))
 
     def _arm(self) -> None:
         """Open a pass. Raises only what is the user's mistake: no quorum was ever started."""
         share = self._manager.contribution()  # anything else than a Contribution (None, a mock): not known yet
         self._scale = share.scale if isinstance(share, Contribution) else None
-        grads = self._flats[self._current].grads
-        if any(p.grad is g for p, g in zip(self._params, grads, strict=True)):
-            self._current = 1 - self._current
-            if self._current == len(self._flats):
-                self._flats.append(_Flats(self.buckets, self._params))
+        for p, grad in zip(self._params, self._flats[self._current].grads, strict=True):
+            if p.grad is grad:
+                self._current = 1 - self._current
+                if self._current == len(self._flats):
+                    self._flats.append(_Flats(self.buckets, self._params))
+                break
         self._local = [None] * len(self._params)
         self._versions = None
-        self._missing = [len(b.slots) for b in self.buckets]
+        self._missing = list(map(len, self._inside))
         self._next, self._works = 0, []
         self._armed = True
 
@@ -199,25 +216,23 @@ class Reducer:
 
     def _fill(self, k: int) -> torch.Tensor:
         """Complete bucket `k`: small gradients in one go, zeros for what did not come, flags."""
-        bucket, flats = self.buckets[k], self._flats[self._current]
+        flats, local = self._flats[self._current], self._local
         flat = flats.flat[k]
         if self._scale == 0.0:
+            self._all_came = False
             return flat  # the manager sends zeros
-        grads, views = [], []
-        for slot in bucket.slots:
-            grad = self._local[slot.index]
-            if grad is None:
-                flats.views[slot.index].zero_()
-            elif self._place[slot.index][1]:
-                grads.append(grad)
-                views.append(flats.views[slot.index])
-        if grads:
-            torch._foreach_copy_(views, grads)
+        for i in [i for i in self._inside[k] if local[i] is None]:
+            flats.views[i].zero_()
+        small = [i for i in self._small[k] if local[i] is not None]
+        if small:
+            torch._foreach_copy_([flats.views[i] for i in small], [local[i] for i in small])
             if self._scale is not None:
-                flat[: bucket.num_small].mul_(self._scale)
-        if bucket.num_flags:
-            came = [g is not None for g in self._local]
-            flats.flags.fill_(1) if all(came) else flats.flags.copy_(torch.tensor(came))
+                flat[: self._num_small[k]].mul_(self._scale)
+        if self.buckets[k].num_flags:
+            came = [g is not None for g in local]
+            whole = False not in came
+            flats.flags.fill_(1) if whole else flats.flags.copy_(torch.tensor(came))
+            self._all_came = whole and self._scale is not None  # None: the manager may send zeros yet
         return flat
 
     # --- the end of backward ----------------------------------------------------------------------------------------
@@ -233,10 +248,12 @@ class Reducer:
                 if not self._armed:
                     return
                 self._armed = False
+                local, missing, place = self._local, self._missing, self._place
                 for i, p in enumerate(self._params):
-                    if self._local[i] is None and self._missing[self._place[i][0]]:
+                    if local[i] is None and missing[place[i][0]]:
                         # Unused in this backward; what no_sync accumulated before still counts.
-                        self._take(i, local_grad(p))
+                        grad = p.grad
+                        self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
@@ -267,7 +284,7 @@ class Reducer:
         """Make the average ``p.grad``."""
         flats = self._flats[self._current]
         self._versions = [f._version for f in flats.flat]
-        if flats.flags.real.min().item() > 0:
+        if self._all_came or flats.flags.real.min().item() > 0:
             for p, grad in zip(self._params, flats.grads, strict=True):
                 p.grad = grad
             return

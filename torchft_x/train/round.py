@@ -76,7 +76,7 @@ class Round:
         self._timeout = timeout  # seconds, of the quorum
         self._patience = patience  # seconds more, while the lighthouse is away or waits for a lease
         self._in_place = in_place  # the training thread waits: state may be loaded at once
-        self._healing = Healing(parts, in_place=in_place)
+        self._healing: Healing | None = None  # made when there is something to copy
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
         self._keeps = keeps  # see above
@@ -114,7 +114,8 @@ class Round:
             late = DeadlineError(f"the state has not come within {2 * p.options.timeout:g} s.")
             p.guard.heal_failed(late, torn=self._in_place)
             return
-        self._healing.load_fetched()
+        if self._healing is not None:
+            self._healing.load_fetched()
 
     def tell(self, vote: LocalVote, outcome: Outcome) -> None:
         """Log how the step ended: loudly only if something happened in it."""
@@ -197,6 +198,7 @@ class Round:
         """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
         plan, self._plan = self._plan, None
         if plan is not None and self._allow_heal:
+            self._healing = Healing(self._parts, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
 
@@ -257,11 +259,12 @@ class Round:
         p = self._parts
         before = p.guard.plan
         if reply.base is not None and before is not None and before.quorum_id == reply.quorum.id:
-            plan = recovery.later(before, reply.base)
+            plan, top = recovery.later(before), reply.base
         else:
             plan = recovery.plan(
                 reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync, base=reply.base
             )
+            top = plan.top
         rank, size = recovery.participation(
             plan,
             contributes_after_heal=self._counts_after_heal,
@@ -270,12 +273,12 @@ class Round:
         )
         self.quorum, self.heals, self.again = reply.quorum, plan.heal, reply.again
         self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
-        self.ended = p.guard.begin(plan, rank, size, reply.commit)
+        self.ended = p.guard.begin(plan, top, rank, size, reply.commit)
         p.status.publish()
         p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members)
         if reply.base is not None and self._terms.reason is JoinReason.FAILED:  # rank 0 goes on, and this rank can't
             p.guard.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
-        self.computed_at = plan.top if self._in_place or not plan.heal else None
+        self.computed_at = top if self._in_place or not plan.heal else None
         self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:
             self._compare(plan, size, reply.quorum)

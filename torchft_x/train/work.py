@@ -122,12 +122,13 @@ def issue(
     to others. `still`: whether this quorum is in hand. Of a quantised AVG the sum is scaled, so that what is encoded is
     `tensor` itself.
     """
-    with torch.no_grad():
-        if not contributes:
+    if not contributes:
+        with torch.no_grad():
             fill_neutral(tensor, op)
-        elif before is not None and fmt is None:
-            raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
-        elif op == ReduceOp.AVG and fmt is None:
+    elif before is not None and fmt is None:
+        raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
+    elif op == ReduceOp.AVG and fmt is None:
+        with torch.no_grad():
             tensor.mul_(1.0 / participants)
     if fmt is not None:
         scale = 1.0 / participants if op == ReduceOp.AVG else 1.0

@@ -1,0 +1,85 @@
+"""A group that only asks for quorums, through its library's own group server, as a rank of it does.
+
+Reads a JSON list per line (``["ask"]``), answers with one JSON line: when it asked and when it had the answer (monotonic
+seconds, one clock for all processes of a host), and how many members the quorum has. Run by both libraries' Pythons.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+_TIMEOUT = 60.0  # seconds
+
+
+def ours(lighthouse: str, group: str) -> Callable[[], int]:
+    """Asks for the next quorum, and says how many members it has."""
+    from torchft_x.core.types import JoinReason, State
+    from torchft_x.rpc.group_server import GroupServer
+
+    server = GroupServer(
+        replica_id=f"{group}:life", lighthouse=lighthouse, store_address="127.0.0.1:1", world_size=1, commit_vote=True
+    )
+    stands = State()
+
+    def ask() -> int:
+        nonlocal stands
+        reason = JoinReason.BOUNDARY if stands.step else JoinReason.NEW
+        quorum = server.quorum(group_rank=0, state=stands, reason=reason, timeout=_TIMEOUT).quorum
+        stands = State(stands.step + 1, quorum.id)
+        return len(quorum.members)
+
+    return ask
+
+
+def peers(lighthouse: str, group: str) -> Callable[[], int]:
+    """The same."""
+    from torchft.coordination import ManagerClient, ManagerServer
+
+    limit = timedelta(seconds=_TIMEOUT)
+    server = ManagerServer(
+        replica_id=f"{group}:life", lighthouse_addr=lighthouse, hostname="127.0.0.1", bind="127.0.0.1:0",
+        store_addr="127.0.0.1:1", world_size=1, heartbeat_interval=timedelta(milliseconds=100), connect_timeout=limit,
+        quorum_retries=0,
+    )  # fmt: skip
+    client = ManagerClient(server.address(), connect_timeout=limit)
+    step = 0
+
+    def ask(server: Any = server) -> int:  # which must live as long as this
+        nonlocal step
+        quorum = client._quorum(
+            group_rank=0, step=step, checkpoint_metadata="", shrink_only=False, timeout=limit, init_sync=False,
+            commit_failures=0, reconfigure_handle="",
+        )  # fmt: skip
+        step += 1
+        return int(quorum.replica_world_size)
+
+    return ask
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--lighthouse", required=True)
+    p.add_argument("--group", required=True)
+    args = p.parse_args()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints goes to the log
+    ask = (ours if args.library == "torchft_x" else peers)(args.lighthouse, args.group)
+    print(json.dumps("ready"), file=answers)
+    for _ in sys.stdin:
+        began = time.monotonic()
+        members = ask()
+        print(json.dumps([began, time.monotonic(), members]), file=answers)
+    os._exit(0)  # measured; how it would leave is not the question
+
+
+if __name__ == "__main__":
+    main()
