@@ -131,12 +131,14 @@ class Job:
     def __init__(self, groups: int, address: str, folder: Path) -> None:
         self.folder = folder
         self.groups = [Group(i, address, folder, "tests.train.newcomer_worker") for i in range(groups)]
+        self.dropped = 0  # steps of the others, before the last group was killed
         self.newcomer = self.groups[-1]
         self.others = self.groups[:-1]
 
     def comes_back(self, held: str, at: Group) -> Callable[[], None]:
         """Kill the last group and start it again. Returns when it stands where it is held; what is returned frees it."""
         wait_for(lambda: all(g.last_step() > 10 for g in self.groups), 60, "all groups to train together")
+        self.dropped = self._drops()
         self.newcomer.kill()
         there = self.others[0].last_step()
         wait_for(lambda: self.others[0].last_step() > there + 5, 60, "the others to go on")
@@ -167,7 +169,11 @@ class Job:
             for step, digests in g.digests().items():
                 by_step.setdefault(step, set()).update(digests)
         assert sorted(by_step) == list(range(1, last + 1))
+        assert self._drops() == self.dropped
         assert [s for s, digests in by_step.items() if len(digests) > 1] == []
+
+    def _drops(self) -> int:
+        return sum(len(g.lines("drop")) for g in self.others)
 
     def kill(self) -> None:
         for g in self.groups:
@@ -192,6 +198,19 @@ def test_nobody_waits_for_the_first_step_of_a_newcomer(job: Job) -> None:
     """It may take as long as it likes (it compiles), or hang."""
     release = job.comes_back("first", job.newcomer)
     job.go_on(100)  # far more than a quorum with it would let them
+    release()
+    job.is_back()
+    job.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("job", [2, 3], indirect=True)
+@pytest.mark.parametrize("held", ["fetch", "serve"])
+def test_a_heal_that_stands_still_is_not_waited_for(job: Job, held: str) -> None:
+    """Because of who copies, or of who is copied from. Nobody ends, and who copies is back when it moves again."""
+    release = job.comes_back(held, job.newcomer if held == "fetch" else job.groups[0])
+    job.go_on(50)
     release()
     job.is_back()
     job.end()
