@@ -49,3 +49,9 @@ def test_each_heal_that_was_given_up_when_all_was_sent_doubles_what_the_next_one
     assert look(Copying(0.0, 2), 2.0, 0) == 2.0
     assert look(Copying(0.0, 10_000), 31.9, 0, done=True) == 0.0
     assert look(Copying(0.0, 10_000), 32.0, 0, done=True) == 32.0
+
+
+def test_who_is_done_may_wait_for_others_that_copy_elsewhere() -> None:
+    copying = Copying(0.0, all_heals=False)
+    assert look(copying, 50.0, 0, done=True) == 0.0
+    assert look(copying, 50.0, 0) == 50.0

@@ -51,7 +51,8 @@ class Healing:
             self.given_up.pop(group_of(member.replica_id), None)
         if offers and len(carriers) < len(plan.replica_ids):
             names = tuple(plan.replica_ids[r] for r in plan.dst_ranks)
-            copying = Copying(world.now, max(self.given_up[group_of(n)] for n in names))
+            all_heals = len(names) == plan.replica_world_size - plan.max_world_size and len(rank.node.ranks) == 1
+            copying = Copying(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)
             world.after(LOOK, rank.process, self._look, copying, plan, names)
         if not plan.heal:
             self.done = True

@@ -6,7 +6,8 @@ while it moves. One that stands still for as long as a late group is waited for 
 for the next quorum, and who does not ask is left out (`core.stragglers`).
 
 When all has been sent nothing is seen of what follows: checking, `load_state_dict`, a step. That may take as long as the copy
-did. And because a group that needs more than that each time would never be back, each heal of it that is given up there
+did; unless others copy, too, from somebody else or on other ranks of the group, for whom those wait who are done: then only the
+timeout counts. And because a group that needs more than that each time would never be back, each heal of it that is given up there
 doubles what the next one gets; meanwhile the lighthouse keeps it out for longer and longer.
 """
 
@@ -18,11 +19,13 @@ _DOUBLED = 4  # times at most
 class Copying:
     """One offer of a state, at its source. Times in monotonic seconds.
 
-    `given_up`: heals in a row of this group that were given up when all had been sent.
+    `given_up`: heals in a row of this group that were given up when all had been sent. `all_heals`: nobody else copies state
+    in this quorum.
     """
 
-    def __init__(self, now: float, given_up: int = 0) -> None:
+    def __init__(self, now: float, given_up: int = 0, *, all_heals: bool = True) -> None:
         self._began = now
+        self._all_heals = all_heals
         self._moved = now  # when something was seen to happen last
         self._signs = 0  # see `look`
         self._factor = 2.0 ** min(given_up, _DOUBLED)
@@ -41,7 +44,7 @@ class Copying:
         """
         if signs != self._signs:
             self._signs, self._moved = signs, now
-        if waits_since is None:
+        if waits_since is None or (done and not self._all_heals):
             return 0.0
         still = now - max(self._moved, waits_since)
         least = max(lateness, self._moved - self._began) * self._factor if done else lateness

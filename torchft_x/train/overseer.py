@@ -27,7 +27,9 @@ def _oversee(parts: Parts, plan: Plan) -> None:
     names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
     groups = [group_of(name) for name in names]
     given_up = parts.waiting.given_up
-    copying = Copying(time.monotonic(), max(given_up[g] for g in groups))
+    healers = plan.replica_world_size - plan.max_world_size
+    all_heals = len(names) == healers and parts.options.group_world_size == 1
+    copying = Copying(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
     until = time.monotonic() + parts.options.timeout  # by then every wait for them has ended
     while parts.step.quorum_id == plan.quorum_id and time.monotonic() < until:
         time.sleep(_LOOK)
