@@ -1,4 +1,5 @@
-"""One group as a process of its own whose first steps, or whose heals, can be told to stand still; otherwise as by default.
+"""One group as a process of its own whose first steps, or whose heals, can be told to stand still. All as by default, but that
+waits for others may take ten minutes: whoever waits for what stands still has waited in vain.
 
     python -m tests.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
@@ -76,7 +77,7 @@ def main(group: int, lighthouse: str, path: Path, stop: Path) -> None:
 
         http_server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
         trainer = Trainer(
-            group, lighthouse, net=network(group), timeout=None, quorum_timeout=None, straggler_timeout=None,
+            group, lighthouse, net=network(group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None, straggler_timeout=None,
             rehearse=True, checkpoint_transport=Transport(host="127.0.0.1"),
         )  # fmt: skip
         begun: list[bool] = []
