@@ -27,18 +27,20 @@ class Rehearsal:
     """
 
     def __init__(self, parts: Parts, *, wanted: bool) -> None:
-        self.is_on = False  # the step in hand is the rehearsal
+        self.is_on = False  # the step in hand is the rehearsal, or it was the last one and the next has not begun
         self._parts = parts
         self._wanted = wanted  # the next step is it
-        self._began = 0.0  # monotonic
+        self._began: float | None = None  # monotonic; None: before it, and when it has ended
 
     def __repr__(self) -> str:
         return f"<Rehearsal {'wanted' if self._wanted else 'on' if self.is_on else 'over'}>"
 
     def start(self, *, ordinary: bool) -> bool:
         """A step begins. True: it is the rehearsal. `ordinary`: one that heals and lets newcomers in."""
-        if self.is_on:
-            self.end()
+        if not (self.is_on or self._wanted):
+            return False
+        self.end()
+        self.is_on = False
         wanted, self._wanted = self._wanted and ordinary, False
         if not wanted:
             return False
@@ -52,12 +54,12 @@ class Rehearsal:
 
     def end(self) -> None:
         """The step ends, or was given up."""
-        if not self.is_on:
+        began, self._began = self._began, None
+        if began is None:
             return
-        self.is_on = False
         p = self._parts
         p.waiting.next_step()  # what it took says nothing about the steps of the others
-        duration = time.monotonic() - self._began
+        duration = time.monotonic() - began
         p.log.info("the first step took %.1f s; now this group asks to join", duration)
         p.events.emit("rehearsal", step=p.step.state.step, duration=duration)
 
