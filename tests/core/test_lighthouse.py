@@ -940,3 +940,32 @@ class TestAcrossLibraries:
         s.join("b:1")
         s.unary("p:1", 1, step=1)
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1", "p:1"]]
+
+
+class TestOthersTrain:
+    """Whether a newcomer may make its first step before it asks."""
+
+    def test_not_before_there_is_a_quorum(self) -> None:
+        s = Scene(new_job=True)
+        s.hello("a:1")
+        assert not s.lighthouse.others_train("a:1")
+
+    def test_while_others_train_and_not_for_these(self) -> None:
+        s = Scene(new_job=True)
+        s.start("a:1", "b:1")
+        s.hello("c:1")
+        assert s.lighthouse.others_train("c:1")
+        assert not s.lighthouse.others_train("a:1")
+
+    def test_its_older_life_does_not_count(self) -> None:
+        s = Scene(new_job=True)
+        s.start("a:1", "b:1")
+        s.kill("a:1")
+        s.hello("b:2", life=Life(1))
+        assert not s.lighthouse.others_train("b:2")
+
+    def test_not_where_the_others_wait_for_it(self) -> None:
+        s = Scene(new_job=True, min_replicas=2)
+        s.start("a:1", "b:1")
+        s.hello("b:2", life=Life(1))
+        assert not s.lighthouse.others_train("b:2")

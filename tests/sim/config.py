@@ -58,6 +58,8 @@ class WorldConfig:
     """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.endurance)."""
     straggler_timeout: float | None = None
     """How much later another group may come than one's own (core.wait_budget)."""
+    rehearses: bool = False
+    """Who comes while others train makes its first step before it asks."""
     connect_limit: float = 1.5
     """Of configuring a process group."""
     keepalive: float = 3.0
@@ -119,7 +121,7 @@ class WorldConfig:
         waits = c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout + self.timeout
         waits += self.connect_limit + c.join_timeout
         waits += c.grant_seconds + PROMISED if self.runs_on else 0.0
-        steps = 8 * (self.compute[1] * self.uneven + self.fetch[1])
+        steps = (8 + self.rehearses) * (self.compute[1] * self.uneven + self.fetch[1])
         return waits + steps + 2 * (self.startup[1] + self.restart_pause[1]) + 2.0
 
     @property

@@ -86,9 +86,17 @@ class GroupNode:
         world = self.world
         world.listening[self.address] = self
         world.note(self.replica_id, "starts")
+        if world.first_steps.get(self.group, 0.0) > world.now:
+            for rank in self.ranks:
+                rank.hung = True
+            world.at(world.first_steps[self.group], None, self._wake)
         self.uplink.start()
         world.after(TICK, self.process, self._tick)
         world.after(world.config.connect_limit * 20, self.process, self._no_session)
+
+    def _wake(self) -> None:
+        for rank in self.ranks:
+            rank.wake()
 
     def _no_session(self) -> None:
         if not self._started:
@@ -246,7 +254,7 @@ class GroupNode:
         if not self._started:
             self._started = True
             for rank in self.ranks:
-                self.tell(rank, rank.start_step)
+                self.tell(rank, rank.begin)
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.replica_id, "has no session: {}", reason)

@@ -5,15 +5,20 @@ With the training thread waiting, what came is loaded at once; otherwise it is k
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
+from torchft_x.core.copying import Copying
 from torchft_x.core.recovery import Plan
-from torchft_x.core.types import State
-from torchft_x.errors import StepError, TorchftXError
+from torchft_x.core.types import State, group_of
+from torchft_x.errors import CollectiveError, StepError, TorchftXError
 
 if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
+
+
+LOOK = 0.1  # as in train.overseer
 
 
 class Healing:
@@ -23,6 +28,8 @@ class Healing:
         self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17), by the name it is offered under
         self.owed = 0  # readers who were promised it and have not come
         self.done = False  # of the quorum in hand: nothing is (any more) on its way
+        self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
+        self._signs = 0  # of readers that come along
         self._rank = rank
         self._in_place = False  # the training thread waits
         self._fetched: tuple[State, int] | None = None  # came, and is not loaded yet
@@ -38,6 +45,15 @@ class Healing:
         whole = rank.step.state == plan.top and not rank.step.torn
         offers = bool(plan.dst_ranks) and whole
         world.transfers.offer(rank, (plan.snapshot, rank.value) if offers else None, len(plan.dst_ranks))
+        quorum = rank.node.machine.quorum
+        carriers = quorum.carriers if quorum is not None else ()
+        for member in carriers if self.given_up else ():
+            self.given_up.pop(group_of(member.replica_id), None)
+        if offers and len(carriers) < len(plan.replica_ids):
+            names = tuple(plan.replica_ids[r] for r in plan.dst_ranks)
+            all_heals = len(names) == plan.replica_world_size - plan.max_world_size and len(rank.node.ranks) == 1
+            copying = Copying(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)
+            world.after(LOOK, rank.process, self._look, copying, plan, names)
         if not plan.heal:
             self.done = True
             return
@@ -45,6 +61,26 @@ class Healing:
         # Before the first commit nobody else may hold our weights: what comes then is loaded whole or not at all.
         world.transfers.fetch(rank, plan, in_place=in_place and plan.top.step > 0)
         world.reach(rank.node, "fetch")
+
+    def _look(self, copying: Copying, plan: Plan, names: tuple[str, ...]) -> None:
+        """Of a source: do those who copy from it come along? As `train.overseer` does it."""
+        rank, world = self._rank, self._rank.world
+        if rank.plan is not plan:
+            return
+        moves, reads = world.transfers.readers_of(rank)
+        self._signs += moves
+        done = not reads and self.owed <= 0
+        still = copying.look(
+            world.now, signs=self._signs, done=done, lateness=rank.budget.lateness,
+            waits_since=rank.budget.waits_since,
+        )  # fmt: skip
+        if not still:
+            world.after(LOOK, rank.process, self._look, copying, plan, names)
+            return
+        self.given_up.update(map(group_of, names if done else ()))
+        world.checker.figures["heals given up"] += 1
+        rank.guard.fail(CollectiveError(f"{', '.join(names)} heals, and nothing has moved for {still:.1f} s.", names),
+                        plan.quorum_id)  # fmt: skip
 
     def on_fetched(self, state: State, value: int) -> None:
         self._rank.deadlines.disarm("fetch")

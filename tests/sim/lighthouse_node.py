@@ -257,7 +257,7 @@ class LighthouseNode:
         effects = self.machine.handle(hello, self.clock.read(self.world.now))
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
             silence = self.world.config.lighthouse.silence
-            stream.down.send(Welcome(silence.alone, silence.member_ping))
+            stream.down.send(Welcome(silence.alone, silence.member_ping, self.machine.others_train(hello.replica_id)))
         self.world.checker.on_lighthouse_event(self, hello)
         self._carry_out(effects)
 

@@ -104,7 +104,8 @@ class RankNode:
     def waits(self) -> float:
         """It begins to wait for other groups. Returns the seconds that may take."""
         quorum = self.node.machine.quorum
-        heals = quorum is not None and len(quorum.carriers) < len(quorum.members)
+        carriers = {m.replica_id for m in quorum.carriers} | {self.who} if quorum is not None else set()
+        heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
         self.budget.wait(self.world.now)
         self.budget.unlimited = heals or not self.node.uplink.standing
         return self.budget.limit
@@ -153,6 +154,21 @@ class RankNode:
         self.call = 0
 
     # --- ask -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The training script begins. Where others train already, its first step is for itself (`train.rehearsal`)."""
+        world = self.world
+        if not (world.config.rehearses and self.node.uplink.others_train):
+            self.start_step()
+            return
+        world.note(self.process.name, "makes its first step for itself")
+        seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(self.node.group)
+        world.after(seconds, self.process, self._rehearsed)
+
+    def _rehearsed(self) -> None:
+        if not self.holds(self._rehearsed):
+            self.budget.next_step(self.world.now)
+            self.start_step()
 
     def start_step(self) -> None:
         """zero_grad: the boundary between two steps."""

@@ -26,6 +26,8 @@ STANDBY = 0.15
 """How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
 LATER = ("deaths_around_restart", "flapping")
 """Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
+NEWEST = ("hang_first", "stall_fetch")
+"""The same, later still."""
 LATER_SHARE = 0.3
 """How likely each of them is in a run."""
 _LEASES = (3.0, 8.0, 20.0)
@@ -94,7 +96,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(set(KINDS) - set(LATER)), 0.3) or ["crash"]
+    kinds = rng.some(sorted(set(KINDS) - {*LATER, *NEWEST}), 0.3) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -105,7 +107,18 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
                 kind = "crash"
         faults.append(_fault(rng, config, at, kind))
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
-    return _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
+    return _add_newest(Rng(seed ^ 0x2E3A1), *_add_later(Rng(seed ^ 0x1A7E5), config, faults, end))
+
+
+def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
+    """Newcomers that stand still, and a cluster in which they make their first step for themselves."""
+    kinds = rng.some(NEWEST, LATER_SHARE)
+    if not kinds:
+        return config, faults
+    end = max((f.at for f in faults), default=FAULT_TIME[0])
+    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), kind) for kind in kinds for _ in range(1 + rng.below(3))]
+    config = replace(config, rehearses=rng.chance(0.7))
+    return config, tuple(sorted((*faults, *more), key=lambda f: f.at))
 
 
 def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, tuple[Fault, ...]]:
@@ -287,7 +300,7 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     flapper = _flapper(world)
     newcomer = world.add_group("later" if flapping else "late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
-    limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + 4 * step + 1.0
+    limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
     limit += 4 * config.stays + 2.0 if config.standby else 0.0  # until it has found where the others are
     if flapping:
         limit += PROMISED + 10 * step + 6 * flapping

@@ -626,3 +626,43 @@ def test_a_schedule_that_does_not_fail_is_not_shrunk() -> None:
 
 def test_a_fault_can_be_read() -> None:
     assert str(Fault(1.5, "part", "g0", 2.0, "lh")) == "   1.500 s part g0 lh for 2.000 s"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nobody_waits_for_a_newcomers_first_step_however_long_it_takes(ranks: int) -> None:
+    world = cluster(ranks=ranks, commit_vote=True, runs_on=True, max_redo=2, timeout=60.0, rehearses=True)
+    hit(world, "hang_first", "g1", 6.0)
+    world.run_for(2.0)
+    before, quorums = step_of(world, "g0"), world.checker.quorums
+    world.run_for(3.0)
+    assert step_of(world, "g0") - before > 40
+    assert world.checker.quorums == quorums
+    assert said(world, "makes its first step for itself")
+    world.run_for(3.0)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2"]
+    assert not said(world, "its training thread does not come")
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_a_heal_that_stands_still_is_given_up_and_tried_again(groups: int) -> None:
+    world = cluster(groups=groups, commit_vote=True, runs_on=True, max_redo=2, timeout=60.0, rehearses=True)
+    strike(world, Fault(world.now, "stall_fetch", "g1", 8.0))
+    hit(world, "crash", "g1")
+    before = step_of(world, "g0")
+    world.run_for(7.0)
+    assert world.checker.figures["heals given up"] >= 1
+    assert step_of(world, "g0") - before > 40
+    assert world.checker.figures["dropped"] == 0
+    world.run_for(12.0)
+    assert all_is_well(world)
+    assert len(members(world)) == groups
+
+
+def test_a_slow_copy_is_waited_for() -> None:
+    world = cluster(commit_vote=True, runs_on=True, timeout=60.0, fetch=(9.0, 9.0))
+    hit(world, "crash", "g1")
+    world.run_for(15.0)
+    assert world.checker.figures["heals given up"] == 0
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:2"]

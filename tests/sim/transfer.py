@@ -32,6 +32,7 @@ class Fetch:
         self.value = 0  # parameters on their way
         self.began = False  # pieces have come
         self.over = False
+        self.stalled_until = 0.0  # nothing moves before
 
 
 class Transfers:
@@ -39,6 +40,7 @@ class Transfers:
 
     def __init__(self, world: World) -> None:
         self.spoiled: set[str] = set()  # groups whose next fetch breaks off half-way
+        self.stalled: dict[str, float] = {}  # groups whose heals do not move, until when
         self._world = world
         self._fetches: list[Fetch] = []  # under way
 
@@ -66,6 +68,11 @@ class Transfers:
             return
         fetch.asked = node
         world.network.send(healer.process.site, node.process, self._asked, fetch, node)
+
+    def readers_of(self, server: RankNode) -> tuple[bool, bool]:
+        """Whether something moves from this rank to who reads from it, and whether anybody does."""
+        now, found = self._world.now, [f for f in self._fetches if f.server is server and f.began]
+        return any(now >= f.stalled_until for f in found), bool(found)
 
     def give_up(self, healer: RankNode) -> None:
         """Its deadline has passed."""
@@ -123,6 +130,11 @@ class Transfers:
         fetch.began, fetch.value = True, value
         server.healing.owed -= 1
         seconds = world.rng.uniform(*world.config.fetch)
+        stalls = self.stalled.get(fetch.healer.node.group, 0.0) - world.now
+        if stalls > 0.0:
+            fetch.stalled_until = world.now + stalls
+            seconds += stalls
+            world.counts["stall_fetch"] += 1
         world.after(seconds, server.process, self._served, fetch)
         world.reach(server.node, "serve")
 

@@ -27,6 +27,7 @@ MISSED_PINGS = 5  # as rpc.uplink has it
 class Welcome:
     heartbeat_timeout: float
     ping: float
+    others_train: bool = False
 
     @property
     def pings(self) -> int:
@@ -63,6 +64,7 @@ class Uplink:
         self.process = process  # whose connection this is
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
+        self.others_train = False  # as the newest welcome said
         self._owner = owner
         self._only = only  # speaks to this lighthouse and no other
         self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
@@ -163,6 +165,7 @@ class Uplink:
         elif not self.standing:
             assert isinstance(message, Welcome), message
             self.standing = True
+            self.others_train = message.others_train
             self.wander.up()
             self._sent = 0
             self._pinged.clear()

@@ -64,6 +64,7 @@ class World:
         self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
+        self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
         self.vetoes: set[str] = set()  # groups whose next vote is no
         self.unproven = (
             self.config.standby or not self.config.ledger

@@ -68,7 +68,8 @@ class Trainer:
         kwargs.setdefault("timeout", scaled(20.0))
         kwargs.setdefault("quorum_timeout", scaled(20.0))
         kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests hold threads up; see test_stragglers
-        self.pg = ProcessGroupGloo(scaled(20.0), host=HOST)
+        kwargs.setdefault("rehearse", False)  # a step more before a newcomer heals; see test_newcomers
+        self.pg = ProcessGroupGloo(kwargs.pop("pg_timeout", scaled(20.0)), host=HOST)
         self.manager = Manager(
             pg=self.pg,
             load_state_dict=self.load,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.util import scaled, wait_for
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import Step
 from torchft_x.core.types import JoinReason, State
-from torchft_x.errors import CollectiveError, FencedError
+from torchft_x.errors import CollectiveError, FencedError, TransferError
 from torchft_x.observe.events import EventLog
 from torchft_x.train.guard import Guard
 
@@ -151,3 +152,18 @@ def test_the_end_of_the_group_is_raised_from_then_on(guard: Guard) -> None:
     for _ in range(2):
         with pytest.raises(FencedError, match="newer life"):
             guard.raise_if_ended()
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, pg: FakeGroup) -> None:
+    log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
+    guard = Guard(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"), heal_patience=0.0)
+    for quorum_id in range(7, 17):
+        guard.step.ask()
+        guard.begin(replace(plan(quorum_id), heal=True), None, 1)
+        if not others_wait:
+            guard.on_over(quorum_id, ("a:1",), "it did not come")
+        guard.heal_failed(TransferError("nothing has come."), torn=False)
+        guard.step.vote()
+        guard.step.settle(False)
+    assert isinstance(guard.ended, TransferError) is others_wait

@@ -27,7 +27,7 @@ def digest(trainer: Trainer) -> str:
 def main(group: int, lighthouse: str, path: str, stop: Path, **options: Any) -> None:
     leaving: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
-    trainer = Trainer(group, lighthouse, seed=group + int(time.time()), **options)
+    trainer = Trainer(group, lighthouse, seed=group + int(time.time()), **{"rehearse": True, **options})
     with open(path, "a", buffering=1) as out:
         while not leaving and (not stop.exists() or trainer.manager.current_step() < int(stop.read_text())):
             committed = trainer.step()

@@ -127,6 +127,10 @@ class Lighthouse:
         """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
         return self._succession.undecided(self._now)
 
+    def others_train(self, replica_id: str) -> bool:
+        """Whether this member, whose hello was taken, is a newcomer that nobody waits for until it asks."""
+        return self._tenure.goes_on_without(replica_id, self._config.min_replicas)
+
     def next_attempt(self, group: str) -> int:
         """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
         return self._roll.next_attempt(group)

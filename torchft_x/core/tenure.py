@@ -76,6 +76,10 @@ class Tenure:
         cur = self.current
         return self.coalition is not None and cur is not None and not self.coalition.issued(cur)
 
+    def goes_on_without(self, replica_id: str, least: int) -> bool:
+        """Whether so many train on in the present quorum, and this member, whose older lives are lost, is none of them."""
+        return replica_id not in self.inside and len(self.inside) - len(self.gone) >= max(least, 1)
+
     def stops_short(self, member: Member) -> bool:
         """Whether it asks inside a grant, so that the others may run on and wait for it in a collective."""
         cur = self.current

@@ -34,7 +34,9 @@ class WaitBudget:
         self._works_since: float | None = now  # None: it waits for others
         self._waited = 0.0  # seconds of the longest wait for others in the step in hand
         self._waits_since: float | None = None  # when the wait in hand began
-        self.unlimited = False  # somebody copies state in this quorum, or the lighthouse is away: only `most` counts
+        self.unlimited = (
+            False  # another member copies state in this quorum, or the lighthouse is away: only `most` counts
+        )
 
     def __repr__(self) -> str:
         return f"<WaitBudget own={self._own:.3g} s limit={self.limit:.3g} s>"
@@ -48,6 +50,11 @@ class WaitBudget:
     def lateness(self) -> float:
         """Seconds another group may come later than this rank did in the step in hand."""
         return max(LEAST, TIMES * self._own) if self._fixed is None else self._fixed
+
+    @property
+    def waits_since(self) -> float | None:
+        """When the wait in hand began; None: it does its own part."""
+        return self._waits_since if self._works_since is None else None
 
     def patience(self, now: float) -> float:
         """Seconds that this rank, which asks for a quorum now, waits for members that do not."""

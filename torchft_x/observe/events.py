@@ -22,6 +22,7 @@ EVENTS = frozenset(
         "joined",
         "quorum",
         "configure",
+        "rehearsal",
         "heal_begin",
         "heal_end",
         "commit",

@@ -247,6 +247,11 @@ class GroupServer:
         return self._shell.connected
 
     @property
+    def others_train(self) -> bool:
+        """Whether other groups trained already when this one came, and do not wait for it until it asks."""
+        return self._shell.others_train
+
+    @property
     def heartbeat_timeout(self) -> float:
         """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
         return self._shell.heartbeat_timeout

@@ -94,6 +94,7 @@ class GroupShell:
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.others_train = False  # when the first session stood, others trained already without this group
         self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
         self.delay = Delay()  # other groups' pauses
         self._pause: tuple[float, str] | None = None  # our own: until when, and why
@@ -376,6 +377,8 @@ class GroupShell:
             wrong = places.mismatch(self._url, expected=self._place, found=down.welcome.place)
             if wrong:  # at the start the user's mistake; later this group need not end for one lighthouse
                 raise UnreachableError(wrong) if self._stood.done() else RefusedError(wrong)
+            if not self._stood.done():
+                self.others_train = down.welcome.others_train
             self.heartbeat_timeout = rhythm(down.welcome).limit
             return rhythm(down.welcome)
         self._session_message(data)

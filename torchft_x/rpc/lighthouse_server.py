@@ -331,7 +331,9 @@ class LighthouseShell:
         self._members[session] = (hello.replica_id, hello.life)
         effects = self._machine.handle(hello, time.monotonic())
         if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
-            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
+            welcome = self._welcome(self.config.silence.member_ping)
+            welcome.others_train = self._machine.others_train(hello.replica_id)
+            stream.send(pb.Down(welcome=welcome).SerializeToString())
         for effect in effects:
             self._carry_out(effect)
 

@@ -52,6 +52,7 @@ class Link:
     meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
     hub: Hub | None = None  # of rank 0, where the group has several ranks
     spoke: Spoke | None = None  # of the other ranks
+    others_train: bool = False  # other groups trained already when this one came; the same on all of its ranks
 
     @property
     def connected(self) -> bool:
@@ -139,9 +140,10 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
             _tell(store, keys, {"error": str(e)}, options.token)
         raise
     if store is not None:
-        _tell(store, keys, {"address": server.address(), "replica_id": replica_id}, options.token)
+        said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
+        _tell(store, keys, said, options.token)
     client = LocalGroupClient(server, token=options.token)
-    return Link(replica_id, client, options, store, keys, meeting, hub=hub)
+    return Link(replica_id, client, options, store, keys, meeting, hub=hub, others_train=server.others_train)
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
@@ -195,7 +197,8 @@ def _follow(options: Options, store: dist.Store, keys: str) -> Link:
     except TorchftXError:
         client.close()
         raise
-    return Link(said["replica_id"], client, options, store, keys, spoke=spoke)
+    others_train = said.get("others_train") == "1"
+    return Link(said["replica_id"], client, options, store, keys, spoke=spoke, others_train=others_train)
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:

@@ -124,13 +124,16 @@ class Guard:
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:
-        """See `Step.heal_failed`. After too many the group must stop: the next call of the script raises `TransferError`."""
+        """See `Step.heal_failed`. After too many the group must stop: the next call of the script raises `TransferError`.
+        One that the others have not waited for doesn't count: how often it is tried is the lighthouse's business (R20).
+        """
         with self.lock:
+            left = self.step.error is not None
             release = self.step.heal_failed(error, torn=torn)
             config = self._config_id
             sources = self.plan.sources if self.plan is not None else ()
             source = sources[0].replica_id if sources else "nobody"
-            enough = self._setbacks.failed(source, len(sources), str(error), time.monotonic())
+            enough = "" if left else self._setbacks.failed(source, len(sources), str(error), time.monotonic())
             if enough:
                 self.ended = self.ended or TransferError(enough)
         if enough:

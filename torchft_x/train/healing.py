@@ -8,6 +8,7 @@ from typing import Any
 from torchft_x.core.recovery import Plan
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
+from torchft_x.train.overseer import look_after
 from torchft_x.train.parts import Parts
 
 
@@ -44,6 +45,9 @@ class Healing:
             # Our own step is as good as before; those who wanted the state ask again.
             p.log.error("the state can't be offered to %s: %s", list(plan.dst_ranks), e)
             p.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
+            return
+        if p.waiting.somebody_heals:
+            look_after(p, plan)
 
     def heal(self, plan: Plan) -> None:
         """Fetch the top. With the training thread waiting it goes into place, else it is kept for the commit."""

@@ -36,6 +36,7 @@ from torchft_x.train.options import resolve
 from torchft_x.train.parts import assemble
 from torchft_x.train.reducer import Contribution
 from torchft_x.train.refusal import end_with_a_sentence
+from torchft_x.train.rehearsal import Rehearsal
 from torchft_x.train.round import Round
 from torchft_x.train.states import DEFAULT_KEY, StateDicts
 from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
@@ -97,6 +98,8 @@ class Manager:
         straggler_timeout: how much later than this group another one may come to a reduction or a vote, until the others go on
             without it (it comes back, and copies their state). If it is not set (TORCHFT_X_STRAGGLER_TIMEOUT): 2 s, or five
             times what this group itself needed since the last step, if that is longer. Never longer than `timeout`.
+        rehearse: where others train already, the first step is made before this group asks to join, and dropped
+            (`should_commit` is False): what compiles, loads or hangs in it holds nobody up. Equal on all ranks of a group.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -134,6 +137,7 @@ class Manager:
         keep_gradients: bool = True,
         vote_in_backward: bool = True,
         straggler_timeout: Seconds | None = None,
+        rehearse: bool = True,
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
@@ -176,6 +180,7 @@ class Manager:
             redo=keep_gradients,
             late=not vote_in_backward,
         )
+        self._rehearsal = Rehearsal(self._parts, wanted=rehearse and self._parts.link.others_train)
         self._at_exit = _leave_at_exit(self)
         self._parts.events.emit("joined", step=0)
 
@@ -188,7 +193,8 @@ class Manager:
         """Begin a step: ask who takes part in it, and heal if this rank is behind.
 
         Waits for the answer if use_async_quorum is False, at the first quorum, and at step 0; otherwise it goes on
-        beside the training, and what goes wrong is raised by the first call that needs the quorum.
+        beside the training, and what goes wrong is raised by the first call that needs the quorum. Where others train
+        already it does not ask the first time (`rehearse`).
 
         Args:
             allow_heal: if False nobody heals in this quorum; a rank that is behind then can't commit.
@@ -201,6 +207,8 @@ class Manager:
         p = self._parts
         if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
             check_sendable(p.full_state())
+        if self._rehearsal.start(ordinary=allow_heal and not shrink_only):
+            return
         if not self._prepared and p.step.state.step > 0 and self._has_company():
             self._prepared = True  # now, as an optimizer's first step has made its state
             p.transport.prepare(p.full_state())
@@ -211,7 +219,8 @@ class Manager:
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
-        self._course.wait_quorum()
+        if not self._rehearsal.is_on:
+            self._course.wait_quorum()
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
@@ -241,6 +250,8 @@ class Manager:
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
         self._guard.raise_if_ended()
+        if self._rehearsal.is_on:
+            return self._rehearsal.reduce(tensor)
         self.wait_quorum()
         possible = self._course.may_reduce()
         with self._guard.lock:
@@ -273,6 +284,9 @@ class Manager:
         vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
         """
         self._guard.raise_if_ended()
+        if self._rehearsal.is_on:
+            self._rehearsal.end()
+            return False
         return self._course.commit(self._parts.options.group_timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
@@ -282,6 +296,9 @@ class Manager:
         the others may have committed: then this group copies their state in the next step. From then on the groups
         vote in `should_commit`. See `vote_in_backward`.
         """
+        if self._rehearsal.is_on:
+            self._rehearsal.report(e)
+            return
         self._course.veto(e)
         self._guard.fail(e)
 
@@ -323,18 +340,22 @@ class Manager:
             self._course.veto(e)
             self._guard.fail(e, quorum_id)
 
-        return work.wrap_future(fut, default, limit, report)
+        return work.wrap_future(fut, default, limit, self._rehearsal.report if self._rehearsal.is_on else report)
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
     def num_participants(self) -> int:
-        """Groups whose gradients count in this step. Waits for the quorum."""
+        """Groups whose gradients count in this step. Waits for the quorum. 1 in a step that nobody else takes part in."""
+        if self._rehearsal.is_on:
+            return 1
         self.wait_quorum()
         with self._guard.lock:
             return self._parts.step.size
 
     def participating_rank(self) -> int | None:
-        """This group's place among them, None if it heals or is a spare. Waits for the quorum."""
+        """This group's place among them, None if it heals, is a spare, or makes its first step for itself. Waits for the quorum."""
+        if self._rehearsal.is_on:
+            return None
         self.wait_quorum()
         with self._guard.lock:
             return self._parts.step.rank
@@ -347,6 +368,8 @@ class Manager:
 
         Raises `StepError` if no quorum was ever started: gradients would silently stay local.
         """
+        if self._rehearsal.is_on:
+            return Contribution(1.0)
         if not self._course.need_round().ready.is_set():
             return None
         with self._guard.lock:
@@ -356,7 +379,7 @@ class Manager:
     def keep(self, kept: Kept, works: int) -> bool:
         """For who reduces gradients (`DistributedDataParallel`): a pass ends, and `kept` can reduce it again; it had so
         many `allreduce` calls. False: nobody will ask for that."""
-        return self._course.keep(kept, works)
+        return not self._rehearsal.is_on and self._course.keep(kept, works)
 
     def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
@@ -364,11 +387,13 @@ class Manager:
 
         `meanwhile` must not fail and may be called twice, or never: while the other groups' votes are on their way there
         is time for something that is needed in any case."""
-        self._course.end_pass(good, meanwhile)
+        if not self._rehearsal.is_on:
+            self._course.end_pass(good, meanwhile)
 
     def note_inner_step(self) -> None:
         """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
         measures the group's progress by it."""
+        self._rehearsal.skip()  # nobody waits for a group's inner steps
         self._parts.status.trained()
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:

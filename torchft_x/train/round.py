@@ -16,7 +16,7 @@ from torchft_x.core.messages import Ask
 from torchft_x.core.recovery import Plan
 from torchft_x.core.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.traits import Traits
-from torchft_x.core.types import JoinReason, Quorum, State
+from torchft_x.core.types import JoinReason, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.asked import Asked
 from torchft_x.rpc.rank_codec import QuorumReply
@@ -275,7 +275,10 @@ class Round:
         self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
         self.ended = p.guard.begin(plan, top, rank, size, reply.commit)
         p.status.publish()
-        p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members)
+        p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
+        if p.waiting.given_up:
+            for member in reply.quorum.carriers:
+                p.waiting.given_up.pop(group_of(member.replica_id), None)
         if reply.base is not None and self._terms.reason is JoinReason.FAILED:  # rank 0 goes on, and this rank can't
             p.guard.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
         self.computed_at = top if self._in_place or not plan.heal else None
@@ -283,6 +286,10 @@ class Round:
         if self._previous is None or self._previous.id != reply.quorum.id:
             self._compare(plan, size, reply.quorum)
         return plan
+
+    def _others_heal(self, reply: QuorumReply) -> bool:
+        carriers = {m.replica_id for m in reply.quorum.carriers} | {self._parts.link.replica_id}
+        return any(m.replica_id not in carriers for m in reply.quorum.members)
 
     def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
         """Tell if the new quorum differs from the one before by more than its id."""

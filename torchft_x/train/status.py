@@ -21,7 +21,7 @@ from torchft_x.train.options import Options
 
 _NUMBERS = {id(phase): whereabouts.PHASES.index(phase.value) for phase in Phase}  # an Enum's own hash takes longer
 _pack = MOMENT.pack_into
-_STEP_ENDS = ("joined", "commit", "drop")
+_STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
 _KEPT = 8  # newest losses
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from torchft_x.core.wait_budget import WaitBudget
@@ -23,7 +24,8 @@ class Waiting:
         self._most = options.timeout
         self._status = status
         self._connected = connected
-        self.somebody_heals = False  # in the quorum in hand: the others wait for the copy
+        self.somebody_heals = False  # another one, in the quorum in hand: it is waited for while its copy moves
+        self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
 
     def begin(self) -> float:
         """A wait for other groups begins. Returns the seconds it may take."""
@@ -46,6 +48,16 @@ class Waiting:
             f"asked to go on with those who are there ({error})",
             error.suspects,
         )
+
+    @property
+    def since(self) -> float | None:
+        """When the wait for other groups in hand began (monotonic seconds); None: there is none. From any thread."""
+        return self._budget.waits_since
+
+    @property
+    def lateness(self) -> float:
+        """Seconds another group may come later than this one. From any thread."""
+        return self._budget.lateness
 
     def next_step(self) -> None:
         """A step has ended, committed or dropped."""

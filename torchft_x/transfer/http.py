@@ -90,6 +90,9 @@ class HTTPTransport(CheckpointTransport[T]):
         """Also touches the memory, on a thread of its own."""
         self._store.prepare(state_dict)
 
+    def progress(self) -> tuple[int, bool] | None:
+        return self._store.progress()
+
     def disallow_checkpoint(self) -> None:
         self._store.disallow()
 

@@ -175,6 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._authorized():
             return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
         self.server.authorized(self.connection)
+        self.server.store.moved()
         if match := _CHECKPOINT.fullmatch(self.path):
             return self._send_manifest(State(int(match[1]), int(match[2])))
         if match := _BLOCKS.fullmatch(self.path):
@@ -239,6 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send all. The time-out is per call of the kernel, so a slow reader that makes progress is never cut off."""
         while parts:
             sent = self.connection.sendmsg(parts)
+            self.server.store.moved()
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:

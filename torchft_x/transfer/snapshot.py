@@ -79,6 +79,18 @@ class SnapshotStore:
         self._allowed = False  # whether anybody may begin to read the current one
         self._spare: list[Tensor] = []  # buffers nobody reads
         self._closed = False
+        self._signs = 0  # of readers that come along; a lost count among several threads does no harm
+
+    def moved(self) -> None:
+        """A reader has asked for something, or has taken a piece."""
+        self._signs += 1
+
+    def progress(self) -> tuple[int, bool]:
+        """A number that grows while readers come along, and whether nobody reads or is still to read the newest."""
+        with self._changed:
+            current = self._current
+            done = current is None or not (current.owed or current.readers)
+            return self._signs, done
 
     def freeze(self, state: State, state_dict: Any, owed: int) -> Snapshot:
         """Copy a state dict and publish it as the newest snapshot. Earlier ones only serve readers in progress.

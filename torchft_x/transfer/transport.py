@@ -56,6 +56,12 @@ class CheckpointTransport(ABC, Generic[T]):
         takes as long as later ones. Returns at once. Raises `LeafError`.
         """
 
+    def progress(self) -> tuple[int, bool] | None:
+        """How those come along who copy what was offered last: a number that grows while they do, and whether all of them
+        have it. None: this transport can't say. Never blocks; from any thread.
+        """
+        return None
+
     def before_commit(self) -> None:
         """The state changes when this returns. Only of interest to who hands out the state itself and not a copy."""
 

@@ -135,6 +135,13 @@ def spoil_fetch(world: World, fault: Fault) -> bool:
 
 
 @kind
+def stall_fetch(world: World, fault: Fault) -> bool:
+    """What the group copies from others stands still, for all of this time."""
+    world.transfers.stalled[fault.target] = world.now + fault.seconds
+    return False  # it counts when a heal meets it
+
+
+@kind
 def spoil_load(world: World, fault: Fault) -> bool:
     """What the group's next heal brings can't be loaded: the rank is torn."""
     world.broken_loads.add(fault.target)

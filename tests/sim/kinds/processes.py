@@ -112,6 +112,17 @@ def _hangs_no_more(node: GroupNode, how: str) -> None:
 
 
 @kind
+def hang_first(world: World, fault: Fault) -> bool:
+    """A group dies, and the training thread of its next life stands still in its first step until this time is over."""
+    node = node_of(world, fault.target)
+    if node is None:
+        return False
+    world.first_steps[fault.target] = world.now + fault.seconds
+    node.kill(-9)
+    return True
+
+
+@kind
 def straggle(world: World, fault: Fault) -> bool:
     """Steps of a group take thirty times as long."""
     world.slowness[fault.target] = 30.0

@@ -228,16 +228,18 @@ class Up(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "place")
+    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "place", "others_train")
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PING_S_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_TRAIN_FIELD_NUMBER: _ClassVar[int]
     heartbeat_timeout_s: float
     lease_s: float
     ping_s: float
     place: int
-    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., place: _Optional[int] = ...) -> None: ...
+    others_train: bool
+    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., place: _Optional[int] = ..., others_train: bool = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("quorum_id", "granted_through", "lease_s", "number")
