@@ -242,6 +242,34 @@ def test_the_next_lighthouse_knows_it() -> None:
     assert issued(t.exited("a:1", 1)) == [["b:2"]]
 
 
+def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
+    """Seed 84 of the swarm: the late group was told that the job is finished, the lighthouse was started again, and it began
+    the job anew."""
+    s = finishing(keeps=True)  # the newest quorum does not name b
+    (keep,) = of(Keep, s.exited("a:1", 0))
+    assert keep.legacy.job == ("a", "b")
+    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    assert issued(t.late()) == []
+    assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
+
+
+def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
+    """It has nothing that was written down; b is gone when it issues its first quorum."""
+    s = Job()
+    s.start("a:1", "b:1")
+    at, quorum = s.committed(), s.lighthouse.current
+    t = Job(now=5000.0, new_job=False, restarted=True)
+    for name in ("a:1", "b:1"):
+        t.hello(name, quorum=quorum, lease_left=10.0, state=at)
+    t.wait(0.1, alive=("a:1", "b:1"))
+    assert t.lighthouse.current is quorum
+    t.exited("b:1", 1)
+    t.join("a:1", at)
+    t.finish("a:1")
+    t.exited("a:1", 0)
+    assert issued(t.late()) == []
+
+
 def test_the_others_hear_that_it_has_left() -> None:
     s = Job()
     s.start("a:1", "b:1")

@@ -32,15 +32,17 @@ _PATIENCE = 60.0  # seconds more, told again and again to those that wait for a 
 class Endings:
     """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
 
-    def __init__(self, roll: Roll, *, lease: float, left: Iterable[Departure], now: float) -> None:
-        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`: known from a
+    def __init__(
+        self, roll: Roll, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
+    ) -> None:
+        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`, `job`: known from a
         lighthouse before this one."""
         self._roll = roll  # every member heard of
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that have left before the end
-        self._job: set[str] = set()  # groups that were members since the newest lineage began
+        self.job = job  # groups that were members since the newest lineage began; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
@@ -80,14 +82,19 @@ class Endings:
         """These train now."""
         groups = {group_of(m.replica_id) for m in members}
         if new_lineage:
-            self._job = groups
+            self.job = tuple(sorted(groups))
             self._early.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
-            self._job |= groups
+            self.trains(groups)
             for group in groups & self._left.keys():  # it has come back
                 self._drop(group)
+
+    def trains(self, groups: Iterable[str]) -> None:
+        """These are in the job."""
+        if new := set(groups).difference(self.job):
+            self.job = tuple(sorted(new.union(self.job)))
 
     def look(self, now: float) -> list[LighthouseEffect]:
         """Do the processes without a supervisor still run?"""
@@ -113,7 +120,7 @@ class Endings:
                 lease=True,
                 ending=True,
             )
-        if not self._left or groups - self._job:
+        if not self._left or groups.difference(self.job):
             return None
         d = max(self._left.values(), key=lambda d: d.state)
         return Wait(
