@@ -9,9 +9,9 @@ import pytest
 
 from tests.core import test_chain
 from tests.sim.hunt import hunt
-from tests.sim.test_world import dies_while_it_sends
+from tests.sim.test_world import dies_at_the_end, dies_while_it_sends
 from tests.sim.untimed.search import Search
-from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
+from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, TRAINS_AGAIN, VARIANTS, Variant
 from torchft_x.core import formation
 
 SLOW = {
@@ -54,6 +54,13 @@ def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lea
     """R8, of a lighthouse that can't read what was written down. In virtual time: the explorer knows no seconds."""
     with SLOW_TAKEOVER(), pytest.raises(AssertionError, match="seed"):
         list(map(partial(dies_while_it_sends, ledger=False), range(12)))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 8.0])
+def test_without_R21_a_finished_job_is_trained_again(seconds: float) -> None:
+    """While the others evaluate, and after that."""
+    with TRAINS_AGAIN(), pytest.raises(AssertionError, match="R21 is violated"):
+        dies_at_the_end(seconds).run_for(5.0)
 
 
 @pytest.mark.parametrize("told", [test_chain.test_R9_of_two_groups, test_chain.test_R9_of_three_groups])

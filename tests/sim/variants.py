@@ -16,6 +16,7 @@ from tests.sim.untimed.values import Rules
 from torchft_x.core import formation, takeover, types
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
+from torchft_x.core.endings import Endings
 from torchft_x.core.group import Group
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.liveness import Record, Roll
@@ -327,6 +328,9 @@ _ALL = [
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = _patched((takeover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
+
+TRAINS_AGAIN = _patched((Endings, "objection", lambda self, decision, now: None))
+"""Not R21: whoever comes late begins the finished job anew. In virtual time; in the explorer an evaluation has no length."""
 
 ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
 """A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/test_chain` tells it."""
