@@ -270,6 +270,45 @@ def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
     assert issued(t.late()) == []
 
 
+def test_a_later_life_of_a_group_that_has_left_has_not_finished_the_job() -> None:
+    """Seed 5022 of the swarm: b's process failed after it had left, and its supervisor could not say so at once."""
+    s = Job()
+    s.start("a:1", "b:1")
+    for name in ("a:1", "b:1"):
+        s.finish(name)
+        s.close(name)
+        del s.sessions[name]
+    s.exited("a:1", 0)
+    assert issued(s.late()) == []
+    assert issued(s.exited("b:1", 1)) == []
+    assert {e.group for e in of(StopGroup, s.pass_(GRACE + 2.0))} == {"b"}
+
+
+def test_another_training_in_the_same_process() -> None:
+    s = finishing()
+    s.hello("a:2", life=Life(2, 0.0, "token-a:1"))
+    assert issued(s.join("a:2")) == [["a:2"]]
+
+
+def test_a_life_that_was_never_a_member_finishes_nothing() -> None:
+    s = Job()
+    s.start("a:1")
+    s.hello("b:1")
+    s.exited("b:1", 0)
+    del s.sessions["b:1"]
+    s.exited("a:1", -9)
+    del s.sessions["a:1"]
+    assert issued(s.late("a:2")) == [["a:2"]]
+
+
+def test_only_a_process_without_a_supervisor_is_looked_at_and_until_it_has_ended() -> None:
+    assert of(Probe, finishing().wait(5.0)) == []
+    s = finishing(supervised=False)
+    assert of(Probe, s.wait(1.5)) == [Probe("a:1", LINGERS)]
+    s.feed(Probed("a:1", True, LINGERS))
+    assert of(Probe, s.wait(5.0)) == []
+
+
 def test_the_others_hear_that_it_has_left() -> None:
     s = Job()
     s.start("a:1", "b:1")

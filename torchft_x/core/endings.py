@@ -109,10 +109,10 @@ class Endings:
         """Why this new lineage may not begin (now)."""
         assert decision.left is not None
         groups = {group_of(m.replica_id) for m in decision.members}
-        if groups & self._left.keys():
+        if any(map(self._has_finished, decision.members)):
             return None  # who has finished the job begins another one
         running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
-        silent = [r for r in self._unfinished(decision.left.members, now) if r not in running]
+        silent = self._unfinished(decision.left.members, now)
         if running or silent:
             which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
             return Wait(
@@ -150,6 +150,11 @@ class Endings:
         return True
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _has_finished(self, member: Member) -> bool:
+        """Whether its group has, or this process. A later life may have been started since its supervisor was last heard."""
+        d, record = self._left.get(group_of(member.replica_id)), self._roll.get(member.replica_id)
+        return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
 
     def _runs(self, group: str, d: Departure, now: float) -> bool:
         """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""
