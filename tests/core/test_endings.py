@@ -235,6 +235,8 @@ def test_the_next_lighthouse_knows_it() -> None:
     state = s.committed()
     (keep,) = of(Keep, s.finish("a:1"))
     assert keep.legacy.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
+    s.wait(0.1)
+    assert of(Keep, s.wait(0.5)) == []  # once
     t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
     t.feed(LifeBegun("a", 1, "token-a:1"))
     assert issued(t.late()) == []
