@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from tests.sim.untimed.values import Rules
+from tests.sim.untimed.values import ENDS, Rules
 from torchft_x.core import formation, takeover, types
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
@@ -190,6 +190,10 @@ def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
     return _on_ask(self, ask, now)
 
 
+def _begins_anew(self: Endings, decision: Any, now: float) -> None:
+    return None
+
+
 def _unfrozen(self: Group) -> str:
     return self._end
 
@@ -289,6 +293,12 @@ _ALL = [
         patch=_patched((Tenure, "pending", property(_nothing_pending))),
     ),
     Variant(
+        name="R21", left_out="who comes late may begin anew as soon as all others have left",
+        harm="a job that is being finished, or is finished, is trained again",
+        finds=frozenset({"R21"}), rules=replace(_TWO, steps=2, kinds=ENDS),
+        patch=_patched((Endings, "objection", _begins_anew)),
+    ),
+    Variant(
         name="R17", left_out="a source serves its live state",
         harm="a step is applied twice in the healer",
         finds=frozenset({"I5", "I1"}), rules=replace(_TWO, steps=3, kinds=("error",), serve_live=True),
@@ -328,9 +338,6 @@ _ALL = [
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = _patched((takeover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
-
-TRAINS_AGAIN = _patched((Endings, "objection", lambda self, decision, now: None))
-"""Not R21: whoever comes late begins the finished job anew. In virtual time; in the explorer an evaluation has no length."""
 
 ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
 """A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/test_chain` tells it."""
