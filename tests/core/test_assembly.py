@@ -441,6 +441,32 @@ def test_a_group_that_waits_says_for_whom() -> None:
     )
 
 
+def test_who_has_gone_is_ready_no_more() -> None:
+    scene = Scene(2)
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0)
+    scene.see(NodeGone(1))
+    assert scene.ready(1) == []
+
+
+def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:
+    scene = Scene(2)
+    scene.begin()
+    for life in ("L0", "L1"):
+        session = 2 if life == "L0" else 7
+        scene.see(NodeGone(session))
+        scene.now += 3.0
+        scene.see(Tick())
+        scene.ended(0, -9, life=life)
+        scene.now += 10.0
+        assert "undecided" in [e.event for e in scene.see(Tick()) if isinstance(e, Note)]
+        scene.here(1, session=7)
+        scene.ended(1, -9, life=life, session=7)
+        scene.ready(0)
+        scene.ready(1, session=7)
+
+
 def test_a_group_nobody_has_begun_yet() -> None:
     scene = Scene()
     scene.here(0)

@@ -205,3 +205,13 @@ class TestSeveralLighthouses:
         c = self.shared((32, "abc"))
         c.close(lambda replica_id: True)
         assert ids(c) == [32]
+
+
+def test_what_is_taken_over_replaces_all_that_was_open() -> None:
+    chain = Chain()
+    first, second = (quorum(member(f"{name}:1"), id=i) for name, i in (("a", 5), ("b", 6)))
+    chain.leave(first)
+    chain.begin()
+    assert (chain.open, chain.members) == ((), frozenset())
+    chain.leave(second)
+    assert (chain.open, chain.members) == ((second,), {"b:1"})

@@ -179,3 +179,13 @@ class TestLighthouse:
         s.join("a:1", State(100, 3))
         (issue,) = of(Issue, s.join("b:1", State(120, 4)))
         assert [m.replica_id for m in issue.quorum.carriers] == ["b:1"]
+
+
+def test_one_that_is_wrong_vouches_for_nobody() -> None:
+    """Neither is the word of a newcomer better for it, nor that of another for being no carrier's."""
+    here = [at("a:1", 5), at("b:1", 5), at("c:1", 100)]
+    assert doubted([*here, at("d:1", 50)], running("a:1", "b:1", "c:1")) == ["c:1", "d:1"]
+    members = (at(n, TOP.step, TOP.committed_in) for n in ("a:1", "b:1", "c:1"))
+    healer = quorum(*members, at("h:1", 0, 0), id=Q)
+    said = [at("a:1", 5), at("b:1", 5), at("c:1", 9), at("h:1", 8)]
+    assert "c:1" in doubted(said, healer, granted=20)

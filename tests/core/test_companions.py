@@ -98,3 +98,18 @@ def test_after_the_end_of_the_job_a_silent_end_is_no_trouble() -> None:
     machine.end("over")
     machine.handle(CompanionGone("eval"), 10.0)
     assert machine.handle(Tick(), 60.0) == []
+
+
+def test_one_that_is_here_again_is_watched_as_before() -> None:
+    machine = present("eval")
+    machine.handle(CompanionGone("eval"), 10.0)
+    assert len(machine.handle(Tick(), 13.0)) == 1
+    machine.handle(CompanionHere("eval", "h"), 14.0)
+    machine.handle(CompanionGone("eval"), 15.0)
+    assert len(machine.handle(Tick(), 18.0)) == 1  # its second silent end
+    machine.handle(CompanionHere("eval", "h"), 20.0)
+    machine.handle(CompanionFinished("eval", 1, "it failed."), 21.0)
+    machine.handle(CompanionGone("eval"), 21.5)
+    machine.handle(CompanionHere("eval", "h"), 22.0)  # started again
+    machine.handle(CompanionGone("eval"), 23.0)
+    assert len(machine.handle(Tick(), 26.0)) == 1

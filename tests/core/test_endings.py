@@ -235,11 +235,80 @@ def test_the_next_lighthouse_knows_it() -> None:
     state = s.committed()
     (keep,) = of(Keep, s.finish("a:1"))
     assert keep.legacy.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
+    s.wait(0.1)
+    assert of(Keep, s.wait(0.5)) == []  # once
     t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
     t.feed(LifeBegun("a", 1, "token-a:1"))
     assert issued(t.late()) == []
     assert issued(t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 1)) == [["b:2"]]
+
+
+def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
+    """Seed 84 of the swarm: the late group was told that the job is finished, the lighthouse was started again, and it began
+    the job anew."""
+    s = finishing(keeps=True)  # the newest quorum does not name b
+    (keep,) = of(Keep, s.exited("a:1", 0))
+    assert keep.legacy.job == ("a", "b")
+    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    assert issued(t.late()) == []
+    assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
+
+
+def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
+    """It has nothing that was written down; b is gone when it issues its first quorum."""
+    s = Job()
+    s.start("a:1", "b:1")
+    at, quorum = s.committed(), s.lighthouse.current
+    t = Job(now=5000.0, new_job=False, restarted=True)
+    for name in ("a:1", "b:1"):
+        t.hello(name, quorum=quorum, lease_left=10.0, state=at)
+    t.wait(0.1, alive=("a:1", "b:1"))
+    assert t.lighthouse.current is quorum
+    t.exited("b:1", 1)
+    t.join("a:1", at)
+    t.finish("a:1")
+    t.exited("a:1", 0)
+    assert issued(t.late()) == []
+
+
+def test_a_later_life_of_a_group_that_has_left_has_not_finished_the_job() -> None:
+    """Seed 5022 of the swarm: b's process failed after it had left, and its supervisor could not say so at once."""
+    s = Job()
+    s.start("a:1", "b:1")
+    for name in ("a:1", "b:1"):
+        s.finish(name)
+        s.close(name)
+        del s.sessions[name]
+    s.exited("a:1", 0)
+    assert issued(s.late()) == []
+    assert issued(s.exited("b:1", 1)) == []
+    assert {e.group for e in of(StopGroup, s.pass_(GRACE + 2.0))} == {"b"}
+
+
+def test_another_training_in_the_same_process() -> None:
+    s = finishing()
+    s.hello("a:2", life=Life(2, 0.0, "token-a:1"))
+    assert issued(s.join("a:2")) == [["a:2"]]
+
+
+def test_a_life_that_was_never_a_member_finishes_nothing() -> None:
+    s = Job()
+    s.start("a:1")
+    s.hello("b:1")
+    s.exited("b:1", 0)
+    del s.sessions["b:1"]
+    s.exited("a:1", -9)
+    del s.sessions["a:1"]
+    assert issued(s.late("a:2")) == [["a:2"]]
+
+
+def test_only_a_process_without_a_supervisor_is_looked_at_and_until_it_has_ended() -> None:
+    assert of(Probe, finishing().wait(5.0)) == []
+    s = finishing(supervised=False)
+    assert of(Probe, s.wait(1.5)) == [Probe("a:1", LINGERS)]
+    s.feed(Probed("a:1", True, LINGERS))
+    assert of(Probe, s.wait(5.0)) == []
 
 
 def test_the_others_hear_that_it_has_left() -> None:

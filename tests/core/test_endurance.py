@@ -158,3 +158,14 @@ def test_as_long_as_one_has_yet_to_hear_it_nothing_is_settled() -> None:
     w.tell([1, 2], THIRD, 11.0)
     assert w.tell([1, 2], THIRD, 12.0) == []
     assert not w.settled
+
+
+def test_whether_a_lease_is_waited_for_is_as_told_last() -> None:
+    e = standing()
+    e.told("Waiting for a lease to end.", True, 1.0)
+    assert e.for_lease
+    e.session(False, 2.0)
+    assert not e.for_lease
+    e.told("Waiting for a lease to end.", True, 3.0)
+    e.answered(4.0)
+    assert not e.for_lease

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.hold import Hold
+from torchft_x.core.hold import _PROMISE_AGAIN, Hold
 from torchft_x.core.messages import GrantArrived
 from torchft_x.core.types import State
 
@@ -128,3 +128,28 @@ def test_the_next_quorum_begins_anew() -> None:
     assert not hold.wants_more(11, 61.0)
     assert hold.wants_more(12, 61.0)  # half of ten steps from 7 on
     assert not hold.extend(GrantArrived(41, 99, 500.0, number))
+
+
+def test_each_quorum_has_its_own_promises() -> None:
+    hold = held()
+    hold.promise(5, 3.0, 1.0, 20.0)
+    hold.greeted(20.0)
+    hold.receive(quorum(member("g:1", State(8, Q)), id=Q + 1, granted_through=9, lease=100.0), 21.0)
+    hold.promise(9, 3.0, 1.0, 22.0)
+    assert hold.granted_through == 12
+
+
+def test_a_promise_counts_from_the_hello_that_named_it() -> None:
+    """One that named none comes later: it does not put the next promise off."""
+    hold = held()
+    hold.promise(5, 3.0, 1.0, 20.0)
+    hold.greeted(20.0)
+    hold.greeted(20.0 + 0.9 * _PROMISE_AGAIN)
+    hold.promise(50, 3.0, 1.0, 20.0 + _PROMISE_AGAIN)
+    assert hold.granted_through == 53
+
+
+def test_what_is_promised_counts_as_an_extension() -> None:
+    hold = held()
+    hold.promise(100, 20.0, 1.0, 20.0)
+    assert not hold.wants_more(105, 21.0)

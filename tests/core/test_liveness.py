@@ -265,3 +265,31 @@ class TestRestored:
         roll.guardians.begin("g", "t")
         roll.forgive(3.0, 0.5)
         assert roll.guardians.heard("t") == 2.5
+
+
+class TestRecordsByName:
+    def test_who_is_not_known_is_left_out(self) -> None:
+        roll = Roll(0.0)
+        record = roll.open(hello("a:1"), 0.0)
+        assert roll.named(["a:1", "b:1"]) == [record]
+
+    def test_lost_are_those_that_nobody_waits_for(self) -> None:
+        roll = Roll(0.0)
+        gone, here, other = (roll.open(hello(f"{name}:1", i), 0.0) for i, name in enumerate("abc", 1))
+        for record in (gone, here, other):
+            roll.close(record)
+        gone.lost = other.lost = "it was silent"
+        assert roll.lost(frozenset({"a:1", "b:1"})) == [gone]
+
+    def test_who_is_found_is_late_no_more(self) -> None:
+        roll = Roll(0.0)
+        record = roll.open(hello("a:1"), 0.0)
+        record.lost, record.late = "it was late", True
+        roll.find(record)
+        assert (record.lost, record.late) == ("", False)
+
+    def test_a_member_of_before_runs_on_as_it_did(self) -> None:
+        roll = Roll(0.0)
+        roll.restore(Kin("a:1", Life(1, 0.0, "token"), "boot", runs_on=True), 0.0)
+        (record,) = roll.named(["a:1"])
+        assert record.runs_on

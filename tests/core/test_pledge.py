@@ -23,6 +23,7 @@ from torchft_x.core.messages import (
     SessionUp,
     Vote,
 )
+from torchft_x.core.pledge import Pledge
 from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
 
 NAME = "g:1"
@@ -560,3 +561,15 @@ def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
     )
     assert answer.quorum.settled.adopted == held
     assert answer.commit is None
+
+
+def test_a_step_that_was_abstained_from_says_nothing_of_the_next() -> None:
+    pledge = Pledge(NAME, 1, between_groups=True)
+    pledge.open(quorum(member(NAME, T), id=7))
+    times = {"now": 0.0, "lease_until": 9.0}
+    pledge.vote(Vote(1, 0, 4, 7, False, 0, 1, False), **times)
+    pledge.crossed(Crossed(2, 0, 4, 7, False), **times)
+    pledge.vote(Vote(3, 0, 5, 7, True, 0, 1, False), **times)
+    (answer,) = pledge.crossed(Crossed(4, 0, 5, 7, True), **times)
+    assert isinstance(answer, AnswerVote)
+    assert answer.commit

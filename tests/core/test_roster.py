@@ -520,3 +520,11 @@ def test_a_standby_to_which_nobody_ever_comes_ends_in_time() -> None:
     assert roster.handle(Tick(), 100.0) == []
     assert roster.handle(Tick(), 134.9) == []
     assert roster.handle(Tick(), 135.0)[-1].code == DESERTED
+
+
+def test_the_status_names_hosts_and_lives_that_there_are() -> None:
+    roster = Roster(RosterConfig(groups=("0",)))
+    roster.handle(SupervisorHere("0", "host0", node=0, nodes=2), 0.0)
+    roster.handle(LifeStarted("0", 3, "L3"), 0.0)
+    assert roster.status()["0"]["host"] == "host0"
+    assert roster.status()["0"]["attempt"] == 3

@@ -240,3 +240,20 @@ def test_whatever_fails_groups_of_a_quorum_send_the_same_fragment_and_count_no_w
         if good and sum(weights):
             done += 1
         assert {g.exchanges for g in groups} == {done}
+
+
+def test_a_heal_ends_the_groups_own_work() -> None:
+    s = begun()
+    s.stepped()
+    assert s.has_work
+    s.healed(3)
+    assert not s.has_work
+
+
+def test_progress_is_that_of_a_whole_period_while_an_exchange_is_finished_early() -> None:
+    s = begun(delay=2)
+    while s.stepped() is Act.TRAIN:
+        pass
+    assert s.counted(AGAIN, behind=False) is Act.SEND
+    assert s.sent() is Act.FINISH
+    assert s.progress == 4

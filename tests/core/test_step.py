@@ -521,3 +521,20 @@ class TestUndecided:
         s.ask()
         with pytest.raises(StepError, match="against this rank's vote"):
             s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+
+
+def test_a_heal_is_told_of_in_the_quorum_in_which_it_was() -> None:
+    step = running(top=State(4, 3))
+    step.healed(State(4, 3), 4)
+    step.vote()
+    step.settle(False)
+    running(step, quorum=Q + 1)
+    step.vote()
+    step.settle(True)
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_a_checkpoint_brings_its_counters() -> None:
+    step = Step(min_replica_size=1)
+    step.restore(State(5, 2), 9)
+    assert (step.state, step.batches_committed) == (State(5, 2), 9)

@@ -174,3 +174,26 @@ def test_a_member_that_has_asked_is_never_late(patience: float) -> None:
     s.passes(patience - 0.5)
     effects = s.asks("c:1", patience=patience)
     assert issued(effects) == [list(ALL)]
+
+
+def test_a_newcomers_patience_is_not_that_of_members() -> None:
+    s = Stage()
+    s.hello("d:1")
+    s.asks("d:1", patience=2.0, state=State())
+    s.asks("a:1", patience=10.0, state=s.committed())
+    effects = s.wait(5.0, alive=(*ALL, "d:1"))
+    assert "member_lost" not in notes(effects)
+
+
+def test_who_is_back_is_looked_after_as_everybody() -> None:
+    """It falls silent while it asks: it is lost once, and is not let in again as one that was late."""
+    s = Stage()
+    s.asks("a:1")
+    s.asks("b:1")
+    s.passes(3.0)
+    s.asks("c:1")
+    for name in ("a:1", "b:1"):
+        s.asks(name, state=s.committed())
+    s.passes(0.5)
+    s.asks("c:1", patience=60.0)
+    assert notes(s.wait(30.0, alive=("a:1", "b:1"))).count("member_lost") == 1

@@ -240,3 +240,8 @@ def test_a_difference_is_found_exactly_where_two_ranks_differ(mine: list[Traits]
         x.digest != y.digest for p, q in zip(a, b, strict=True) for x, y in zip(p.items, q.items, strict=True)
     )
     assert (difference(merge(a), merge(b)) is not None) == expected
+
+
+def test_ranks_are_those_of_one_name() -> None:
+    here = Traits((Trait("data", "1", "rows", ranks=(1,)), Trait("model", "2", "parts", ranks=(2,))))
+    assert here.ranks("data") == {1}

@@ -70,3 +70,23 @@ def test_what_was_waited_before_the_timeout_is_taken_off() -> None:
     b = budget(20.0)
     b.work(80.0)
     assert b.patience(80.0) == pytest.approx(20 * TIMES - 60.0)
+
+
+def test_each_step_begins_anew() -> None:
+    b = budget(5.0)
+    b.next_step(10.0)  # while it waits
+    assert b.patience(12.0) == max(LEAST, TIMES * 2.0)
+    b.work(20.0)  # what it waited for in the step before
+    assert b.patience(20.0) == LEAST
+    b.wait(20.0)
+    b.work(40.0)
+    b.next_step(40.0)
+    assert b.patience(40.0) == LEAST
+
+
+def test_a_wait_ends_once() -> None:
+    b = WaitBudget(0.0, most=1000.0, fixed=100.0)
+    b.wait(0.0)
+    b.work(10.0)
+    b.work(50.0)
+    assert b.patience(50.0) == 90.0

@@ -100,3 +100,11 @@ def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
     assert all(seconds <= NEAR_PAUSE for at, seconds in taken if at < NEAR)
     assert pauses[-1] == LAST_PAUSE
     assert pause(None, 100.0) == FIRST_PAUSE  # a session stood until now
+
+
+def test_what_it_was_told_ends_with_the_session() -> None:
+    w = Wander(2, stays=2.0)
+    w.up()
+    w.told(True, 0.0, 0.5)
+    w.ended(1.0)
+    assert not w.leaves(100.0)

@@ -41,7 +41,12 @@ _NOT = "not hashes_to and not depend_on_hashes and not costs_the_same"
 
 def chosen(names: list[str], sample: int, seed: int, rules: bool = False) -> list[Mutant]:
     """Of these modules of core, by file name without .py; none: of all."""
-    found = [m for name in names or modules() for m in mutants(name, _source(name), rules=rules)]
+    found = [m for name in names or modules() for m in mutants(name, source_of(name), rules=rules)]
+    return some(found, sample, seed)
+
+
+def some(found: list[Mutant], sample: int, seed: int) -> list[Mutant]:
+    """So many of them, chosen by the seed; 0: all."""
     return random.Random(seed).sample(found, sample) if 0 < sample < len(found) else found
 
 
@@ -49,7 +54,7 @@ def modules() -> list[str]:
     return sorted(p.stem for p in CORE.glob("*.py") if p.stem != "__init__")
 
 
-def _source(name: str) -> str:
+def source_of(name: str) -> str:
     return (CORE / f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -184,7 +189,7 @@ def report(wanted: list[Mutant], results: Results, *, whole: bool) -> int:
         print(f"| {name} | {' | '.join(str(row[c]) for c in columns)} | {share:.1f} % |")
     for key in sorted(k for k in known.keys() - {m.key for m in wanted} if k.split(".")[0] in rows and whole):
         print(f"in survivors.txt, but there is no such mutant any more: {key}")
-    left_out = sum(skipped(_source(name)) for name in rows)
+    left_out = sum(skipped(source_of(name)) for name in rows)
     print(
         f"\n{left_out} more would only change sentences for people and are left out; {new} survivors without a reason"
     )

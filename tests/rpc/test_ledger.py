@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.legacy import Absent, Kin, Legacy
+from torchft_x.core.legacy import Absent, Departure, Kin, Legacy
 from torchft_x.core.types import Life, Quorum, State
 from torchft_x.rpc import codec, wire
 from torchft_x.rpc.ledger import Found, Ledger, fingerprint, open_ledger
@@ -81,6 +81,15 @@ def test_until_when_leases_were_sent_and_the_newest_step_are_kept_with_the_grant
     place = ledger._place
     ledger.keep(last := Legacy(value, 9, KIN, leased=102.25, reached=6), bytes_)
     assert ledger._place == place  # nothing else was written
+    ledger.close()
+    assert read(tmp_path).legacy == last
+
+
+def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    value, left = made(8), (Departure("a:1", Life(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
+    keep(ledger, value)
+    ledger.keep(last := Legacy(value, 4, KIN, leased=100.5, left=left, job=("a", "b")), codec.quorum_bytes(value))
     ledger.close()
     assert read(tmp_path).legacy == last
 

@@ -283,16 +283,39 @@ class GroupNode:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def leave(self, rank: RankNode) -> None:
-        """A rank stands at the last boundary. Rank 0 says goodbye for all, then the group ends."""
-        if rank.rank != 0:
+        """A rank stands at the last boundary. Rank 0 says goodbye for all, then the group ends, or evaluates first."""
+        if rank.rank != 0 or self.left:
             return
+        world = self.world
         self.left = True
+        world.checker.departures.leaves(self)
         self.feed(m.Depart())
         self.uplink.close()
-        self.world.after(_FLUSH, self.process, self._ends_well)
+        if world.ending is None:
+            world.after(_FLUSH, self.process, self._ends_by_itself, 0)
+            return
+        seconds, code = world.ending.evaluation(world)
+        world.after(_FLUSH, self.process, self._closes)
+        world.after(_FLUSH + seconds, self.process, self._ends_by_itself, code)
 
-    def _ends_well(self) -> None:
-        self.kill(0)
+    def leaves_after(self, step: int) -> bool:
+        """Whether this was its last step."""
+        ending = self.world.ending
+        return step >= min(
+            (x for x in (self.leaving_at, ending and ending.last_step) if x is not None), default=step + 1
+        )
+
+    def _closes(self) -> None:
+        """As `manager.shutdown`: the group server and the process groups are gone, the processes live."""
+        self.world.listening.pop(self.address, None)
+        for rank in self.ranks:
+            self.world.fabric.died(rank)
+            self.world.transfers.died(rank)
+
+    def _ends_by_itself(self, code: int) -> None:
+        if code and not self.ended:
+            self.world.note(self.replica_id, "fails in its evaluation")
+        self.kill(code)
 
     def end_rank(self, rank: RankNode, code: int, reason: str) -> None:
         """This rank's process ends; torchrun then ends the others."""
@@ -310,12 +333,14 @@ class GroupNode:
         self.ended = True
         for index in range(len(self.processes)):
             self._kill_process(index)
+        self.world.checker.departures.ends(self, self._exit_code or code)
         self.world.after(self.world.rng.uniform(0.0, 0.1), self.supervisor.process, self.supervisor.on_exit, self,
                          self._exit_code or code)  # fmt: skip
 
     def vanish(self) -> None:
         """The host has lost its power: nobody is told."""
         self.ended = True
+        self.world.checker.departures.ends(self, -1)  # nobody will ever know
         self.world.listening.pop(self.address, None)
         for rank in self.ranks:
             rank.process.die()

@@ -38,6 +38,7 @@ class Checker(QuorumChecks):
         self.figures: Counter[str] = Counter()  # what became of steps that did not commit at once; per rank
         self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
         self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
+        self._thrown_away: set[int] = set()  # steps that a group was against after they had been decided (decision 39)
         self._decided: dict[str, tuple[int, int, bool]] = {}  # replica id -> newest (quorum, step, commit) (I2)
 
     # --- groups: I2, I4, I8 --------------------------------------------------------------------------------------
@@ -136,13 +137,19 @@ class Checker(QuorumChecks):
         state = State(vote.step + 1, vote.quorum_id)
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
-        if config.commit_vote:
+        if config.commit_vote and state.step not in self._thrown_away:
             settled_in = (
                 rank.plan.quorum_id if rank.plan is not None else vote.quorum_id
             )  # later than voted in, if late
             key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")
+
+    def on_thrown_away(self, rank: RankNode, vote: LocalVote, before: tuple[State, int]) -> None:
+        """Decision 39: what a group throws away is final no more, should who committed it be cut off. All else holds."""
+        self._thrown_away.add(vote.step + 1)
+        self.figures["thrown away"] += 1
+        self.on_settled(rank, vote, False, before)
 
     def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
         """I2: all ranks of a group decide alike on (quorum, step). I6: a dropped step changes nothing."""

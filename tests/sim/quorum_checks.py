@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
+from tests.sim.ending import Departures
 from torchft_x.core import messages as m
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
@@ -51,6 +52,7 @@ class QuorumChecks:
         self._base = State()  # what it began at
         self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
         self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
+        self.departures = Departures(world)  # R21
         self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
 
     @property
@@ -76,7 +78,7 @@ class QuorumChecks:
         else:
             self._check_ids(quorum)
             self._check_claims(quorum, quorum.members)
-            self._check_succession(self.newest, quorum)
+            self._succeed(self.newest, quorum)
             self._check_nobody_is_passed_over(node, quorum)
             self._check_meeting(quorum)
         self.newest = quorum
@@ -106,7 +108,7 @@ class QuorumChecks:
             return
         del self._receivers[quorum.id]
         self.in_effect += 1
-        self._check_succession(self._effective, quorum)
+        self._succeed(self._effective, quorum)
         self._effective = quorum
         self._follow(quorum)
 
@@ -154,6 +156,14 @@ class QuorumChecks:
         held = node.machine.quorum
         on = held is not None and member.state.committed_in == held.id == now_at.committed_in
         return self._world.config.runs_on and on and now_at.step > member.state.step
+
+    def _succeed(self, before: Quorum | None, quorum: Quorum) -> None:
+        """I4, and R21: while a job is being finished, and after that, nobody who was in it begins it again."""
+        lineage = self.lineage
+        self._check_succession(before, quorum)
+        why = self.departures.issued(quorum, new_lineage=self.lineage != lineage)
+        if why:
+            self._violated("R21", f"{self._name(quorum)} begins a new lineage, {why}")
 
     def _check_succession(self, before: Quorum | None, quorum: Quorum) -> None:
         """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
 from tests.sim.config import PROMISED, WorldConfig, limits
+from tests.sim.ending import Over
 from tests.sim.faults import KINDS, Fault, arm, strike
 from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
@@ -26,10 +27,30 @@ STANDBY = 0.15
 """How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
 LATER = ("deaths_around_restart", "flapping")
 """Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
-NEWEST = ("hang_first", "stall_fetch")
-"""The same, later still."""
 LATER_SHARE = 0.3
 """How likely each of them is in a run."""
+LATEST = ("training_ends", "second_thoughts")
+"""Kinds that were added after those, for the same reason; each with others around it."""
+LATEST_SHARE = 0.15
+"""How likely each of them is in a run."""
+NEWEST = ("hang_first", "stall_fetch")
+"""The same, later still."""
+NEWEST_SHARE = 0.3
+"""How likely each of them is in a run."""
+AROUND_THE_END = (
+    "crash",
+    "crash",
+    "crash_rank",
+    "join",
+    "lighthouse",
+    "lighthouse",
+    "cut",
+    "pause",
+    "power",
+    "part",
+    "leave",
+)
+"""What else happens while a job ends."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONG_LEASE = 60.0  # longer than anybody may take where every end can be proven (L1)
 _LONGEST = 10.0  # seconds one fault lasts
@@ -96,7 +117,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(set(KINDS) - {*LATER, *NEWEST}), 0.3) or ["crash"]
+    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST}), 0.3) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -107,12 +128,13 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
                 kind = "crash"
         faults.append(_fault(rng, config, at, kind))
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
-    return _add_newest(Rng(seed ^ 0x2E3A1), *_add_later(Rng(seed ^ 0x1A7E5), config, faults, end))
+    config, faults = _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
+    return _add_newest(Rng(seed ^ 0x2E3A1), *_add_latest(Rng(seed ^ 0x1A7E57), config, faults, end))
 
 
 def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
     """Newcomers that stand still, and a cluster in which they make their first step for themselves."""
-    kinds = rng.some(NEWEST, LATER_SHARE)
+    kinds = rng.some(NEWEST, NEWEST_SHARE)
     if not kinds:
         return config, faults
     end = max((f.at for f in faults), default=FAULT_TIME[0])
@@ -121,7 +143,7 @@ def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tup
     return config, tuple(sorted((*faults, *more), key=lambda f: f.at))
 
 
-def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, tuple[Fault, ...]]:
+def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
     """Of the kinds that came later: some of each, between the others, or alone."""
     kinds = rng.some(LATER, LATER_SHARE)
     if kinds and rng.chance(0.3):
@@ -131,6 +153,27 @@ def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -
     if kinds and not config.standby and rng.chance(0.5):
         house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
         config = replace(config, lighthouse=house)
+    return config, faults
+
+
+def _add_latest(
+    rng: Rng, config: WorldConfig, faults: list[Fault], end: float
+) -> tuple[WorldConfig, tuple[Fault, ...]]:
+    """Of the newest kinds."""
+    kinds = rng.some(LATEST, LATEST_SHARE)
+    if "training_ends" in kinds and not config.peers:
+        faults = [] if rng.chance(0.3) else faults
+        ends = _fault(rng, config, rng.uniform(1.0, end), "training_ends")
+        around = [_fault(rng, config, ends.at + (ends.seconds + 1.0) * rng.random(), rng.choose(AROUND_THE_END))
+                  for _ in range(rng.below(5))]  # fmt: skip
+        faults = [*faults, ends, *around]
+        # Who waits for the end of a job is told so after some time, and must not have given up before.
+        config = replace(config, quorum_timeout=max(config.quorum_timeout, 15.0))
+    if "second_thoughts" in kinds:
+        faults = [
+            *faults,
+            *(_fault(rng, config, rng.uniform(1.0, end), "second_thoughts") for _ in range(1 + rng.below(6))),
+        ]
     return config, tuple(sorted(faults, key=lambda f: f.at))
 
 
@@ -224,6 +267,9 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         return Fault(at, kind, target, AROUND_RESTART + down, rng.choose(groups))
     if kind == "flapping":
         return Fault(at, kind, target, rng.uniform(2.0, 8.0), rng.choose(("0.5", "1.0")))
+    if kind == "training_ends":
+        seconds = rng.choose((0.0, 1.0, 3.0, config.lighthouse.lease + 3.0))
+        return Fault(at, kind, target, seconds, f"{rng.choose((1, 5, 20))} {rng.choose((0.0, 0.3, 0.7))}")
     if kind == "lighthouse_sending":
         return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
@@ -265,9 +311,13 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
     world.transfers.spoiled.clear()
     world.broken_loads.clear()
     world.vetoes.clear()
-    check_liveness(world)
-    check_newcomer(world)
-    check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
+    world.regrets = {group: label for group, label in world.regrets.items() if label is not None}
+    if world.ending is not None:
+        check_end(world)
+    else:
+        check_liveness(world)
+        check_newcomer(world)
+        check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
     checker = world.checker
     return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now,
                   world.config.mode, checker.figures)  # fmt: skip
@@ -285,6 +335,16 @@ def check_liveness(world: World) -> None:
             world.checker.figures["lost for good"] += 1
             return
         world.violated("L1", f"{world.patience:.0f} s after the last fault: {calm.why}")
+
+
+def check_end(world: World) -> None:
+    """L1 of a job that ends: when faults stop, and evaluations fail no more, all processes end within a time, and nobody is
+    to be started again. So who fails after the training keeps nobody for ever."""
+    assert world.ending is not None
+    world.ending.fails = 0.0
+    over, limit = Over(world), world.ending.limit(world)
+    if not world.run_while(over.awaited, limit) and not lost_for_good(world):
+        world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {over.why}")
 
 
 def check_newcomer(world: World, flapping: float = 0.0) -> None:

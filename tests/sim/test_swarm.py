@@ -54,6 +54,7 @@ def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.
     """Stories: docs/simulator_found.md. `standby`: the share of runs with two lighthouses in that soak."""
     monkeypatch.setattr(swarm, "STANDBY", standby)
     monkeypatch.setattr(swarm, "LATER_SHARE", 0.0)
+    monkeypatch.setattr(swarm, "LATEST_SHARE", 0.0)
     swarm.run(seed)
 
 

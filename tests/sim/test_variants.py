@@ -9,7 +9,7 @@ import pytest
 
 from tests.core import test_chain
 from tests.sim.hunt import hunt
-from tests.sim.test_world import dies_while_it_sends
+from tests.sim.test_world import dies_at_the_end, dies_while_it_sends
 from tests.sim.untimed.search import Search
 from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
 from torchft_x.core import formation
@@ -23,6 +23,7 @@ SLOW = {
     "R3",
     "late grant",
     "R8 lease",
+    "R21",
 }  # more than about 2 s
 
 
@@ -36,9 +37,10 @@ def test_a_variant_is_found(variant: Variant) -> None:
     assert catch.seconds < 60
 
 
-@pytest.mark.parametrize("name", ["R1", "R4", "R7", "R8", "R2/R9b", "expired"])
+@pytest.mark.parametrize("name", ["R1", "R4", "R7", "R8", "R2/R9b", "expired", pytest.param("R21", marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
 def test_with_the_rule_there_is_nothing_to_be_found(name: str) -> None:
-    report = Search(VARIANTS[name].rules).explore(seconds=60)
+    report = Search(VARIANTS[name].rules).explore(seconds=120)
     assert report.complete
     assert not report.findings
 
@@ -54,6 +56,13 @@ def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lea
     """R8, of a lighthouse that can't read what was written down. In virtual time: the explorer knows no seconds."""
     with SLOW_TAKEOVER(), pytest.raises(AssertionError, match="seed"):
         list(map(partial(dies_while_it_sends, ledger=False), range(12)))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 8.0])
+def test_without_R21_a_finished_job_is_trained_again(seconds: float) -> None:
+    """While the others evaluate, and after that."""
+    with VARIANTS["R21"].applied(), pytest.raises(AssertionError, match="R21 is violated"):
+        dies_at_the_end(seconds).run_for(5.0)
 
 
 @pytest.mark.parametrize("told", [test_chain.test_R9_of_two_groups, test_chain.test_R9_of_three_groups])

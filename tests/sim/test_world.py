@@ -34,7 +34,7 @@ def cluster(seconds: float = 2.0, **config: Any) -> World:
 def hit(world: World, kind: str, target: str = "", seconds: float = 0.0, other: str = "") -> None:
     """The fault strikes now, and takes effect; or lies in wait."""
     strike(world, Fault(world.now, kind, target, seconds, other))
-    waits = kind.startswith(("trap_", "spoil_")) or kind == "veto"
+    waits = kind.startswith(("trap_", "spoil_")) or kind in ("veto", "second_thoughts")
     assert world.counts[kind] == (not waits), world.trace.lines()[-1]
 
 
@@ -572,6 +572,80 @@ def test_flapping_keeps_no_newcomer_out(pause: str) -> None:
     assert world.run_while(lambda: not swarm._inside(world, newcomer), 6.0), "it waits for the end of what flaps"
     print(f"flaps each {pause} s: in after {world.now - began:.2f} s")  # pytest -s; a figure, not a claim
     world.run_for(25.0)
+    assert all_is_well(world)
+
+
+# --- the end of a job (R21) ------------------------------------------------------------------------------------------
+
+
+def ends(world: World) -> None:
+    """All processes end by themselves, and nobody is to be started again."""
+    swarm.check_end(world)
+    assert not [s for s in world.supervisors.values() if s.wants or s.running]
+
+
+def dies_at_the_end(seconds: float, **config: Any) -> World:
+    """g1 is killed in the training's last steps; g0 leaves, and evaluates for up to `seconds`."""
+    world = cluster(startup=(0.3, 0.3), restart_pause=(0.5, 0.5), **config)
+    hit(world, "training_ends", "g0", seconds, "3 0.0")
+    world.run_for(0.05)
+    node(world, "g1").kill(-9)
+    world.run_while(lambda: not node(world, "g0").left, 10.0)
+    return world
+
+
+def test_a_job_ends() -> None:
+    world = cluster(groups=3, ranks=2)
+    hit(world, "training_ends", "g0", 2.0, "5 0.0")
+    ends(world)
+    assert world.checker.lineage == 0
+    assert len({r.value for n in world.nodes.values() for r in n.ranks[:1]}) == 1
+
+
+@pytest.mark.parametrize("runs_on", [False, True])
+def test_who_is_killed_near_the_end_does_not_begin_anew(runs_on: bool) -> None:
+    """F2: it did, and wrote its model over the finished one."""
+    world = dies_at_the_end(8.0, runs_on=runs_on)
+    world.run_while(lambda: not said(world, "stops g1"), 30.0)
+    ends(world)
+    assert world.checker.lineage == 0
+
+
+def test_the_next_lighthouse_knows_that_the_job_is_finished() -> None:
+    world = dies_at_the_end(0.5)
+    world.run_while(lambda: node(world, "g0").ended is False, 5.0)
+    world.run_for(1.0)
+    hit(world, "lighthouse", "", 0.3)
+    ends(world)
+    assert world.lighthouse.lives == 2
+    assert world.checker.lineage == 0
+
+
+def test_who_fails_in_its_evaluation_keeps_nobody() -> None:
+    world = cluster()
+    hit(world, "training_ends", "g0", 1.0, "5 1.0")
+    world.run_while(lambda: any(s.lives < 2 for s in world.supervisors.values()), 10.0)
+    ends(world)
+    assert world.checker.lineage == 1  # nobody had finished it, so it was trained again
+
+
+def test_a_decided_step_is_thrown_away_by_one_group() -> None:
+    world = cluster(commit_vote=True, groups=3)
+    strike(world, Fault(world.now, "second_thoughts", "g1"))
+    world.run_for(2.0)
+    assert world.counts["second_thoughts"] == 1
+    assert said(world, "after it was decided")
+    assert all_is_well(world)
+
+
+def test_a_decided_step_is_thrown_away_by_all() -> None:
+    """A gradient that is not a number: everybody sees it."""
+    world = cluster(commit_vote=True, ranks=2)
+    for group in ("g0", "g1"):
+        strike(world, Fault(world.now, "second_thoughts", group))
+    world.run_for(2.0)
+    assert world.counts["second_thoughts"] == 2
+    assert world.checker.figures["thrown away"] == 4
     assert all_is_well(world)
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from tests.sim.untimed.values import Rules
+from tests.sim.untimed.values import ENDS, Rules
 from torchft_x.core import formation, takeover, types
 from torchft_x.core.ballot import Ballot
 from torchft_x.core.chain import Chain
+from torchft_x.core.endings import Endings
 from torchft_x.core.group import Group
 from torchft_x.core.lighthouse import Lighthouse
 from torchft_x.core.liveness import Record, Roll
@@ -189,6 +190,10 @@ def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
     return _on_ask(self, ask, now)
 
 
+def _begins_anew(self: Endings, decision: Any, now: float) -> None:
+    return None
+
+
 def _unfrozen(self: Group) -> str:
     return self._end
 
@@ -286,6 +291,12 @@ _ALL = [
         harm="a newcomer is passed over without end",
         finds=frozenset({"L2"}), rules=replace(_TWO, steps=2, faults=0),
         patch=_patched((Tenure, "pending", property(_nothing_pending))),
+    ),
+    Variant(
+        name="R21", left_out="who comes late may begin anew as soon as all others have left",
+        harm="a job that is being finished, or is finished, is trained again",
+        finds=frozenset({"R21"}), rules=replace(_TWO, steps=2, kinds=ENDS),
+        patch=_patched((Endings, "objection", _begins_anew)),
     ),
     Variant(
         name="R17", left_out="a source serves its live state",

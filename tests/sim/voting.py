@@ -20,6 +20,7 @@ from tests.sim.collective import Contribution
 from torchft_x.core import crossvote
 from torchft_x.core.crossvote import CrossVote
 from torchft_x.core.step import LocalVote, Outcome, Phase
+from torchft_x.core.types import State
 from torchft_x.errors import StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -151,6 +152,9 @@ class Voting:
         assert vote is not None
         before = (rank.step.state, rank.value)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
+        if commit and self._is_against(label):
+            self._throw_away(vote, before)
+            return
         undecided = undecided and vote.ok and not commit
         outcome = rank.step.settle(commit, reason, undecided=undecided)
         self._vote = None
@@ -167,7 +171,7 @@ class Voting:
         world.checker.on_settled(rank, vote, commit, before)
         if outcome.give_up:
             rank.end(1, outcome.give_up)
-        elif commit and rank.node.leaving_at is not None and rank.step.state.step >= rank.node.leaving_at:
+        elif commit and rank.node.leaves_after(rank.step.state.step):
             rank.node.leave(rank)
         elif settles:
             rank.guard.abort("the step did not commit")
@@ -175,6 +179,28 @@ class Voting:
         else:
             if not commit:
                 world.checker.figures["dropped"] += 1
+            world.after(world.config.inside[0], rank.process, rank.again)
+
+    def _is_against(self, label: tuple[int, int]) -> bool:
+        """Whether the script is against this step, as all ranks of its group are."""
+        world, group = self._rank.world, self._rank.node.group
+        if group in world.regrets and world.regrets[group] is None:
+            world.regrets[group] = label
+            world.counts["second_thoughts"] += 1
+        return world.regrets.get(group) == label
+
+    def _throw_away(self, vote: LocalVote, before: tuple[State, int]) -> None:
+        """As `train.course`: to the others this group has failed in the step that all have decided to commit."""
+        rank, world = self._rank, self._rank.world
+        outcome = rank.step.settle(False, "thrown away after it was decided")
+        self._vote = None
+        rank.budget.next_step(world.now)
+        world.note(rank.process.name, "throws step {} away after it was decided", vote.step + 1)
+        world.checker.on_thrown_away(rank, vote, before)
+        rank.guard.fail(StepError("the step was thrown away"), vote.quorum_id)
+        if outcome.give_up:
+            rank.end(1, outcome.give_up)
+        else:
             world.after(world.config.inside[0], rank.process, rank.again)
 
     def _optimizer_step(self, held: Held, how: str) -> None:

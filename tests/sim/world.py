@@ -20,6 +20,7 @@ from typing import Any
 from tests.sim.base import Call, Clock, Process, Rng, Trace
 from tests.sim.collective import Fabric
 from tests.sim.config import WorldConfig
+from tests.sim.ending import Ending
 from tests.sim.group_node import GroupNode
 from tests.sim.invariants import Checker, Violation
 from tests.sim.lighthouse_node import LighthouseNode
@@ -66,6 +67,10 @@ class World:
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
         self.vetoes: set[str] = set()  # groups whose next vote is no
+        self.regrets: dict[
+            str, tuple[int, int] | None
+        ] = {}  # groups that throw their next decided step away; which that is
+        self.ending: Ending | None = None  # how the training ends; None: it goes on and on
         self.unproven = (
             self.config.standby or not self.config.ledger
         )  # an end, or what was issued, may be known to nobody

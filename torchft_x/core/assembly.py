@@ -64,7 +64,7 @@ class _Seat:
         self.incarnation = ""  # of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
         self.session: int | None = None  # newest stream, while it stands
-        self.away_since: float | None = None  # when it ended; None: it stands, or none ever did
+        self.away_since: float | None = None  # since when a life misses it; None: it stands, or none does
         self.ready: NodeReady | None = None  # while it waits for a life
         self.done = False  # this incarnation has said so
 
@@ -172,7 +172,7 @@ class Assembly:
     def _hear(self, group: _Group, seat: _Seat, event: NodeEvent, now: float) -> list[NodeEffect]:
         if isinstance(event, NodeGone):
             del self._sessions[event.session]
-            seat.session, seat.away_since, seat.ready = None, now, None
+            seat.session = seat.ready = None
             return []
         if isinstance(event, NodeReady):
             return self._on_ready(group, seat, event)
@@ -273,7 +273,9 @@ class Assembly:
     def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
         """End a life whose part on some node has nobody to speak for it."""
         for s in group.seats:
-            if s.session is None and s.away_since is None:  # a life we took over: that node has not come to us yet
+            if (
+                s.session is None and s.away_since is None
+            ):  # from now on; or we took the life over, and it has not come yet
                 s.away_since = now
             if s.away_since is not None and now - s.away_since >= self._gone_grace and life.runs_on(s.node):
                 where = f" on {s.host}" if s.host else ""

@@ -32,15 +32,17 @@ _PATIENCE = 60.0  # seconds more, told again and again to those that wait for a 
 class Endings:
     """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
 
-    def __init__(self, roll: Roll, *, lease: float, left: Iterable[Departure], now: float) -> None:
-        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`: known from a
+    def __init__(
+        self, roll: Roll, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
+    ) -> None:
+        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`, `job`: known from a
         lighthouse before this one."""
         self._roll = roll  # every member heard of
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that have left before the end
-        self._job: set[str] = set()  # groups that were members since the newest lineage began
+        self.job = job  # groups that were members since the newest lineage began; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
@@ -80,14 +82,19 @@ class Endings:
         """These train now."""
         groups = {group_of(m.replica_id) for m in members}
         if new_lineage:
-            self._job = groups
+            self.job = tuple(sorted(groups))
             self._early.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
-            self._job |= groups
+            self.trains(groups)
             for group in groups & self._left.keys():  # it has come back
                 self._drop(group)
+
+    def trains(self, groups: Iterable[str]) -> None:
+        """These are in the job."""
+        if new := set(groups).difference(self.job):
+            self.job = tuple(sorted(new.union(self.job)))
 
     def look(self, now: float) -> list[LighthouseEffect]:
         """Do the processes without a supervisor still run?"""
@@ -102,10 +109,10 @@ class Endings:
         """Why this new lineage may not begin (now)."""
         assert decision.left is not None
         groups = {group_of(m.replica_id) for m in decision.members}
-        if groups & self._left.keys():
+        if any(map(self._has_finished, decision.members)):
             return None  # who has finished the job begins another one
         running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
-        silent = [r for r in self._unfinished(decision.left.members, now) if r not in running]
+        silent = self._unfinished(decision.left.members, now)
         if running or silent:
             which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
             return Wait(
@@ -113,7 +120,7 @@ class Endings:
                 lease=True,
                 ending=True,
             )
-        if not self._left or groups - self._job:
+        if not self._left or groups.difference(self.job):
             return None
         d = max(self._left.values(), key=lambda d: d.state)
         return Wait(
@@ -143,6 +150,11 @@ class Endings:
         return True
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _has_finished(self, member: Member) -> bool:
+        """Whether its group has, or this process. A later life may have been started since its supervisor was last heard."""
+        d, record = self._left.get(group_of(member.replica_id)), self._roll.get(member.replica_id)
+        return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
 
     def _runs(self, group: str, d: Departure, now: float) -> bool:
         """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""

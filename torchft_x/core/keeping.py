@@ -66,7 +66,7 @@ class Keeping:
             self._look_at_kin(cur, open_)
         self._kept, self._open, self._left, self._stale = kept, open_, left, False
         absent = tuple(self._absent.values())
-        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached, left))]
+        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
         as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)

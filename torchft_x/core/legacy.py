@@ -65,3 +65,5 @@ class Legacy:
     """Newest step that a member told to have committed in it, when one of the others was kept; for people."""
     left: tuple[Departure, ...] = ()
     """Who finishes the job, or has (R21)."""
+    job: tuple[str, ...] = ()
+    """Groups that have been members since the newest lineage began."""

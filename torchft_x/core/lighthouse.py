@@ -84,8 +84,8 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
-        left = config.legacy.left if config.legacy is not None else ()
-        self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, now=now)
+        left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
+        self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
         self._succession = Succession(  # what follows the present quorum
             config,
             self._roll,

@@ -73,6 +73,7 @@ class Ledger:
         self._done: list[bytes] = []  # supervisors that are done
         self._granted = (0, math.nan, 0)  # as kept last, see _GRANTED; nan: unknown
         self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # as kept last, and its bytes
+        self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the same
         self._place = (_HEADER, 0)  # begin and length of what counts now
         self._void = False  # the last write failed
 
@@ -84,7 +85,7 @@ class Ledger:
         leased = math.nan if legacy.leased is None else legacy.leased
         granted = (legacy.granted_through, leased, legacy.reached)
         same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
-        same = same and legacy.left is self._left[0]
+        same = same and legacy.left is self._left[0] and legacy.job is self._job[0]
         if same and not self._void and [q.id for q in legacy.open] == list(self._open):
             self._write_grant(granted)
             return
@@ -99,6 +100,8 @@ class Ledger:
             self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
         if legacy.left is not self._left[0]:
             self._left = (legacy.left, pb.Ledger(left=map(_left_to_proto, legacy.left)).SerializeToString())
+        if legacy.job is not self._job[0]:
+            self._job = (legacy.job, pb.Ledger(job=legacy.job).SerializeToString())
         self._open = {q.id: self._as_open(q) for q in legacy.open}
         self._quorum = (legacy.quorum.id, quorum_bytes)
         self._granted = granted
@@ -132,7 +135,7 @@ class Ledger:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        known = (self._head, self._kin[1], self._absent[1], self._left[1], self._quorum[1])
+        known = (self._head, self._kin[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
         data = b"".join((*known, *self._open.values(), *self._done))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
@@ -223,7 +226,7 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
     what exceeds the limits of the wire."""
     most = checks.MAX_MEMBERS * (1 + checks.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
     if (
-        max(len(p.kin), len(p.absent), len(p.left)) > most
+        max(len(p.kin), len(p.absent), len(p.left), len(p.job)) > most
         or len(p.done) > MAX_DONE
         or len(p.open) > checks.MAX_FOLLOWED
     ):
@@ -246,8 +249,8 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         older = tuple(codec.quorum_from_proto(q) for q in p.open)
         newest, granted = codec.quorum_from_proto(p.quorum), checks.check_whole(granted, "granted_through")
         told = checks.check_whole(reached, "reached")
-        left = tuple(map(_left_from_proto, p.left))
-        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told, left)
+        left, job = tuple(map(_left_from_proto, p.left)), tuple(checks.check_text(group, "group") for group in p.job)
+        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told, left, job)
     return Found(legacy, tuple(p.done))
 
 

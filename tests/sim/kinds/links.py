@@ -116,6 +116,13 @@ def veto(world: World, fault: Fault) -> bool:
 
 
 @kind
+def second_thoughts(world: World, fault: Fault) -> bool:
+    """The group's script throws the next step away that the groups decide to commit (decision 39)."""
+    world.regrets[fault.target] = None
+    return False  # it counts when it is thrown away
+
+
+@kind
 def late(world: World, fault: Fault) -> bool:
     """A group's results come 0.2 s late."""
     world.fabric.late[fault.target] = 0.2

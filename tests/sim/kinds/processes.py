@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.base import Process
+from tests.sim.ending import Ending
 from tests.sim.faults import Fault, kind, node_of, site_of
 from tests.sim.kinds.links import part
 from torchft_x.core import messages as m
@@ -164,7 +165,7 @@ def _power_is_back(supervisor: SupervisorNode) -> None:
 def leave(world: World, fault: Fault) -> bool:
     """A graceful leave at the next boundary, or "now", whatever it waits for; wanted again later, if `seconds` says when."""
     node = node_of(world, fault.target)
-    if node is None or node.leaving_at is not None:
+    if node is None or node.leaving_at is not None or node.left:
         return False
     node.leaving_at = max(r.step.state.step for r in node.ranks) + 1
     if fault.other == "now" and not node.ended and node.uplink.standing:
@@ -176,6 +177,18 @@ def leave(world: World, fault: Fault) -> bool:
 
 def _is_wanted_again(world: World, group: str) -> None:
     world.supervisors[group].come_back()
+
+
+@kind
+def training_ends(world: World, fault: Fault) -> bool:
+    """Some steps from now all groups leave, and evaluate for up to `seconds`. `other`: in how many steps, and how likely an
+    evaluation ends with an error, until the faults are over: "5 0.3"."""
+    node, (steps, fails) = node_of(world, fault.target), fault.other.split()
+    if node is None or world.ending is not None or world.peers:
+        return False
+    last = max(r.step.state.step for n in world.running() for r in n.ranks) + int(steps)
+    world.ending = Ending(last, fault.seconds, float(fails))
+    return True
 
 
 @kind

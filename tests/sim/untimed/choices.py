@@ -29,7 +29,8 @@ def steps(model: Model, state: Global) -> list[Action]:
             for c in state.channels
             if c.place == place and c.session in light.doubted and c.up_open and not c.up
         )
-        found += (("report", name, place) for name, where in sorted(state.reports) if where == place)
+        found += (("report", name, place, code) for name, where, code in sorted(state.reports) if where == place)
+    found += (("exit", name, code) for name in sorted(state.processes) for code in (0, 1))
     return found
 
 
@@ -201,6 +202,12 @@ def _leave(model: Model, state: Global, facts: list[LifeFacts]) -> Iterator[Acti
             yield ("leave", f.name)
 
 
+def _finish(model: Model, state: Global, facts: list[LifeFacts]) -> Iterator[Action]:
+    for f in facts:
+        if f.idle and f.stands and f.state.step and f.attempt == state.attempts[model.names.index(f.group)]:
+            yield ("finish", f.name)
+
+
 def _error(model: Model, state: Global, facts: list[LifeFacts]) -> Iterator[Action]:
     for f in facts:
         for rank, _ in f.takes:
@@ -230,6 +237,7 @@ _FAULTS = {
     "suspect": _suspect,  # somebody who lives is silent for too long
     "twin": _twin,
     "leave": _leave,
+    "finish": _finish,  # at the end of its training; its process lives on
     "error": _error,  # a collective fails for one rank
     "fetch": _fetch,  # a heal fails
     "call": _call,  # a rank's call for a quorum breaks

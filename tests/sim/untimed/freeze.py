@@ -61,7 +61,10 @@ def _nothing(_value: Any) -> Any:
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
     Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
-    Endings: dict.fromkeys(("_seen", "_looked", "_told", "departures"), _nothing),
+    Endings: {
+        "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
+        **dict.fromkeys(("_looked", "_told", "departures"), _nothing),
+    },
     Keeping: {"_hellos": _nothing, "_left": _nothing},
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
     Record: {

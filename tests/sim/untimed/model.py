@@ -36,7 +36,10 @@ class Global(NamedTuple):
     lives: tuple[tuple[str, int], ...]  # in the order of their names
     channels: tuple[Channel, ...]  # in the order of their sessions
     meshes: tuple[int, ...]
-    reports: frozenset[tuple[str, int]]  # lives whose exit a supervisor will report, and to which lighthouse
+    reports: frozenset[
+        tuple[str, int, int]
+    ]  # lives whose exit a supervisor will report, to which lighthouse, and its code
+    processes: frozenset[str]  # of lives that have left at the end of the training
     attempts: tuple[int, ...]  # the latest life of each group
     started: int  # lives of lighthouses
     truth: int
@@ -59,7 +62,16 @@ class Model:
         lights = tuple(self.new_light(i, i) for i in range(self.rules.lights))
         truth = self.truths.number(Truth())
         return Global(
-            lights, lives, (), (), frozenset(), (1,) * len(lives), self.rules.lights, truth, self.rules.faults
+            lights,
+            lives,
+            (),
+            (),
+            frozenset(),
+            frozenset(),
+            (1,) * len(lives),
+            self.rules.lights,
+            truth,
+            self.rules.faults,
         )
 
     @cache  # noqa: B019  (a model lives as long as its exploration)
@@ -93,6 +105,7 @@ class Draft:
         self.wrong: list[Wrong] = []
         self.lights = list(state.lights)
         self.reports = state.reports
+        self.processes = state.processes
         self.attempts = state.attempts
         self.started = state.started
         self.truth = state.truth
@@ -125,8 +138,8 @@ class Draft:
             configs = {(c, r) for n in self.lives.values() for r, c in enumerate(facts(n).configs)}
             meshes = tuple(sorted(model.meshes.number(x) for k, x in self.meshes.items() if k in configs))
         return Global(
-            tuple(self.lights), lives, channels, meshes, self.reports, self.attempts, self.started, self.truth,
-            self.faults,
+            tuple(self.lights), lives, channels, meshes, self.reports, self.processes, self.attempts, self.started,
+            self.truth, self.faults,
         )  # fmt: skip
 
     def facts(self, name: str) -> LifeFacts:
@@ -183,9 +196,17 @@ class Draft:
         self.channels[session] = Channel(session, name, place)
         self.life(name, ("connect", session))
 
-    def _do_report(self, name: str, place: int) -> None:
-        self.reports -= {(name, place)}
-        self.light(place, ("ended", name), m.LifeEnded(f"token-{name}", 1))
+    def _do_report(self, name: str, place: int, code: int) -> None:
+        self.reports -= {(name, place, code)}
+        self.light(place, ("ended", name, code), m.LifeEnded(f"token-{name}", code))
+
+    def _do_exit(self, name: str, code: int) -> None:
+        """The process of a life that has left ends. Who fails is started again."""
+        self.processes -= {name}
+        self.reports |= {(name, place, code) for place in range(len(self.lights))}
+        if code:
+            self._true(self.model.truths.values[self.truth].failed(name))
+            self._do_twin(name.split(":")[0])
 
     def _do_silent(self, name: str, place: int) -> None:
         self.light(place, ("silent", (name,)))
@@ -209,7 +230,7 @@ class Draft:
 
     def _do_crash_reported(self, name: str, keep: bool) -> None:
         self._do_crash(name, keep)
-        self.reports |= {(name, place) for place in range(len(self.lights))}
+        self.reports |= {(name, place, 1) for place in range(len(self.lights))}
 
     def _do_twin(self, group: str) -> None:
         """The next life of a group begins."""
@@ -239,6 +260,11 @@ class Draft:
 
     def _do_leave(self, name: str) -> None:
         self.life(name, ("depart",))
+
+    def _do_finish(self, name: str) -> None:
+        self._do_leave(name)
+        self.processes |= {name}
+        self._true(self.model.truths.values[self.truth].finished(name))
 
     def _do_error(self, name: str, rank: int) -> None:
         self._do_take(name, rank, False)
@@ -306,9 +332,12 @@ class Draft:
             member = quorum.member(name)
             if member is not None and f.joined and not member.torn and set(f.states) != {member.state}:
                 claims.append(("I1", f"the quorum has {name} at {member.state}, but it stands at {f.state}"))
-        truth, wrong = truth.issued(quorum, fresh, follows, able, claims)
+        truth, wrong = truth.issued(quorum, fresh, follows, able, claims, self.processes)
         self.truth = self.model.truths.number(truth)
         self.wrong += wrong
+
+    def _true(self, truth: Truth) -> None:
+        self.truth = self.model.truths.number(truth)
 
     def life(self, name: str, event: Any, meaning: Any = None) -> None:
         self.lives[name], out = self.model.tables.lives.step(self.lives[name], event, meaning)

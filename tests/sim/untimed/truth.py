@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tests.sim.untimed.values import Contribution, Rules, Value, told
-from torchft_x.core.types import Quorum, State
+from torchft_x.core.types import Quorum, State, group_of
 
 Wrong = tuple[str, str]
 """An invariant and a sentence."""
@@ -20,14 +20,23 @@ class Truth:
     starts: tuple[int, ...] = ()  # quorums that began a new lineage
     closed: frozenset[int] = frozenset()  # quorums in which nothing may be committed any more (I4)
     values: frozenset[tuple[int, State, Value]] = frozenset()  # rank, state: with which parameters it was committed
+    left: frozenset[str] = frozenset()  # lives that have left at the end; their processes run, or have ended well (R21)
+    job: frozenset[str] = frozenset()  # groups that were members since the newest lineage began
     final: frozenset[tuple[int, int, int, Value]] = frozenset()  # rank, lineage, step: with which parameters
 
     def issued(
-        self, quorum: Quorum, fresh: bool, follows: int, able: Collection[str], claims: Collection[Wrong]
+        self,
+        quorum: Quorum,
+        fresh: bool,
+        follows: int,
+        able: Collection[str],
+        claims: Collection[Wrong],
+        processes: Collection[str] = (),
     ) -> tuple[Truth, list[Wrong]]:
         """A quorum is formed. `fresh`: the lighthouse says that a new lineage begins with it.
 
-        `follows`: the newest quorum that this lighthouse knows; `able`: members of the newest one that may commit in it.
+        `follows`: the newest quorum that this lighthouse knows; `able`: members of the newest one that may commit in it;
+        `processes`: those that run of lives that have left at the end.
         """
         wrong, before, closed = list(claims), self.newest, self.closed
         if before is not None:
@@ -42,7 +51,29 @@ class Truth:
                     wrong.append(("I4", "a new lineage begins, and nobody says so"))
                 fresh = fresh or (follows != before.id and not outside)  # it was over before it was ever heard of
         starts = (*self.starts, quorum.id) if fresh else self.starts
-        return replace(self, newest=quorum, starts=starts, closed=closed), wrong
+        groups, left, job = frozenset(group_of(m.replica_id) for m in quorum.members), self.left, self.job
+        if not fresh:
+            job |= groups
+        else:
+            mine = any(group_of(name) in groups for name in left)  # who has finished a job begins another one
+            for name in sorted(left) if not mine else ():
+                if name in processes or groups <= job:
+                    wrong.append(
+                        (
+                            "R21",
+                            f"a new lineage begins, though {name} {'finishes' if name in processes else 'has finished'} the job",
+                        )
+                    )
+            left, job = frozenset(), groups
+        return replace(self, newest=quorum, starts=starts, closed=closed, left=left, job=job), wrong
+
+    def finished(self, name: str) -> Truth:
+        """This life has left at the end."""
+        return replace(self, left=self.left | {name})
+
+    def failed(self, name: str) -> Truth:
+        """Its process has ended with an error after that."""
+        return replace(self, left=self.left - {name})
 
     def committed(
         self, rules: Rules, who: str, rank: int, in_hand: int, state: State, before: Value, value: Value,

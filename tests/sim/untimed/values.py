@@ -12,6 +12,8 @@ KINDS = (
     "crash", "crash_reported", "cut", "lighthouse", "lease", "suspect", "twin", "leave", "error", "fetch", "call",
 )  # fmt: skip
 """Kinds of faults, see `faults`."""
+ENDS = ("finish", "crash_reported")
+"""For R21: a group that has reached the end of its training leaves, and its process ends later, well or not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

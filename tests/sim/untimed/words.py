@@ -172,6 +172,8 @@ _TITLES = {
     "ping": "a ping on session {0}",
     "move": "session {0}: its group tries another lighthouse",
     "leave": "{0} leaves",
+    "finish": "{0} leaves at the end of the training; its process runs",
+    "exit": "the process of {0} ends with {1}",
     "error": "{0}/{1}: its collective fails",
     "call": "{0}/{1}: its call for a quorum breaks",
 }

@@ -582,7 +582,7 @@ class Left(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., lingers: _Optional[str] = ..., ended: bool = ...) -> None: ...
 
 class Ledger(_message.Message):
-    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock", "left")
+    __slots__ = ("wire", "quorum", "boot_id", "run", "kin", "done", "open", "absent", "clock", "left", "job")
     WIRE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -593,6 +593,7 @@ class Ledger(_message.Message):
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     wire: int
     quorum: Quorum
     boot_id: str
@@ -603,7 +604,8 @@ class Ledger(_message.Message):
     absent: _containers.RepeatedCompositeFieldContainer[Absent]
     clock: str
     left: _containers.RepeatedCompositeFieldContainer[Left]
-    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ...) -> None: ...
+    job: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("chain", "before", "replica_id", "quorum")

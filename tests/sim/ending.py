@@ -1,0 +1,113 @@
+"""The end of a job: who has committed the last step leaves, its process lives on for a while (it evaluates, saves), and ends well or not.
+
+R21 (`core.endings`): meanwhile, and after it has ended well, nobody begins the job again. The truth is the processes', not what the
+lighthouse was told: an end that it could not hear of excuses it, see `Departures._knowable`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchft_x.core.endings import GRACE
+from torchft_x.core.types import Quorum, group_of
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+    from tests.sim.supervisor_node import SupervisorNode
+    from tests.sim.world import World
+
+
+@dataclass
+class Ending:
+    """How this job ends."""
+
+    last_step: int
+    seconds: float
+    """An evaluation takes at most."""
+    fails: float
+    """How likely it ends with an error."""
+
+    def evaluation(self, world: World) -> tuple[float, int]:
+        """How long one takes, and with what code its process ends."""
+        return world.rng.uniform(0.0, self.seconds), int(world.rng.chance(self.fails))
+
+    def limit(self, world: World) -> float:
+        """Seconds in which the job is over after the last fault (L1): all train to the end once more, and evaluate."""
+        config = world.config
+        steps = (self.last_step + 3) * (config.compute[1] * config.uneven + 20 * config.latency[1] + 0.1)
+        return 2 * world.patience + GRACE + steps + 2 * self.seconds
+
+
+class Departures:
+    """Who has left at the end, in truth, since the newest lineage began; and who was in the job."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._left: dict[str, GroupNode] = {}  # group -> its life that has left; it runs, or has ended well
+        self._job: set[str] = set()  # groups that were members of its quorums
+
+    def leaves(self, node: GroupNode) -> None:
+        self._left[node.group] = node
+
+    def ends(self, node: GroupNode, code: int) -> None:
+        """Its process has ended. Not well: then the job is not finished by it."""
+        if self._left.get(node.group) is node and code != 0:
+            del self._left[node.group]
+
+    def issued(self, quorum: Quorum, *, new_lineage: bool) -> str:
+        """Why this quorum may not be, or ''."""
+        groups = {group_of(m.replica_id) for m in quorum.members}
+        if not new_lineage:
+            self._job |= groups
+            for group in groups & self._left.keys():  # it has come back
+                del self._left[group]
+            return ""
+        left, job = dict(self._left), set(self._job)
+        self._left.clear()
+        self._job = groups
+        if groups & left.keys():
+            return ""  # who has finished the job begins another one
+        for node in filter(self._knowable, left.values()):
+            if not node.ended:
+                return f"though {node.replica_id}, which has left at the end, still runs"
+            if groups <= job:
+                return f"though {node.replica_id} has finished the job that all of them were in"
+        return ""
+
+    def _knowable(self, node: GroupNode) -> bool:
+        """Whether a lighthouse can know how that process fares: its supervisor was not away for long, nothing that was
+        written down is lost, and only one lighthouse counts."""
+        world, supervisor = self._world, node.supervisor
+        if world.unproven or world.config.standby or supervisor.process.stopped:
+            return False
+        uplink = supervisor.uplinks[0]
+        there, house = supervisor.process.site, world.lighthouse.site
+        if world.network.cannot_pass(there, house) or world.network.cannot_pass(house, there):
+            return False
+        return uplink.standing or world.now - uplink._away_since < world.config.lighthouse.lease / 2
+
+
+class Over:
+    """Watches whether the job has come to its end: nobody trains, nobody evaluates, and nobody is to be started again."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.why = "nothing has happened"
+
+    def awaited(self) -> bool:
+        world = self._world
+        busy = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
+        if len([s for s in busy if not _has_left(s)]) < self._needed and not any(map(_has_left, busy)):
+            return False
+        self.why = ", ".join(f"{s.node!r}" for s in busy)
+        return bool(busy)
+
+    @property
+    def _needed(self) -> int:
+        """Groups without which nobody trains; who waits for those that have finished waits for ever, as it says."""
+        return max(self._world.config.lighthouse.min_replicas, self._world.config.min_replica_size)
+
+
+def _has_left(supervisor: SupervisorNode) -> bool:
+    return supervisor.node is not None and supervisor.node.left
