@@ -255,6 +255,20 @@ def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
     assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
 
 
+def test_who_was_in_a_lineage_that_was_lost_was_in_the_job() -> None:
+    """b trains alone and is killed, a begins anew and finishes; b comes back."""
+    s = Job()
+    s.start("b:1")
+    s.kill("b:1")
+    s.exited("b:1", -9)
+    s.hello("a:1")
+    assert issued(s.join("a:1")) == [["a:1"]]
+    s.finish("a:1")
+    s.exited("a:1", 0)
+    assert issued(s.late()) == []
+    assert {e.group for e in of(StopGroup, s.pass_(GRACE + 2.0))} == {"b"}
+
+
 def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
     """It has nothing that was written down; b is gone when it issues its first quorum."""
     s = Job()

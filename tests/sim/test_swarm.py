@@ -55,6 +55,7 @@ def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.
     monkeypatch.setattr(swarm, "STANDBY", standby)
     monkeypatch.setattr(swarm, "LATER_SHARE", 0.0)
     monkeypatch.setattr(swarm, "LATEST_SHARE", 0.0)
+    monkeypatch.setattr(swarm, "NEWEST_SHARE", 0.0)
     swarm.run(seed)
 
 

@@ -42,7 +42,7 @@ class Endings:
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that have left before the end
-        self.job = job  # groups that were members since the newest lineage began; another tuple when it has changed
+        self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
@@ -82,7 +82,9 @@ class Endings:
         """These train now."""
         groups = {group_of(m.replica_id) for m in members}
         if new_lineage:
-            self.job = tuple(sorted(groups))
+            if self._left:  # the job was finished: this is another one
+                self.job = ()
+            self.trains(groups)  # a lineage that was lost was of the same job
             self._early.clear()
             for group in list(self._left):
                 self._drop(group)

@@ -66,4 +66,4 @@ class Legacy:
     left: tuple[Departure, ...] = ()
     """Who finishes the job, or has (R21)."""
     job: tuple[str, ...] = ()
-    """Groups that have been members since the newest lineage began."""
+    """Groups that have been members since a job was finished last (R21)."""
