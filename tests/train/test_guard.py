@@ -160,7 +160,7 @@ def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, p
     guard = Guard(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"), heal_patience=0.0)
     for quorum_id in range(7, 17):
         guard.step.ask()
-        guard.begin(replace(plan(quorum_id), heal=True), None, 1)
+        guard.begin(replace(plan(quorum_id), heal=True), State(), None, 1)
         if not others_wait:
             guard.on_over(quorum_id, ("a:1",), "it did not come")
         guard.heal_failed(TransferError("nothing has come."), torn=False)
