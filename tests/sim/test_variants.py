@@ -37,7 +37,9 @@ def test_a_variant_is_found(variant: Variant) -> None:
     assert catch.seconds < 60
 
 
-@pytest.mark.parametrize("name", ["R1", "R4", "R7", "R8", "R2/R9b", "expired", pytest.param("R21", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["R1", "R4", "R7", "R8", "R2/R9b", "expired", pytest.param("R21", marks=pytest.mark.slow)]
+)
 @pytest.mark.timeout(600)
 def test_with_the_rule_there_is_nothing_to_be_found(name: str) -> None:
     report = Search(VARIANTS[name].rules).explore(seconds=120)
