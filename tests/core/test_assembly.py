@@ -454,17 +454,12 @@ def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:
     scene = Scene(2)
     scene.begin()
     for life in ("L0", "L1"):
-        session = 2 if life == "L0" else 7
-        scene.see(NodeGone(session))
-        scene.now += 3.0
-        scene.see(Tick())
-        scene.ended(0, -9, life=life)
-        scene.now += 10.0
-        assert "undecided" in [e.event for e in scene.see(Tick()) if isinstance(e, Note)]
-        scene.here(1, session=7)
-        scene.ended(1, -9, life=life, session=7)
+        for node in (0, 1):
+            scene.ended(node, life=life)
         scene.ready(0)
-        scene.ready(1, session=7)
+        scene.now += 10.0
+        assert Note("undecided", "Group g waits for node 1 to be ready.") in scene.see(Tick())
+        scene.ready(1)
 
 
 def test_a_group_nobody_has_begun_yet() -> None:

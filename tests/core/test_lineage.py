@@ -38,6 +38,14 @@ def test_where_nothing_is_known_to_be_lost_it_says_so() -> None:
     )
 
 
+def test_where_nobody_held_a_whole_state_all_members_are_named() -> None:
+    torn = quorum(member("a:1", torn=True), member("b:1", torn=True), id=7, number=4)
+    assert torn.carriers == ()
+    assert "a:1 (it is away), b:1 (it has left)" in sentence(
+        torn, 0, quorum(member("x:1"), id=8), {"b:1": "it has left"}
+    )
+
+
 def all_dead(*, reached: int = 40, **config: object) -> Scene:
     """Two groups that were granted many steps are killed in one moment."""
     s = Scene(join_timeout=60.0, **config)

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.mutants import Mutant, mutants, skipped
+from tests.mutation.mutants import RULE, Mutant, mutants, skipped
 from tests.mutation.worker import Lab, Result
 
 ROOT = Path(__file__).parent.parent.parent
@@ -153,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
         if todo:
             for test in run_stage(todo, args.tests or tests, stage, args.jobs, results):
                 print(f"left out, because it fails without a mutant: {test}")
-    code = report(wanted, results, whole=not args.sample)
+    code = report(wanted, results, whole=not args.sample, rules=args.rules)
     print(f"in {time.monotonic() - began:.0f} s")
     return code
 
@@ -165,9 +165,9 @@ def _open(known: dict[str, Any] | None, stage: str, again: bool) -> bool:
     return known["end"] == "survived" and (again or (known["stage"] == "core" and stage == "sim"))
 
 
-def report(wanted: list[Mutant], results: Results, *, whole: bool) -> int:
+def report(wanted: list[Mutant], results: Results, *, whole: bool, rules: bool) -> int:
     """What survived, and the table per module. Exit code 1 if a survivor is not accepted, or a mutant has not run."""
-    known, new = accepted(), 0
+    known, new = {k: reason for k, reason in accepted().items() if (f"| {RULE}" in k) is rules}, 0
     rows: dict[str, Counter[str]] = {}
     for m in wanted:
         row = rows.setdefault(m.module, Counter())
