@@ -34,15 +34,19 @@ def source() -> Iterator[HTTPTransport[Any]]:
 
 @pytest.fixture
 def destination() -> Iterator[HTTPTransport[Any]]:
-    transport: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret")
+    """As if on another host; test_shared_memory.py has the case of one host."""
+    transport: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret", shared_memory=False)
     yield transport
     transport.shutdown(wait=False)
 
 
 class TestHTTPTransport(TransportConformance):
-    @pytest.fixture(params=[0, 1, 4])
+    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, True), (4, False)])
     def pair(self, request: pytest.FixtureRequest) -> Iterator[Pair]:
-        made: list[HTTPTransport[Any]] = [HTTPTransport(WAIT, request.param, host="127.0.0.1") for _ in range(2)]
+        streams, shared = request.param
+        made: list[HTTPTransport[Any]] = [
+            HTTPTransport(WAIT, streams, host="127.0.0.1", shared_memory=shared) for _ in range(2)
+        ]
         yield made[0], made[1]
         for transport in made:
             transport.shutdown(wait=False)
@@ -183,7 +187,7 @@ def test_a_damaged_manifest_is_detected(
 @pytest.mark.parametrize("streams", [1, 2, 3])
 def test_cut_connections_are_resumed(source: HTTPTransport[Any], relay: Relay, streams: int) -> None:
     proxy = relay(lambda number, offset, chunk: None if offset > 1_500_000 and number < 7 else chunk)
-    receiver: HTTPTransport[Any] = HTTPTransport(WAIT, streams, host="127.0.0.1", token="secret")
+    receiver: HTTPTransport[Any] = HTTPTransport(WAIT, streams, host="127.0.0.1", token="secret", shared_memory=False)
     source.send_checkpoint([1], 1, big(3), WAIT)
     into = big(0)
     result = receiver.recv_checkpoint(0, proxy.metadata, 1, WAIT, into=into)

@@ -4,7 +4,9 @@
 
     GET /checkpoint/{step}/{committed_in}           -> manifest (JSON), headers X-Snapshot and X-Crc32
         header X-Wait: seconds to hold the request while the state does not exist yet
+        and header X-Memory, if processes of the source's host may read the snapshot's bytes by themselves (shared_memory)
     GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (4 bytes, big endian)
+    GET /snapshot/{id}/held                         -> nothing: this connection has held the snapshot all the time
 
     503 ask again   409 will never be served here   410 snapshot is gone   401 token   404 path
 """
