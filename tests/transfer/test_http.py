@@ -18,6 +18,8 @@ from tests.transfer.test_layout import manifest
 from tests.util import wait_for
 from torchft_x.errors import ConfigError, TokenError, TransferError
 from torchft_x.transfer import HTTPTransport, http_server
+from torchft_x.transfer.http_wire import DIGEST_BYTES
+from torchft_x.transfer.limits import ALIGNMENT, BLOCK_BYTES
 
 State = dict[str, torch.Tensor]
 SIZE = 4 << 20  # elements; 16 MiB, far more than the kernel's buffers hold for a reader that does not read
@@ -72,6 +74,18 @@ class RawReader:
         path = f"/snapshot/{self.manifest.headers['X-Snapshot']}/0/{blocks}?digest=0"
         self.connection.request("GET", path, headers=self.headers)
         return self.connection.getresponse()
+
+
+def test_blocks_lie_in_the_stream_as_in_memory(source: HTTPTransport[Any]) -> None:
+    """Each as many bytes from the beginning of a line of the cache: copies between other places are slow."""
+    source.send_checkpoint([1], 1, big(1), WAIT)
+    reader = RawReader(source, 1)
+    path = f"/snapshot/{reader.manifest.headers['X-Snapshot']}/0/2"
+    reader.connection.request("GET", path, headers=reader.headers)
+    body = reader.connection.getresponse().read()
+    second = len(body) // 2
+    assert body[second : second + BLOCK_BYTES] == ONES[:BLOCK_BYTES]
+    assert second % ALIGNMENT == 0
 
 
 def test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes(source: HTTPTransport[Any]) -> None:
@@ -221,8 +235,8 @@ def test_a_source_that_drips_ends_at_the_deadline(destination: HTTPTransport[Any
             try:
                 while request := connection.recv(4096):
                     path = request.split()[1].decode()
-                    head = answers.get(path, f"Content-Length: {(2 << 20) + 8}\r\n\r\n")
-                    body = text if path in answers else bytes((2 << 20) + 8)
+                    head = answers.get(path, f"Content-Length: {(2 << 20) + 2 * DIGEST_BYTES}\r\n\r\n")
+                    body = text if path in answers else bytes((2 << 20) + 2 * DIGEST_BYTES)
                     out = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
                     connection.sendall(out[:first])
                     for byte in out[first:]:
