@@ -1,12 +1,14 @@
 """1 GB of state from one process to another: HTTPTransport of both libraries against raw TCP with two streams.
 
 Again and again between the same two processes, and *cold*: between processes that are new each time, as a group's are
-that comes back, with what a Manager makes.
+that comes back, with what a Manager makes: ours copies from memory as both are on one host; once more as between hosts.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +22,13 @@ from benchmarks.stats import Goal
 
 TRANSFER = str(ROOT / "benchmarks" / "transfer.py")
 STREAMS = 2
+AT_HAND = """
+import mmap, sys
+size = int(sys.argv[1]) << 20
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(0, size, mmap.PAGESIZE):
+    memory[page] = 1
+"""
 
 
 class End(Worker):
@@ -48,6 +57,13 @@ def ends(library: Library, megabytes: int) -> Iterator[tuple[End, End]]:
         for end in started:
             end.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_memory_is_at_hand(megabytes: int) -> None:
+    """Take as much memory and give it back. A virtual machine returns to its host what has been free for seconds, and
+    getting it back takes ten times as long: who of the libraries found memory at hand was a matter of what ran before.
+    """
+    subprocess.run([sys.executable, "-c", AT_HAND, str(megabytes)], check=True, timeout=120.0)
 
 
 def run_heal(bench: Bench) -> list[Measured]:
@@ -95,7 +111,8 @@ def _again(bench: Bench, megabytes: int) -> list[Measured]:
                 for row in rows if library.is_ours else [plain]:
                     step += 1
                     source.tell("freeze", step)  # anew: a heal never finds digests computed by an earlier one
-                    seconds, extra = receiver.tell("fetch", metadata[library.key], step, row is digest, True)
+                    how = "network" if row is digest else "plain"
+                    seconds, extra = receiver.tell("fetch", metadata[library.key], step, how, True)
                     if i < 0:
                         continue
                     (row.ours if library.is_ours else row.peer).append(size / seconds)
@@ -108,22 +125,30 @@ def _again(bench: Bench, megabytes: int) -> list[Measured]:
 
 
 def _cold(bench: Bench, megabytes: int) -> list[Measured]:
-    """New processes each time. The peer has one way, and it is what both of ours are compared with."""
+    """New processes each time. The peer has one way, and it is what all of ours are compared with."""
     size = (megabytes << 20) / 1e9
-    name = f"heal, {megabytes} MiB, new processes, defaults"
-    raw = f"raw TCP, {STREAMS} streams"
-    faster = Goal(1.3, of="ours/peer", at_most=False)
-    fresh = _rate(bench, "heal.cold.fresh", f"{name}, no targets", f"{raw}, into new memory", faster)
-    into = _rate(bench, "heal.cold.into", f"{name}, into targets", f"{raw}, into used memory", faster)
+    rates = _cold_rates(bench, megabytes)
+    fresh = rates["defaults", False]
+    used = {
+        how: Measured(f"{row.key}.cpu", f"processor time of both ends: {row.what}", "s", why_no_peer=bench.why_no_peer)
+        for (how, into), row in rates.items()
+        if not into
+    }
     source_memory = _share(bench, "heal.cold.source", "source's extra memory for a heal")
     receiver_memory = _share(bench, "heal.cold.receiver", "receiver's extra memory, no targets")
 
-    def once(library: Library, row: Measured) -> None:
+    def once(library: Library, how: str, into: bool) -> None:
+        row = rates[how, into]
         with ends(library, megabytes) as (source, receiver):
             metadata = source.tell("metadata")
             source.tell("freeze", 1)
-            seconds, extra = receiver.tell("fetch", metadata, 1, True, row is into)
+            free_memory_is_at_hand(megabytes)
+            before = source.tell("used") + receiver.tell("used")
+            seconds, extra = receiver.tell("fetch", metadata, 1, how, into)
+            after = source.tell("used") + receiver.tell("used")
             (row.ours if library.is_ours else row.peer).append(size / seconds)
+            if not into:
+                (used[how].ours if library.is_ours else used[how].peer).append(after - before)
             if row is fresh:
                 (receiver_memory.ours if library.is_ours else receiver_memory.peer).append(extra)
                 (source_memory.ours if library.is_ours else source_memory.peer).append(source.tell("extra"))
@@ -131,15 +156,40 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
     def limits(library: Library) -> None:
         with ends(library, megabytes) as (source, receiver):
             port = source.tell("raw", megabytes)
-            for row in (fresh, into):
-                row.limit.append(size / receiver.tell("raw", port, STREAMS))
+            free_memory_is_at_hand(megabytes)
+            for into in (False, True):  # the first time the memory is new
+                rate = size / receiver.tell("raw", port, STREAMS)
+                rates["defaults", into].limit.append(rate)
+                rates["network", into].limit.append(rate)
 
     for i in range(bench.pairs):
         turns: list[tuple[Any, ...]] = []
         for library in bench.libraries:
-            turns += [(once, library, fresh), (once, library, into)] if library.is_ours else [(once, library, fresh)]
+            turns += [(once, library, *way) for way in (rates if library.is_ours else [("defaults", False)])]
             turns += [(limits, library)] if library.is_ours else []
         for turn, *arguments in turns if i % 2 == 0 else turns[::-1]:
             turn(*arguments)
-    into.peer, into.note = list(fresh.peer), "the peer's transport has no targets: its one figure"
-    return [fresh, into, source_memory, receiver_memory]
+    for row in rates.values():
+        if row is not fresh:
+            row.peer = list(fresh.peer)
+            row.note = "the peer's transport has one way, without targets and digests: its one figure"
+    used["network"].peer = list(used["defaults"].peer)
+    return [*rates.values(), *used.values(), source_memory, receiver_memory]
+
+
+def _cold_rates(bench: Bench, megabytes: int) -> dict[tuple[str, bool], Measured]:
+    """A row for each way of the receiver, and for whether it has targets."""
+    rows: dict[tuple[str, bool], Measured] = {}
+    for how, key, where in (
+        ("defaults", "heal.cold", "one host (shared memory)"),
+        ("network", "heal.cold.network", "as between hosts (TCP)"),
+    ):
+        for into in (False, True):
+            end, memory = ("into", "used") if into else ("fresh", "new")
+            what = (
+                f"heal, {megabytes} MiB, new processes, defaults, {where}, {'into targets' if into else 'no targets'}"
+            )
+            limit = f"raw TCP, {STREAMS} streams, into {memory} memory"
+            goal = Goal(1.3, of="ours/peer", at_most=False)
+            rows[how, into] = _rate(bench, f"{key}.{end}", what, limit, goal)
+    return rows

@@ -7,6 +7,7 @@ import argparse
 import importlib
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -53,6 +54,10 @@ class Source:
             self.transport.disallow_checkpoint()
             self.transport.send_checkpoint([0], step, self.state, timedelta(seconds=60))
 
+    def used(self) -> float:
+        """Processor time so far, in seconds."""
+        return processor_seconds()
+
     def extra(self) -> float:
         """Memory beyond what was there before as a share of the state."""
         return _extra(self.before, self.state)
@@ -81,21 +86,21 @@ class Receiver:
         if self.ours:
             from torchft_x.transfer import HTTPTransport
 
-            # with digests it is what a Manager makes
-            self.transports: dict[bool, Any] = {
-                False: HTTPTransport(60.0, 2, digest=False),
-                True: HTTPTransport(60.0),
+            self.transports: dict[str, Any] = {
+                "plain": HTTPTransport(60.0, 2, digest=False, shared_memory=False),
+                "network": HTTPTransport(60.0, shared_memory=False),  # as between hosts
+                "defaults": HTTPTransport(60.0),  # what a Manager makes
             }
         else:
             from torchft.checkpointing.http_transport import HTTPTransport
 
             peers = HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
-            self.transports = {False: peers, True: peers}  # it has no digests
+            self.transports = dict.fromkeys(("plain", "network", "defaults"), peers)  # it has one way
         self.before = _memory("VmRSS")  # with the state, and what the benchmark itself needs
 
-    def fetch(self, metadata: str, step: int, digest: bool, in_place: bool) -> tuple[float, float]:
+    def fetch(self, metadata: str, step: int, how: str, in_place: bool) -> tuple[float, float]:
         """Seconds, and memory beyond what was there before as a share of the state."""
-        transport = self.transports[digest]
+        transport = self.transports[how]
         begin = time.perf_counter()
         if self.ours:
             got = transport.recv_checkpoint(0, metadata, step, 60.0, into=self.state if in_place else None)
@@ -106,6 +111,9 @@ class Receiver:
         if not torch.equal(got[last], self.state[last]):
             raise RuntimeError("the state arrived wrong")
         return seconds, _extra(self.before, self.state)
+
+    def used(self) -> float:
+        return processor_seconds()
 
     def raw(self, port: int, streams: int) -> float:
         """The first time into new memory, then into the same."""
@@ -122,6 +130,12 @@ class Receiver:
         if new:
             self.before = _memory("VmRSS")
         return seconds
+
+
+def processor_seconds() -> float:
+    """Of this process, in user code and in the system's."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _extra(before: float, state: dict[str, torch.Tensor]) -> float:

@@ -18,6 +18,8 @@ from tests.transfer.test_layout import manifest
 from tests.util import wait_for
 from torchft_x.errors import ConfigError, TokenError, TransferError
 from torchft_x.transfer import HTTPTransport, http_server
+from torchft_x.transfer.http_wire import DIGEST_BYTES
+from torchft_x.transfer.limits import ALIGNMENT, BLOCK_BYTES
 
 State = dict[str, torch.Tensor]
 SIZE = 4 << 20  # elements; 16 MiB, far more than the kernel's buffers hold for a reader that does not read
@@ -34,15 +36,19 @@ def source() -> Iterator[HTTPTransport[Any]]:
 
 @pytest.fixture
 def destination() -> Iterator[HTTPTransport[Any]]:
-    transport: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret")
+    """As if on another host; test_shared_memory.py has the case of one host."""
+    transport: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret", shared_memory=False)
     yield transport
     transport.shutdown(wait=False)
 
 
 class TestHTTPTransport(TransportConformance):
-    @pytest.fixture(params=[0, 1, 4])
+    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, True), (4, False)])
     def pair(self, request: pytest.FixtureRequest) -> Iterator[Pair]:
-        made: list[HTTPTransport[Any]] = [HTTPTransport(WAIT, request.param, host="127.0.0.1") for _ in range(2)]
+        streams, shared = request.param
+        made: list[HTTPTransport[Any]] = [
+            HTTPTransport(WAIT, streams, host="127.0.0.1", shared_memory=shared) for _ in range(2)
+        ]
         yield made[0], made[1]
         for transport in made:
             transport.shutdown(wait=False)
@@ -68,6 +74,18 @@ class RawReader:
         path = f"/snapshot/{self.manifest.headers['X-Snapshot']}/0/{blocks}?digest=0"
         self.connection.request("GET", path, headers=self.headers)
         return self.connection.getresponse()
+
+
+def test_blocks_lie_in_the_stream_as_in_memory(source: HTTPTransport[Any]) -> None:
+    """Each as many bytes from the beginning of a line of the cache: copies between other places are slow."""
+    source.send_checkpoint([1], 1, big(1), WAIT)
+    reader = RawReader(source, 1)
+    path = f"/snapshot/{reader.manifest.headers['X-Snapshot']}/0/2"
+    reader.connection.request("GET", path, headers=reader.headers)
+    body = reader.connection.getresponse().read()
+    second = len(body) // 2
+    assert body[second : second + BLOCK_BYTES] == ONES[:BLOCK_BYTES]
+    assert second % ALIGNMENT == 0
 
 
 def test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes(source: HTTPTransport[Any]) -> None:
@@ -183,7 +201,7 @@ def test_a_damaged_manifest_is_detected(
 @pytest.mark.parametrize("streams", [1, 2, 3])
 def test_cut_connections_are_resumed(source: HTTPTransport[Any], relay: Relay, streams: int) -> None:
     proxy = relay(lambda number, offset, chunk: None if offset > 1_500_000 and number < 7 else chunk)
-    receiver: HTTPTransport[Any] = HTTPTransport(WAIT, streams, host="127.0.0.1", token="secret")
+    receiver: HTTPTransport[Any] = HTTPTransport(WAIT, streams, host="127.0.0.1", token="secret", shared_memory=False)
     source.send_checkpoint([1], 1, big(3), WAIT)
     into = big(0)
     result = receiver.recv_checkpoint(0, proxy.metadata, 1, WAIT, into=into)
@@ -217,8 +235,8 @@ def test_a_source_that_drips_ends_at_the_deadline(destination: HTTPTransport[Any
             try:
                 while request := connection.recv(4096):
                     path = request.split()[1].decode()
-                    head = answers.get(path, f"Content-Length: {(2 << 20) + 8}\r\n\r\n")
-                    body = text if path in answers else bytes((2 << 20) + 8)
+                    head = answers.get(path, f"Content-Length: {(2 << 20) + 2 * DIGEST_BYTES}\r\n\r\n")
+                    body = text if path in answers else bytes((2 << 20) + 2 * DIGEST_BYTES)
                     out = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
                     connection.sendall(out[:first])
                     for byte in out[first:]:

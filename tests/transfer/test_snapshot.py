@@ -79,7 +79,7 @@ def test_a_prepared_buffer_is_used() -> None:
     freeze(store, 1, size=10)  # at step 0 there is no optimizer state yet
     store.prepare({"w": torch.ones(1000)})
     wait_for(lambda: bool(store._spare), what="the memory")
-    address = store._spare[0].data_ptr()
+    address = store._spare[0].data.data_ptr()
     for step in range(2, 5):
         assert freeze(store, step).buffer.data_ptr() == address
 

@@ -35,7 +35,9 @@ class HTTPTransport(CheckpointTransport[T]):
     `timeout`: longest time a reader may make no progress, and `shutdown(wait=True)` may take. `num_chunks`: parallel
     streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default:
     what `torchft_x.net.advertise_host` finds). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
-    or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received.
+    or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received. `shared_memory`: whether
+    processes of one host and user may read snapshots from memory, and this one reads others' so; without it, and between
+    hosts, everything goes over the network.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class HTTPTransport(CheckpointTransport[T]):
         host: str | None = None,
         token: str | None = None,
         digest: bool = True,
+        shared_memory: bool = True,
     ) -> None:
         if not 0 <= num_chunks <= MAX_STREAMS:
             raise ConfigError(f"num_chunks={num_chunks} is not between 0 and {MAX_STREAMS}.")
@@ -56,7 +59,8 @@ class HTTPTransport(CheckpointTransport[T]):
         if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
             raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
         self._digest = digest
-        self._store = SnapshotStore()  # our snapshots, for others
+        self._shared = shared_memory
+        self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
         self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
 
@@ -131,6 +135,8 @@ class HTTPTransport(CheckpointTransport[T]):
             raise source.error(str(e)) from None
         fetch = Fetch(source, manifest, layout, landing, first_paths(layout, targets), digests=self._digest)
         try:
+            if self._shared:
+                fetch.find_memory(manifest.memory)
             fetch.run(self._streams)
             fetch.torn = fetch.torn or landing.copies_into_targets
             return rebuild(layout, targets, landing.finish())

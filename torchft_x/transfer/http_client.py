@@ -91,6 +91,7 @@ class Manifest:
 
     text: bytes
     snapshot: str  # id
+    memory: str  # where processes of the source's host find the snapshot's bytes; "" for nowhere
     connection: http.client.HTTPConnection
 
 
@@ -137,7 +138,7 @@ def _read_manifest(
         raise source.error("its manifest is damaged (crc32 differs).")
     if not (len(snapshot) == 16 and snapshot.isalnum() and snapshot.isascii()):
         raise source.error("its answer names no snapshot.")
-    return Manifest(text, snapshot, connection)
+    return Manifest(text, snapshot, response.headers.get("X-Memory", ""), connection)
 
 
 class Retry:

@@ -1,16 +1,22 @@
-"""Moves the blocks of a snapshot into a landing, by parallel streams. Wire form: http_wire.
+"""Moves the blocks of a snapshot into a landing, by parallel streams, or from memory if the source shares it with this
+process. Wire form: http_wire.
 
 A range whose connection breaks goes on behind its last good block, until the deadline. A wrong digest ends the fetch.
+What is copied from memory was not sent, so it has no digest; that the source kept it unchanged until the end is confirmed
+by the connection that held it all the time. If it can't be, everything is fetched by streams.
 """
 
 from __future__ import annotations
 
 import http.client
+import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
+from torch import Tensor
 
+from torchft_x.errors import TransferError
 from torchft_x.transfer.blocks import Block, cut_blocks, digest, share_out
 from torchft_x.transfer.http_client import BROKEN, Manifest, Retry, Source
 from torchft_x.transfer.http_wire import DIGEST_BYTES, shut
@@ -18,6 +24,17 @@ from torchft_x.transfer.landing import Landing
 from torchft_x.transfer.layout import Layout
 from torchft_x.transfer.limits import BLOCK_BYTES
 from torchft_x.transfer.memory import allocate, memory_of, populate
+from torchft_x.transfer.shared_memory import SharedFile
+
+log = logging.getLogger(__name__)
+
+CONFIRM_EVERY = (
+    0.5  # seconds between two questions whether the memory is still held; by them the source sees that a copy moves
+)
+
+
+class _MemoryLost(Exception):
+    """The source's memory can't be read, or nobody says that it was held all the time."""
 
 
 class Fetch:
@@ -44,14 +61,35 @@ class Fetch:
         self._failure: BaseException | None = None  # the first of any stream
         self._sockets = {manifest.connection.sock}  # every one in use; shut down to stop the streams
         self._idle: list[http.client.HTTPConnection] = [manifest.connection]  # for the stream that asks first
+        self._holder = manifest.connection
+        self._file: SharedFile | None = None  # the snapshot's memory
+
+    def find_memory(self, name: str) -> None:
+        """Copy the blocks from the memory that the source calls `name`, if it is on this host and may be read."""
+        if name and self.blocks:
+            self._file = SharedFile.open(name, max(b.start + b.nbytes for b in self.blocks))
 
     def run(self, streams: int) -> None:
         """Fetch every block by at most `streams` threads. When it returns or raises, all of them have stopped.
 
         Raises `TransferError` or `TokenError`.
         """
+        if self._file is not None:
+            try:
+                self._in_threads(self._copy, streams, self._confirm)
+                self._confirm()
+                return
+            except _MemoryLost as e:
+                log.debug("%s: what was copied from its memory is fetched again: %s", self.source.address.url, e)
+                self._failure = None
+        self._in_threads(self._stream, streams)
+
+    def _in_threads(
+        self, work: Callable[[int, int], None], streams: int, meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        """Call `work` for ranges of blocks in as many threads, and `meanwhile` now and then in this one."""
         threads = [
-            threading.Thread(target=self._stream, args=part, name="checkpoint-fetch", daemon=True)
+            threading.Thread(target=work, args=part, name="checkpoint-fetch", daemon=True)
             for part in share_out(self.blocks, streams)
         ]
         started: list[threading.Thread] = []
@@ -60,9 +98,14 @@ class Fetch:
                 thread.start()
                 started.append(thread)
             for thread in started:
-                thread.join(max(self.source.left(), 0.0))
-                if thread.is_alive():  # for instance a source that sends a byte now and then
-                    raise self.source.error("the deadline is over.")
+                while True:
+                    thread.join(min(max(self.source.left(), 0.0), CONFIRM_EVERY))
+                    if not thread.is_alive():
+                        break
+                    if self.source.left() <= 0:  # for instance a source that sends a byte now and then
+                        raise self.source.error("the deadline is over.")
+                    if meanwhile is not None:
+                        meanwhile()
         except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors
             self._fail(e)
             for thread in started:
@@ -100,6 +143,29 @@ class Fetch:
         except BaseException as e:
             self._fail(e)
 
+    def _copy(self, first: int, end: int) -> None:
+        """Copy one range from memory. Never raises."""
+        try:
+            assert self._file is not None
+            for _ in _Receiver(self).copy(self._file, first, end):
+                if self.stopped:
+                    return
+        except BaseException as e:
+            self._fail(e)
+
+    def _confirm(self) -> None:
+        """Raise `_MemoryLost` unless the connection that was given the snapshot still holds it."""
+        try:
+            response = self.source.get(self._holder, f"/snapshot/{self.snapshot}/held")
+            response.read()
+        except BROKEN as e:
+            self._idle.remove(self._holder)
+            raise _MemoryLost(repr(e)) from None
+        except TransferError as e:
+            raise _MemoryLost(str(e)) from None
+        if response.status != http.client.OK:
+            raise _MemoryLost(f"it answers {response.status}")
+
     def _connect(self) -> http.client.HTTPConnection:
         with self._lock:
             if self._idle:
@@ -116,7 +182,8 @@ class Fetch:
         with self._lock:
             if self._failure is None:
                 self._failure = error
-        self._stop_sockets()
+        if not isinstance(error, _MemoryLost):
+            self._stop_sockets()
 
     def _stop_sockets(self) -> None:
         with self._lock:
@@ -129,6 +196,8 @@ class Fetch:
         self._stop_sockets()
         for s in self._sockets:
             s.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class _Receiver:
@@ -159,35 +228,63 @@ class _Receiver:
                 f"expected {expected}."
             )
         for index, block in enumerate(blocks, first):
-            left = fetch.source.left()
-            if left <= 0:
-                raise fetch.source.error(f"the deadline is over at block {index} of {len(fetch.blocks)}.")
-            sock.settimeout(left)
-            self._receive_block(response, block, index)
+            sock.settimeout(self._left(index))
+            data, memory = self._place(block)
+            _read_into(response, memory)
+            if fetch.digests:
+                self._check(response, data, block, index)
+            self._scatter(block)
             yield index + 1
 
-    def _receive_block(self, response: http.client.HTTPResponse, block: Block, index: int) -> None:
-        fetch, piece = self._fetch, block.pieces[0]
-        blob_memory = self._direct[piece.blob] if len(block.pieces) == 1 else None
-        if blob_memory is not None:
-            data = fetch.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
-            memory = blob_memory[piece.blob_offset : piece.blob_offset + piece.nbytes]
-            fetch.torn = fetch.torn or fetch.landing.in_place[piece.blob]
-        else:
-            data, memory = self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
-        if blob_memory is not None and not fetch.landing.in_place[piece.blob]:
-            populate(data)
-        _read_into(response, memory)
-        if fetch.digests:
-            _read_into(response, memoryview(self._digest))
-            if digest(data) != int.from_bytes(self._digest, "big"):
-                paths = ", ".join(fetch.paths[p.blob] for p in block.pieces[:3])
-                raise fetch.source.error(f"the digest of block {index} is wrong, it holds {paths}.")
-        if blob_memory is None:
+    def copy(self, file: SharedFile, first: int, end: int) -> Iterator[int]:
+        """The same from memory. Raises `_MemoryLost`."""
+        for index in range(first, end):
+            self._left(index)
+            block = self._fetch.blocks[index]
+            _, memory = self._place(block)
+            try:
+                file.read(memory, block.start)
+            except OSError as e:
+                raise _MemoryLost(repr(e)) from None
             self._scatter(block)
+            yield index + 1
+
+    def _left(self, index: int) -> float:
+        """Seconds until the deadline. Raises `TransferError` behind it."""
+        left = self._fetch.source.left()
+        if left <= 0:
+            raise self._fetch.source.error(f"the deadline is over at block {index} of {len(self._fetch.blocks)}.")
+        return left
+
+    def _place(self, block: Block) -> tuple[Tensor, memoryview]:
+        """Where a block is received: its place in the state, or scratch memory if it is not in one place there."""
+        fetch, piece = self._fetch, block.pieces[0]
+        blob_memory = self._direct_memory(block)
+        if blob_memory is None:
+            return self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
+        data = fetch.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
+        if fetch.landing.in_place[piece.blob]:
+            fetch.torn = True
+        else:
+            populate(data)
+        return data, blob_memory[piece.blob_offset : piece.blob_offset + piece.nbytes]
+
+    def _direct_memory(self, block: Block) -> memoryview | None:
+        """Of the blob that a block is part of, if it can be received there."""
+        return self._direct[block.pieces[0].blob] if len(block.pieces) == 1 else None
+
+    def _check(self, response: http.client.HTTPResponse, data: Tensor, block: Block, index: int) -> None:
+        """Receive a block's digest and compare. Raises `TransferError`."""
+        _read_into(response, memoryview(self._digest))
+        if digest(data) != int.from_bytes(self._digest, "big"):
+            paths = ", ".join(self._fetch.paths[p.blob] for p in block.pieces[:3])
+            raise self._fetch.source.error(f"the digest of block {index} is wrong, it holds {paths}.")
 
     @torch.no_grad()
     def _scatter(self, block: Block) -> None:
+        """From scratch memory to its places, if it was received there."""
+        if self._direct_memory(block) is not None:
+            return
         landing = self._fetch.landing
         for p in block.pieces:
             self._fetch.torn = self._fetch.torn or landing.in_place[p.blob]

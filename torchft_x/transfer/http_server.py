@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 30.0  # seconds a connection may be idle before a request is complete
 _CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
+_HELD = re.compile(r"/snapshot/([0-9a-f]{16})/held")
 _BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?")
 
 
@@ -180,6 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send_manifest(State(int(match[1]), int(match[2])))
         if match := _BLOCKS.fullmatch(self.path):
             return self._send_blocks(match[1], int(match[2]), int(match[3]), digests=match[4] is None)
+        if match := _HELD.fullmatch(self.path):
+            return self._confirm(match[1])
         self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
 
     def _authorized(self) -> bool:
@@ -204,10 +207,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer.manifest)))
         self.send_header("X-Snapshot", answer.id)
         self.send_header("X-Crc32", str(zlib.crc32(answer.manifest)))
+        if answer.memory.name is not None:
+            self.send_header("X-Memory", answer.memory.name)
         self.end_headers()
         self.connection.settimeout(self.server.stall_timeout)
         self._send([memoryview(answer.manifest)])
         self._done()
+
+    def _confirm(self, snapshot_id: str) -> None:
+        """Tell a reader of the snapshot's memory that it has not been used for anything else meanwhile."""
+        if not any(s.id == snapshot_id and not s.revoked for s, _ in self.held):
+            return self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _send_blocks(self, snapshot_id: str, first: int, end: int, *, digests: bool) -> None:
         snapshot = next((s for s, _ in self.held if s.id == snapshot_id), None)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.layout import Layout, TensorSpec
-from torchft_x.transfer.memory import allocate, as_words, is_dense, storage_offset_bytes, view_bytes, view_storage
+from torchft_x.transfer.memory import (
+    allocate,
+    as_words,
+    is_dense,
+    physical_memory,
+    storage_offset_bytes,
+    view_bytes,
+    view_storage,
+)
 from torchft_x.transfer.rebuild import Target
 
 
@@ -28,9 +34,9 @@ class Landing:
         self._targets = targets
         direct = _direct_targets(layout, targets)
         fresh = sum(size for blob, size in enumerate(layout.blobs) if blob not in direct)
-        if fresh > _physical_memory():
+        if fresh > physical_memory():  # never on another process's word
             raise TransferError(
-                f"the state needs {fresh} bytes of new memory, this machine has {_physical_memory()}; "
+                f"the state needs {fresh} bytes of new memory, this machine has {physical_memory()}; "
                 "receive it in place (into=...)."
             )
         for blob, size in enumerate(layout.blobs):
@@ -126,8 +132,3 @@ def _allocate(size: int) -> Tensor:
         return allocate(size)
     except RuntimeError as e:
         raise TransferError(f"no memory for {size} bytes of the state ({str(e).splitlines()[0][:200]}).") from None
-
-
-def _physical_memory() -> int:
-    """Bytes of RAM; more than that is never allocated on another process's word."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

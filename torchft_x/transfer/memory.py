@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 from collections.abc import Sequence
 
@@ -61,6 +62,11 @@ def populate(data: Tensor) -> bool:
     first = -(-data.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE  # not those it shares with others
     end = (data.data_ptr() + data.numel()) // mmap.PAGESIZE * mmap.PAGESIZE
     return _libc is not None and (end <= first or _libc.madvise(first, end - first, _POPULATE_WRITE) == 0)
+
+
+def physical_memory() -> int:
+    """Bytes of RAM."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def storage_offset_bytes(tensor: Tensor) -> int:

@@ -21,7 +21,8 @@ from torchft_x.errors import ConfigError
 from torchft_x.transfer.blocks import cut_blocks, digest, place_blobs
 from torchft_x.transfer.flatten import flatten
 from torchft_x.transfer.layout import Layout, dump
-from torchft_x.transfer.memory import allocate, memory_of, populate
+from torchft_x.transfer.memory import memory_of, populate
+from torchft_x.transfer.shared_memory import Buffer, allocate_buffer
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,14 @@ class Refusal(NamedTuple):
 class Snapshot:
     """Frozen bytes of one state. Readable from any thread while it is held."""
 
-    def __init__(self, state: State, layout: Layout, buffer: Tensor) -> None:
+    def __init__(self, state: State, layout: Layout, memory: Buffer) -> None:
         self.id = secrets.token_hex(8)  # names exactly these bytes; two snapshots of one state have different ids
         self.state = state
         self.manifest = dump(layout)
         self.blocks = cut_blocks(layout.blobs)
-        self.buffer = buffer  # uint8, at least as long as the stream
-        self._memory = memory_of(buffer)
+        self.memory = memory
+        self.buffer = memory.data  # at least as long as the stream
+        self._bytes = memory_of(self.buffer)
         self._digests: list[int | None] = [None] * len(self.blocks)  # computed by whoever needs one first
         self.revoked = False  # set once: readers stop at the next block
         # The rest belongs to SnapshotStore and is guarded by its lock.
@@ -59,7 +61,7 @@ class Snapshot:
 
     def block(self, index: int) -> memoryview:
         block = self.blocks[index]
-        return self._memory[block.start : block.start + block.nbytes]
+        return self._bytes[block.start : block.start + block.nbytes]
 
     def digest(self, index: int) -> int:
         value = self._digests[index]
@@ -72,12 +74,13 @@ class Snapshot:
 class SnapshotStore:
     """The snapshots of one transport. Every method returns at once but `ask`, which waits for a given time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = True) -> None:
+        self._shared = shared  # whether processes of this host may read the snapshots' memory by themselves
         self._changed = threading.Condition()  # guards everything below; no copying and no I/O while it is held
         self._alive: list[Snapshot] = []  # whose bytes may be read, oldest first
         self._current: Snapshot | None = None  # the newest
         self._allowed = False  # whether anybody may begin to read the current one
-        self._spare: list[Tensor] = []  # buffers nobody reads
+        self._spare: list[Buffer] = []  # buffers nobody reads
         self._closed = False
         self._signs = 0  # of readers that come along; a lost count among several threads does no harm
 
@@ -99,9 +102,9 @@ class SnapshotStore:
         """
         layout, sources = flatten(state_dict)
         starts, length = place_blobs(layout.blobs)
-        buffer = self._reserve(length, _on_accelerator(sources))
-        copy_to_host(sources, starts, buffer)
-        snapshot = Snapshot(state, layout, buffer)
+        memory = self._reserve(length, _on_accelerator(sources))
+        copy_to_host(sources, starts, memory.data)
+        snapshot = Snapshot(state, layout, memory)
         snapshot.owed = owed
         with self._changed:
             if not self._closed:
@@ -121,13 +124,13 @@ class SnapshotStore:
     def _make(self, length: int, pinned: bool) -> None:
         """A spare buffer, unless there is one. Never raises: without memory now, the first heal says so."""
         with self._changed:
-            buffers = [*self._spare, *(s.buffer for s in self._alive)]
+            buffers = [*self._spare, *(s.memory for s in self._alive)]
             if self._closed or any(_serves(b, length, pinned) for b in buffers):
                 return
         try:
-            buffer = allocate(length, pinned=pinned)
-            if not populate(buffer):
-                buffer.zero_()
+            buffer = allocate_buffer(length, pinned=pinned, shared=self._shared)
+            if not populate(buffer.data):
+                buffer.data.zero_()
         except RuntimeError as e:
             log.warning("no memory for a copy of the state (%d bytes), which a group that joins needs: %s", length, e)
             return
@@ -135,7 +138,7 @@ class SnapshotStore:
             if not self._closed:
                 self._spare = [buffer]
 
-    def _reserve(self, length: int, pinned: bool) -> Tensor:
+    def _reserve(self, length: int, pinned: bool) -> Buffer:
         """A buffer that nobody reads; a used one if there is one of the right kind."""
         length = max(length, 1)
         with self._changed:
@@ -147,11 +150,11 @@ class SnapshotStore:
             self._spare = [b for b in self._spare if _serves(b, length, pinned)]
             if not self._spare and len(self._alive) >= STANDING_BUFFERS:
                 self._give_up_unread(length, pinned)
-            self._spare.sort(key=Tensor.numel)
+            self._spare.sort(key=lambda buffer: buffer.data.numel())
             buffer = self._spare.pop(0) if self._spare else None
         if buffer is None:
-            buffer = allocate(length, pinned=pinned)
-            populate(buffer)
+            buffer = allocate_buffer(length, pinned=pinned, shared=self._shared)
+            populate(buffer.data)
         return buffer
 
     def _give_up_unread(self, length: int, pinned: bool) -> None:
@@ -159,10 +162,10 @@ class SnapshotStore:
         new memory costs the training thread several times the copy. Lock held.
         """
         for snapshot in self._alive:
-            if snapshot.readers == 0 and _serves(snapshot.buffer, length, pinned):
+            if snapshot.readers == 0 and _serves(snapshot.memory, length, pinned):
                 self._alive.remove(snapshot)
                 snapshot.revoked = True
-                self._spare.append(snapshot.buffer)
+                self._spare.append(snapshot.memory)
                 return
 
     def _collect(self) -> None:
@@ -172,7 +175,7 @@ class SnapshotStore:
             if snapshot is not self._current and snapshot.readers == 0 and snapshot.held_until <= now:
                 self._alive.remove(snapshot)
                 snapshot.revoked = True  # a request by id that comes later is refused
-                self._spare.append(snapshot.buffer)
+                self._spare.append(snapshot.memory)
         del self._spare[max(STANDING_BUFFERS - len(self._alive), 0) :]
 
     def disallow(self) -> None:
@@ -255,8 +258,8 @@ class SnapshotStore:
             self._alive, self._spare, self._current = [], [], None
 
 
-def _serves(buffer: Tensor, length: int, pinned: bool) -> bool:
-    return buffer.numel() >= length and buffer.is_pinned() is pinned
+def _serves(buffer: Buffer, length: int, pinned: bool) -> bool:
+    return buffer.data.numel() >= length and buffer.data.is_pinned() is pinned
 
 
 def _on_accelerator(sources: list[Tensor]) -> bool:

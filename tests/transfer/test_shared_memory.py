@@ -1,0 +1,232 @@
+"""Between processes of one host a state is copied from memory; whatever stands against it, it is fetched by streams."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.transfer.conformance import WAIT
+from tests.transfer.states import same
+from tests.transfer.test_http import Proxy, RawReader, big
+from tests.util import wait_for
+from torchft_x.errors import TransferError
+from torchft_x.transfer import HTTPTransport, http_fetch
+from torchft_x.transfer.shared_memory import SharedFile, allocate_buffer
+
+STATE_BYTES = big(0)["a"].nbytes
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory files")
+
+
+def make(*, shared_memory: bool = True) -> HTTPTransport[Any]:
+    return HTTPTransport(WAIT, host="127.0.0.1", token="secret", shared_memory=shared_memory)
+
+
+@pytest.fixture
+def source() -> Iterator[HTTPTransport[Any]]:
+    transport = make()
+    yield transport
+    transport.shutdown(wait=False)
+
+
+@pytest.fixture
+def destination() -> Iterator[HTTPTransport[Any]]:
+    transport = make()
+    yield transport
+    transport.shutdown(wait=False)
+
+
+class Counter(Proxy):
+    """A relay that counts what a source sends, and cuts the first connection behind its first `limit` bytes."""
+
+    def __init__(self, source: HTTPTransport[Any], limit: int = 1 << 40) -> None:
+        self.sent = 0
+        self.limit = limit
+        super().__init__(source.metadata(), self._count)
+
+    def _count(self, number: int, offset: int, chunk: bytes) -> bytes | None:
+        self.sent += len(chunk)
+        return chunk if number > 0 or offset + len(chunk) <= self.limit else None
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_is_in_memory_is_not_sent(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], in_place: bool
+) -> None:
+    relay = Counter(source)
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    into = big(0) if in_place else None
+    result = destination.recv_checkpoint(0, relay.metadata, 1, WAIT, into=into)
+    assert same(result, big(3))
+    assert relay.sent < 10_000
+    relay.close()
+
+
+@pytest.mark.parametrize(("offers", "takes"), [(False, True), (True, False)])
+def test_either_side_can_do_without(offers: bool, takes: bool) -> None:
+    source, destination = make(shared_memory=offers), make(shared_memory=takes)
+    relay = Counter(source)
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    assert same(destination.recv_checkpoint(0, relay.metadata, 1, WAIT), big(3))
+    assert relay.sent > STATE_BYTES
+    for transport in (source, destination):
+        transport.shutdown(wait=False)
+    relay.close()
+
+
+def test_a_system_without_memory_files_sends(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError("not in this sandbox")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
+
+
+def test_who_has_no_token_learns_no_name(source: HTTPTransport[Any]) -> None:
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    assert RawReader(source, 1, token="wrong").manifest.headers["X-Memory"] is None
+    assert RawReader(source, 1).manifest.headers["X-Memory"].startswith(f"{os.getpid()}/")
+
+
+def test_what_nobody_confirms_is_fetched_again(source: HTTPTransport[Any], destination: HTTPTransport[Any]) -> None:
+    """The connection that held the snapshot breaks before it has said that it still does."""
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    manifest = RawReader(source, 1).manifest
+    head = len(str(manifest.headers)) + len("HTTP/1.1 200 OK\r\n") + int(manifest.headers["Content-Length"])
+    relay = Counter(source, limit=head + 50)
+    assert same(destination.recv_checkpoint(0, relay.metadata, 1, WAIT), big(3))
+    assert relay.count > 1
+    assert relay.sent > STATE_BYTES
+    relay.close()
+
+
+def test_memory_that_was_used_again_is_never_taken_for_the_state(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is cut off in the middle, and the source freezes the next states into the memory that it reads."""
+    relay = Counter(source)
+    source.send_checkpoint([1], 1, big(1), WAIT)
+    memory = source._store._current
+    assert memory is not None
+    read, reads = SharedFile.read, []
+
+    def slow_read(self: SharedFile, target: memoryview, start: int) -> None:
+        reads.append(start)
+        if len(reads) == 3:
+            for s in relay.sockets:
+                s.shutdown(socket.SHUT_RDWR)
+            wait_for(lambda: memory.readers == 0, what="the source notices")
+            for step in (2, 3):
+                source.disallow_checkpoint()
+                source.send_checkpoint([1], step, big(step), WAIT)
+        read(self, target, start)
+
+    monkeypatch.setattr(SharedFile, "read", slow_read)
+    into = big(0)
+    with pytest.raises(TransferError, match="this snapshot is gone") as caught:
+        destination.recv_checkpoint(0, relay.metadata, 1, WAIT, into=into)
+    assert caught.value.torn
+    assert float(into["a"].max()) > 1  # without the question at the end this would have been a state of step 1
+    relay.close()
+
+
+def test_a_long_copy_is_confirmed_now_and_then(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm, read, confirmed = http_fetch.Fetch._confirm, SharedFile.read, []
+
+    def count(self: http_fetch.Fetch) -> None:
+        confirm(self)
+        confirmed.append(1)
+
+    def slow_read(self: SharedFile, target: memoryview, start: int) -> None:
+        before = len(confirmed)
+        if start == 0:
+            wait_for(lambda: len(confirmed) >= before + 3, what="questions")
+        read(self, target, start)
+
+    monkeypatch.setattr(http_fetch, "CONFIRM_EVERY", 0.01)
+    monkeypatch.setattr(http_fetch.Fetch, "_confirm", count)
+    monkeypatch.setattr(SharedFile, "read", slow_read)
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
+
+
+def test_nothing_else_is_opened(tmp_path: Path) -> None:
+    buffer = allocate_buffer(1000)
+    assert buffer.name is not None
+    pid, fd, tag = buffer.name.split("/")
+    file = SharedFile.open(buffer.name, 1000)
+    assert file is not None
+    file.close()
+    assert SharedFile.open(buffer.name, 5000) is None
+    (tmp_path / "secret").write_bytes(bytes(2000))
+    other = os.memfd_create("other")
+    os.ftruncate(other, 2000)
+    reader, writer = os.pipe()
+    with (tmp_path / "secret").open("rb") as f:
+        for wrong in (f.fileno(), other, reader, 10**9):
+            assert SharedFile.open(f"{pid}/{wrong}/{tag}", 1000) is None
+    for name in ("", f"{pid}/{fd}/{'0' * 32}", f"self/{fd}/{tag}", f"{pid}/../{tag}", f"1/{fd}/{tag}", "9" * 5000):
+        assert SharedFile.open(name, 1000) is None
+    for each in (other, reader, writer):
+        os.close(each)
+
+
+def test_a_file_that_is_too_short_is_no_state() -> None:
+    buffer = allocate_buffer(1000)
+    assert buffer.name is not None
+    file = SharedFile.open(buffer.name, 1000)
+    assert file is not None
+    with pytest.raises(OSError, match="shorter"):
+        file.read(memoryview(bytearray(2000)), 0)
+    file.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_can_not_open_it() -> None:
+    buffer = allocate_buffer(1000)
+    assert buffer.name is not None
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            os._exit(0 if SharedFile.open(buffer.name, 1000) is None else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_and_descriptors_go(destination: HTTPTransport[Any]) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    source = make()
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    result = destination.recv_checkpoint(0, source.metadata(), 1, WAIT)
+    source.shutdown()
+    del source
+    wait_for(lambda: descriptors() <= before, what="descriptors")
+    assert same(result, big(3))
+
+
+def test_a_state_larger_than_the_machine_is_refused_not_killed() -> None:
+    with pytest.raises(RuntimeError):
+        allocate_buffer(1 << 60)
+
+
+def test_accelerators_get_pinned_memory() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no accelerator")
+    assert allocate_buffer(1000, pinned=True).name is None

@@ -1,0 +1,108 @@
+"""Memory that another process of this host may read by itself, if it is the same user's.
+
+The source names it to a reader that has shown the token; the reader opens it through /proc, where the kernel asks
+whether it may look into the source at all. There is no listener, and nothing to clean up: the memory has no path and
+goes with the last process that has it open. The name holds a random tag, so no other file is ever taken for it, on
+this host or on another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import re
+import secrets
+import weakref
+
+import torch
+from torch import Tensor
+
+from torchft_x.transfer.memory import allocate, physical_memory
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
+
+
+class Buffer:
+    """Memory of a snapshot."""
+
+    def __init__(self, data: Tensor, name: str | None = None) -> None:
+        self.data = data  # uint8
+        self.name = name  # by which processes of this host find it; None: it is this process's own
+
+    def __repr__(self) -> str:
+        return f"<Buffer of {self.data.numel()} bytes, {self.name or 'private'}>"
+
+
+def allocate_buffer(nbytes: int, *, pinned: bool = False, shared: bool = True) -> Buffer:
+    """Uninitialised memory; `shared` if this system can and it is not `pinned`. Raises RuntimeError without memory."""
+    if shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory():  # else a refusal, no kill
+        try:
+            return _allocate_shared(nbytes)
+        except (OSError, ValueError, OverflowError) as e:  # a limit of file sizes, no more descriptors, a sandbox
+            log.debug("no shared memory of %d bytes for a snapshot: %s", nbytes, e)
+    return Buffer(allocate(nbytes, pinned=pinned))
+
+
+def _allocate_shared(nbytes: int) -> Buffer:
+    tag = secrets.token_hex(16)
+    fd = os.memfd_create(_file_name(tag), os.MFD_CLOEXEC)
+    try:
+        os.fchmod(fd, 0o400)  # readers can't open it for writing
+        os.ftruncate(fd, nbytes)
+        data = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)  # the tensor keeps the map, it the memory
+        buffer = Buffer(data, f"{os.getpid()}/{fd}/{tag}")
+    except BaseException:
+        os.close(fd)
+        raise
+    weakref.finalize(buffer, os.close, fd)
+    return buffer
+
+
+def _file_name(tag: str) -> str:
+    return f"torchft_x-{tag}"
+
+
+class SharedFile:
+    """Another process's buffer, open for reading. What is read is right only while that process keeps it unchanged."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @staticmethod
+    def open(name: str, nbytes: int) -> SharedFile | None:
+        """The buffer that another process calls `name`, of at least `nbytes`; None if there is none on this host that
+        this process may read. Never opens anything that is not a buffer of a snapshot.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        path, target = f"/proc/{match[1]}/fd/{match[2]}", f"/memfd:{_file_name(match[3])} (deleted)"
+        try:
+            if os.readlink(path) != target:
+                return None
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as e:  # another host or container, another user
+            log.debug("no shared memory %s: %s", path, e)
+            return None
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}") == target and os.fstat(fd).st_size >= nbytes:
+                return SharedFile(fd)
+        except OSError as e:
+            log.debug("shared memory %s: %s", path, e)
+        os.close(fd)
+        return None
+
+    def read(self, memory: memoryview, start: int) -> None:
+        """Fill `memory` with the bytes from `start` on. Raises OSError."""
+        done = 0
+        while done < len(memory):
+            n = os.preadv(self._fd, [memory[done:]], start + done)
+            if n == 0:
+                raise OSError("the shared memory is shorter than it was")
+            done += n
+
+    def close(self) -> None:
+        os.close(self._fd)
