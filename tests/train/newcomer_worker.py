@@ -78,7 +78,7 @@ def main(group: int, lighthouse: str, path: Path, stop: Path) -> None:
         http_server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
         trainer = Trainer(
             group, lighthouse, net=network(group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None, straggler_timeout=None,
-            rehearse=True, checkpoint_transport=Transport(host="127.0.0.1"),
+            rehearse=True, checkpoint_transport=Transport(host="127.0.0.1", shared_memory=False),
         )  # fmt: skip
         begun: list[bool] = []
         while not stop.exists() or trainer.manager.current_step() < int(stop.read_text()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.transfer.test_http import Proxy, RawReader, big
 from tests.util import wait_for
 from torchft_x.errors import TransferError
 from torchft_x.transfer import HTTPTransport, http_fetch
+from torchft_x.transfer.http_wire import shut
 from torchft_x.transfer.shared_memory import SharedFile, allocate_buffer
 
 STATE_BYTES = big(0)["a"].nbytes
@@ -110,7 +111,7 @@ def test_what_nobody_confirms_is_fetched_again(source: HTTPTransport[Any], desti
 
 
 def test_memory_that_was_used_again_is_never_taken_for_the_state(
-    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
+    source: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader is cut off in the middle, and the source freezes the next states into the memory that it reads."""
     relay = Counter(source)
@@ -123,7 +124,7 @@ def test_memory_that_was_used_again_is_never_taken_for_the_state(
         reads.append(start)
         if len(reads) == 3:
             for s in relay.sockets:
-                s.shutdown(socket.SHUT_RDWR)
+                shut(s)
             wait_for(lambda: memory.readers == 0, what="the source notices")
             for step in (2, 3):
                 source.disallow_checkpoint()
@@ -131,34 +132,37 @@ def test_memory_that_was_used_again_is_never_taken_for_the_state(
         read(self, target, start)
 
     monkeypatch.setattr(SharedFile, "read", slow_read)
+    destination: HTTPTransport[Any] = HTTPTransport(WAIT, 1, host="127.0.0.1", token="secret")
     into = big(0)
     with pytest.raises(TransferError, match="this snapshot is gone") as caught:
         destination.recv_checkpoint(0, relay.metadata, 1, WAIT, into=into)
     assert caught.value.torn
     assert float(into["a"].max()) > 1  # without the question at the end this would have been a state of step 1
+    destination.shutdown(wait=False)
     relay.close()
 
 
-def test_a_long_copy_is_confirmed_now_and_then(
-    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    confirm, read, confirmed = http_fetch.Fetch._confirm, SharedFile.read, []
-
-    def count(self: http_fetch.Fetch) -> None:
-        confirm(self)
-        confirmed.append(1)
+def test_the_source_sees_whether_a_copy_moves(source: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each block there is a sign, for one that takes long no second one."""
+    read, signs = SharedFile.read, []
 
     def slow_read(self: SharedFile, target: memoryview, start: int) -> None:
-        before = len(confirmed)
-        if start == 0:
-            wait_for(lambda: len(confirmed) >= before + 3, what="questions")
+        if signs:
+            wait_for(lambda: source.progress()[0] > signs[-1], what="a sign of the block before")
+        signs.append(source.progress()[0])
+        if len(signs) == 3:
+            threading.Event().wait(0.1)
+            assert source.progress()[0] == signs[-1]
         read(self, target, start)
 
-    monkeypatch.setattr(http_fetch, "CONFIRM_EVERY", 0.01)
-    monkeypatch.setattr(http_fetch.Fetch, "_confirm", count)
+    monkeypatch.setattr(http_fetch, "CONFIRM_EVERY", 0.005)
     monkeypatch.setattr(SharedFile, "read", slow_read)
     source.send_checkpoint([1], 1, big(3), WAIT)
+    destination: HTTPTransport[Any] = HTTPTransport(WAIT, 1, host="127.0.0.1", token="secret")
     assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
+    assert len(signs) > 10
+    wait_for(lambda: source.progress()[1], what="the reader to be done")
+    destination.shutdown(wait=False)
 
 
 def test_nothing_else_is_opened(tmp_path: Path) -> None:

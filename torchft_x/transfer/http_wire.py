@@ -7,6 +7,7 @@
         and header X-Memory, if processes of the source's host may read the snapshot's bytes by themselves (shared_memory)
     GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (big endian)
     GET /snapshot/{id}/held                         -> nothing: this connection has held the snapshot all the time
+        asked by who copies it from memory: at the end, and for a sign while it moves
 
     503 ask again   409 will never be served here   410 snapshot is gone   401 token   404 path
 """
