@@ -23,7 +23,6 @@ SLOW = {
     "R3",
     "late grant",
     "R8 lease",
-    "R21",
 }  # more than about 2 s
 
 
