@@ -225,8 +225,9 @@ class QuorumChecks:
             if book.is_halted(name):
                 continue  # it stands, but can't run
             record = node.machine._roll.get(name)
-            if record is not None and node.machine._stragglers.keeps_out(record, now):
-                continue  # it was late again and again (R20)
+            before = now - 2 * self._world.config.lighthouse.tick
+            if record is not None and node.machine._stragglers.keeps_out(record, before):
+                continue  # it was late again and again (R20); who may come again is let in at the next tick
             if life is not None and not life.process.dead and now - heard <= limit:
                 self._violated("L2", f"{name} waits and was heard {now - heard:.3f} s ago, but is not in "
                                f"{self._name(quorum)}")  # fmt: skip
