@@ -118,6 +118,32 @@ def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     assert refusals(effects) == []
 
 
+def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
+    """Seed 30102 of the swarm: each life asked anew, and gave up before it was told."""
+    s = finishing()
+    s.exited("a:1", 0)
+    stopped: list[str] = []
+    for life in range(2, 8):
+        name = f"b:{life}"
+        stopped += [e.group for e in of(StopGroup, s.late(name) + s.pass_(GRACE / 4))]
+        s.close(name)
+        del s.sessions[name]
+        s.exited(name, 1)
+    assert set(stopped) == {"b"}
+
+
+def test_who_asks_much_later_is_held_anew() -> None:
+    s = finishing()
+    s.exited("a:1", 0)
+    s.late()
+    s.pass_(GRACE - 1.0)
+    s.close("b:2")
+    del s.sessions["b:2"]
+    s.exited("b:2", 1)
+    s.pass_(100.0)
+    assert of(StopGroup, s.late("b:3") + s.pass_(GRACE - 1.0)) == []
+
+
 def test_without_a_leave_that_arrived_an_end_with_0_is_one() -> None:
     s = Job()
     s.start("a:1")

@@ -25,6 +25,7 @@ from torchft_x.core.types import Member, State, group_of
 
 GRACE = 10.0
 """Seconds that a group which was in a finished job is held for one that finished it: that one would begin another job."""
+_FORGOTTEN = 60.0  # seconds after which a group that was held and asks again is held anew
 _LOOK = 1.0  # seconds between two looks at a process that has no supervisor
 _PATIENCE = 60.0  # seconds more, told again and again to those that wait for a process to end
 
@@ -45,6 +46,7 @@ class Endings:
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
+        self._held: dict[str, tuple[float, float]] = {}  # group -> since when, and when last, it was held for GRACE
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
 
     def __repr__(self) -> str:
@@ -86,6 +88,7 @@ class Endings:
                 self.job = ()
             self.trains(groups)  # a lineage that was lost was of the same job
             self._early.clear()
+            self._held.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
@@ -139,10 +142,21 @@ class Endings:
             due = tuple(s for s, r in records.items() if self._is_due(s, r, now))
             effects += [SendPatience(due, _PATIENCE, wait.reason)] if due else []
         for session, record in records.items():
-            if wait.finished and record.join is not None and now - record.join.since >= GRACE:
+            if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
                 group = self._roll.guardians.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
+
+    def _held_since(self, record: Record, now: float) -> float:
+        """When its group was first held so, in whichever life: one that gives up sooner would ask again for ever."""
+        group = group_of(record.replica_id)
+        since, last = self._held.get(group, (now, now))
+        if now - last > _FORGOTTEN:
+            since = now
+        if record.join is not None:
+            since = min(since, record.join.since)
+        self._held[group] = since, now
+        return since
 
     def _is_due(self, session: int, record: Record, now: float) -> bool:
         """Only who has a supervisor is told: what it waits for is one's word, too, that a process runs."""
