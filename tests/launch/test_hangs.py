@@ -22,12 +22,13 @@ class Watch:
         cpu: float = 0.01,
         moved: float = 100.0,
         ready: tuple[float, ...] = (),  # of each thread, in a second
+        turns: int = 0,  # in a second
         **more: Any,
     ) -> None:
         self.hangs = Hangs(limit)
         self.began = self.now = 100.0
-        self.used = Usage(5.0, 1000, dict.fromkeys(range(len(ready)), 5.0))
-        self.cpu, self.moved, self.ready, self.more = cpu, moved, ready, more
+        self.used = Usage(5.0, 1000, dict.fromkeys(range(len(ready)), 5.0), {7: 1000})
+        self.cpu, self.moved, self.ready, self.turns, self.more = cpu, moved, ready, turns, more
         self.stack = "trouble (train.py:41)"
 
     def after(self, seconds: float, *others: dict[str, Any]) -> float | None:
@@ -36,7 +37,12 @@ class Watch:
         while self.now < until:
             self.now += 1.0
             threads = {i: self.used.ready[i] + t for i, t in enumerate(self.ready)}
-            self.used = Usage(self.used.cpu + self.cpu, self.used.bytes + int(self.moved), threads)
+            self.used = Usage(
+                self.used.cpu + self.cpu,
+                self.used.bytes + int(self.moved),
+                threads,
+                {7: self.used.turns[7] + self.turns},
+            )
             said = [status(self.now - began, **self.more), *({**o, "step_seconds": self.now - began} for o in others)]
             if self.hangs.is_over(said):
                 return self.now - began
@@ -59,6 +65,11 @@ def test_nor_who_would_if_there_were_a_processor() -> None:
 
 def test_many_threads_that_wake_up_on_a_busy_machine_do_not_compute() -> None:
     assert Watch(ready=(0.2,) * 12).after(60.0) is not None
+
+
+def test_who_looks_again_and_again_for_something_gets_more_time() -> None:
+    """A compiler's file lock, which another group holds: its wait looks twenty times a second."""
+    assert Watch(turns=20).after(600.0) == pytest.approx(QUIET + IDLE_AT_FIRST, abs=3.0)
 
 
 def test_nor_who_reads_or_writes() -> None:

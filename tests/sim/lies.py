@@ -90,7 +90,7 @@ class Liar:
             replica_id=self._name,
             life=Life(self._lives, self._world.now, f"token-{self._name}"),
             address=f"liar/{self._name}",
-            state=self._state(),
+            state=self._run(),
             quorum=self._quorum() if knows and self._rng.chance(0.5) else None,
             granted_through=self._granted(),
             lease_left=self._rng.choose((0.0, 1e9)),
@@ -133,8 +133,14 @@ class Liar:
     def _granted(self) -> int:
         """A member of the running quorum that claims to have been let run further makes newcomers wait so long
         (docs/limits.md); here that is a few seconds."""
-        newest = self._world.checker.newest
-        return min(self._step(), (newest.top.step if newest is not None else 0) + 64)
+        there = max((node.machine.state.step for node in self._world.nodes.values()), default=0)
+        return min(self._step(), there + 64)  # not of the newest quorum, which may be one of its own
+
+    def _run(self) -> State:
+        """How far it has run: the same, if it says so of the newest quorum (R16)."""
+        state, newest = self._state(), self._world.checker.newest
+        inside = newest is not None and state.committed_in == newest.id
+        return State(self._granted(), state.committed_in) if inside else state
 
     def _id(self) -> int:
         newest = self._world.checker.newest

@@ -204,8 +204,11 @@ class Collector:
         if not said or not all(map(asking.goes_on, said)):  # one that is stopped is told by others
             return
         over = hangs.is_over(list(said.values()))
+        pids = [t.pid for t in said]
         wants = hangs.wants_stacks(
-            list(said.values()), lambda: Usage(*tree.usage([t.pid for t in said])), time.monotonic()
+            list(said.values()),
+            lambda: Usage(*tree.usage(pids), {pid: tree.turns(pid) for pid in pids}),
+            time.monotonic(),
         )
         if not (over or wants):
             return

@@ -24,7 +24,10 @@ QUIET = 3.0
 IDLE = 15.0
 """Seconds for which the evidence must last."""
 IDLE_AT_FIRST = 300.0
-"""The same in a life that has not committed a step: it may wait for a download, a file system, a licence."""
+"""The same in a life that has not committed a step, or whose training thread looks for something again and again: it may wait
+for a download, a file system, a licence, a lock that another program holds."""
+POLLS = 1.0
+"""Times in a second that a training thread wakes up by itself; one that hangs never does, or each few seconds."""
 BUSY = 0.1
 """Of a core: whoever uses less does not compute. A trainer that waits uses a hundredth."""
 STARVED = 0.5
@@ -41,6 +44,7 @@ class Usage:
     cpu: float  # seconds of a processor
     bytes: int  # read and written
     ready: Mapping[int, float]  # seconds for which each thread ran or was ready to
+    turns: Mapping[int, int]  # times that each worker's first thread has left a processor
 
 
 class Hangs:
@@ -54,6 +58,7 @@ class Hangs:
         self._limit = limit
         self._last: tuple[float, Usage] | None = None  # the newest look
         self._since: float | None = None  # from when on the evidence holds; None: it does not
+        self._turns: Mapping[int, int] = {}  # at that time, see `Usage`
         self._stacks: tuple[str, ...] = ()  # of the training threads, at the beginning of that time
 
     def __repr__(self) -> str:
@@ -75,8 +80,11 @@ class Hangs:
         if moved:
             self._since, self._stacks = None, ()
             return False
-        self._since = now if self._since is None else self._since
-        idle = IDLE if all(s.get("commits") for s in statuses) else IDLE_AT_FIRST
+        if self._since is None:
+            self._since, self._turns = now, usage.turns
+        turns = max((n - self._turns.get(worker, n) for worker, n in usage.turns.items()), default=0)
+        polls = turns > POLLS * (now - self._since)
+        idle = IDLE if all(s.get("commits") for s in statuses) and not polls else IDLE_AT_FIRST
         return not self._stacks or now - self._since >= idle
 
     def hangs(self, stacks: Sequence[str]) -> bool:
