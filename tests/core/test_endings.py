@@ -118,6 +118,23 @@ def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     assert refusals(effects) == []
 
 
+def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() -> None:
+    """Seed 7354042634876 of the soak: its end with 0, without a leave, was heard when a later life trained already."""
+    s = Job(keeps=True)
+    s.start("a:1", "b:1")
+    at, before = s.committed(), s.lighthouse.current
+    assert before is not None
+    s.hello("b:2")
+    s.join("b:2")
+    keep = of(Keep, s.join("a:1", at))[-1]
+    assert keep.legacy.quorum.member("b:2") is not None
+    s.exited("b:1", 0)
+    assert s.lighthouse._endings.departures == ()
+    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)  # the next lighthouse hears it as soon
+    t.exited("b:1", 0)
+    assert t.lighthouse._endings.departures == ()
+
+
 def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
     """Seed 30102 of the swarm: each life asked anew, and gave up before it was told."""
     s = finishing()

@@ -43,6 +43,7 @@ class Endings:
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that have left before the end
+        self._lives: dict[str, str] = {}  # group -> its newest member
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
@@ -71,7 +72,8 @@ class Endings:
                     self._drop(group)
                 return
         for record in records if code == 0 else ():  # its leave was lost, or it ended without one
-            if record.replica_id not in self._early:
+            newest = self._lives.get(group_of(record.replica_id), record.replica_id)
+            if record.replica_id not in self._early and record.replica_id == newest:  # else it has come back since
                 self._put(Departure(record.replica_id, record.life, ended=True), now)
 
     def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
@@ -82,23 +84,31 @@ class Endings:
 
     def issued(self, members: Iterable[Member], *, new_lineage: bool) -> None:
         """These train now."""
+        members = list(members)
         groups = {group_of(m.replica_id) for m in members}
         if new_lineage:
             if self._left:  # the job was finished: this is another one
                 self.job = ()
-            self.trains(groups)  # a lineage that was lost was of the same job
+            self.trains(members)  # a lineage that was lost was of the same job
             self._early.clear()
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
-            self.trains(groups)
+            self.trains(members)
             for group in groups & self._left.keys():  # it has come back
                 self._drop(group)
 
-    def trains(self, groups: Iterable[str]) -> None:
+    def trains(self, members: Iterable[Member]) -> None:
         """These are in the job."""
-        if new := set(groups).difference(self.job):
+        lives = {group_of(m.replica_id): m.replica_id for m in members}
+        self._lives.update(lives)
+        for group, replica_id in lives.items():
+            if (
+                group in self._left and self._left[group].replica_id != replica_id
+            ):  # an earlier life's end, heard before
+                self._drop(group)
+        if new := lives.keys() - set(self.job):
             self.job = tuple(sorted(new.union(self.job)))
 
     def look(self, now: float) -> list[LighthouseEffect]:

@@ -86,6 +86,8 @@ class Lighthouse:
         self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
         left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
         self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
+        if config.legacy is not None:
+            self._endings.trains(config.legacy.quorum.members)
         self._succession = Succession(  # what follows the present quorum
             config,
             self._roll,

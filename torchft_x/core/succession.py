@@ -25,7 +25,7 @@ from torchft_x.core.patience import Patience
 from torchft_x.core.recovery import stranded
 from torchft_x.core.takeover import Adopt, Takeover
 from torchft_x.core.tenure import Tenure
-from torchft_x.core.types import Member, Quorum, group_of
+from torchft_x.core.types import Member, Quorum
 from torchft_x.core.waits import Waits
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
@@ -258,7 +258,7 @@ class Succession:
         self._end_takeover()
         began = self._started_at if self._config.place is None else now
         self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
-        self._endings.trains(group_of(m.replica_id) for m in quorum.members)
+        self._endings.trains(quorum.members)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:

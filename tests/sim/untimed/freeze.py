@@ -63,7 +63,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
     Endings: {
         "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
-        **dict.fromkeys(("_looked", "_told", "_held", "departures"), _nothing),
+        **dict.fromkeys(("_looked", "_told", "_held", "_lives", "departures"), _nothing),
     },
     Keeping: {"_hellos": _nothing, "_left": _nothing},
     Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
