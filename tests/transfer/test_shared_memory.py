@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.transfer.conformance import WAIT
 from tests.transfer.states import same
@@ -230,7 +229,6 @@ def test_a_state_larger_than_the_machine_is_refused_not_killed() -> None:
         allocate_buffer(1 << 60)
 
 
+@pytest.mark.gpu(1)
 def test_accelerators_get_pinned_memory() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no accelerator")
     assert allocate_buffer(1000, pinned=True).name is None
