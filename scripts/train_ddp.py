@@ -357,11 +357,6 @@ class Voice:
     def speaks(self) -> bool:
         return self.rank == 0 and self.story.speaks
 
-    @property
-    def speaks_last(self) -> bool:
-        """When training has ended: groups may have left already."""
-        return self.rank == 0 and self.story.speaks_last
-
     def catch_up(self) -> None:
         while not self.happened.empty():
             event = self.happened.get()
@@ -484,7 +479,7 @@ def train(args: argparse.Namespace) -> bool:
             state = {"manager": manager.state_dict(), "user": state_dict()}
             checkpoint.save(state, writer=f"{group}-{attempt}", final=step == args.steps)
 
-    if voice.speaks_last and not leaving.told:
+    if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     return not leaving.told

@@ -258,7 +258,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
-    if voice.speaks_last and not leaving.told:
+    if voice.speaks and not leaving.told:
         if manager is not None and manager.bytes_sent() and per_step:
             print(
                 f"sent {megabytes(manager.bytes_sent())} in {exchanged} exchanges; per-step DDP would have sent "

@@ -284,7 +284,7 @@ def train(args: argparse.Namespace) -> bool:
             with manager.planned_pause("checkpoint", seconds=600):
                 checkpoint.save(step, manager.state_dict(), final=step == args.steps)
 
-    if voice.speaks_last and not leaving.told:
+    if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     dist.destroy_process_group()

@@ -142,7 +142,8 @@ def _script(kit: Kit, script: str, *arguments: str) -> Figures:
 def gpu_tests(kit: Kit) -> Figures:
     """The tests that are marked ``gpu``; those for several cards are skipped."""
     files = [f"tests/comm/test_{name}.py" for name in ("gpu", "quantize", "quantized")] + [
-        "tests/train/test_offload.py"
+        "tests/train/test_offload.py",
+        "tests/transfer/test_shared_memory.py",
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -134,14 +134,23 @@ def test_repr_names_what_a_bug_report_needs() -> None:
     assert "members=['0', '1']" in text
 
 
-def test_at_the_end_who_has_left_has_spoken_already() -> None:
-    """Both groups said "done" when one was slow enough to hear that the other had left."""
+def test_who_has_left_in_good_order_has_spoken_of_the_last_commit() -> None:
+    """Both groups told of the last exchange, and said "done", when one was slow enough to hear that the other had left."""
     story = Story("1")
     tell(story, quorum(0, "0", "1"), commit(1.0, 1))
     assert not story.speaks
     tell(story, {**lost(1.1, "0"), "left": True})
-    assert (story.speaks, story.speaks_last) == (True, False)
-    tell(story, commit(1.2, 2))  # it was not the end
-    assert story.speaks_last
+    assert not story.speaks
+    tell(story, commit(1.2, 2))  # without it
+    assert story.speaks
     tell(story, quorum(2, "0", "1"), commit(1.3, 3), lost(1.4, "0"))
-    assert (story.speaks, story.speaks_last) == (True, True)  # it died, and may not have spoken
+    assert story.speaks  # it died, and may not have spoken
+
+
+def test_who_has_left_before_its_last_commit_is_told_here_has_spoken_of_it() -> None:
+    story = Story("1")
+    tell(story, quorum(0, "0", "1"), commit(1.0, 1))
+    tell(story, {**lost(1.1, "0"), "left": True}, {**commit(1.2, 2), "participants": 2})
+    assert not story.speaks
+    tell(story, quorum(1.3, "1"), {**commit(1.4, 3), "participants": 1})
+    assert story.speaks

@@ -31,7 +31,7 @@ class Story:
         self.dropped = 0
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None
-        self._left: set[str] = set()  # groups that left in good order since the last commit
+        self._left: set[str] = set()  # groups that took part in the last commit, and left in good order since
         self.interrupted = False  # has anything broken since the last commit?
         self._gaps: deque[float] = deque(maxlen=TYPICAL)  # between undisturbed commits
 
@@ -44,13 +44,8 @@ class Story:
 
     @property
     def speaks(self) -> bool:
-        """Is the own group the one that talks for all: the lowest by number that takes part and is not lost?"""
-        alive = self.participants & self.members or self.members
-        return not alive or by_number(alive)[0] == self.group
-
-    @property
-    def speaks_last(self) -> bool:
-        """The same when training has ended: who left after the last commit has said what there was to say."""
+        """Is the own group the one that talks for all about the newest commit: the lowest by number that took part in it
+        and is not lost? Who left in good order since then has said what there was to say."""
         alive = (self.participants & self.members) | self._left or self.members
         return not alive or by_number(alive)[0] == self.group
 
@@ -130,7 +125,10 @@ class Story:
             else:
                 self._gaps.append(gap)
         self._last_commit, self.interrupted = now, False
-        self._left.clear()
+        if event.get("participants") == len(self.participants):
+            self._left &= self.participants  # all have voted: who has left already did so after this commit
+        else:
+            self._left.clear()
         return lines
 
     @property
