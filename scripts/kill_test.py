@@ -105,6 +105,9 @@ class Job:
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
     if kind == LIGHTHOUSE:
+        job.watch(
+            lambda _: lighthouse_process(job.run_dir) is not None, TOGETHER
+        )  # it is back a moment after it says so
         pid = lighthouse_process(job.run_dir)
         if pid is None:
             raise ProcessLookupError("no lighthouse")
@@ -148,25 +151,25 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
     if args.hangs or args.lighthouse:
         rng.shuffle(kinds)
     done: list[Fault] = []
-    for n in range(len(kinds) + 1):  # once more at the end: the last victim must be back as well
+    while True:  # once more at the end: the last victim must be back as well
+        n = len(done)
         last = done[-1] if done else None
         if not job.watch(lambda events, last=last: recovered(events, last, args.groups), TOGETHER):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
             print(f"the job {why} after {n} of {len(kinds)} faults (--steps-per-kill makes it longer); its last words:")
             print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
             return done, False
-        if n < len(kinds):
-            job.watch(lambda _: False, rng.uniform(0.3, 2.0))
-            try:
-                done.append(commit_fault(job, rng, kinds[n], args.what))
-            except ProcessLookupError:  # the job ends: the next turn says so
-                continue
-            who = f"group {done[-1].group}" if done[-1].group else "the lighthouse"
-            print(
-                f"{n + 1}: {kinds[n].split(' of ')[0]}, {who}, at step {commits(job.events)[-1].get('step')}",
-                flush=True,
-            )
-    return done, len(done) == len(kinds)
+        if n == len(kinds):
+            return done, True
+        job.watch(lambda _: False, rng.uniform(0.3, 2.0))
+        try:
+            done.append(commit_fault(job, rng, kinds[n], args.what))
+        except (
+            ProcessLookupError
+        ):  # the victim has just ended by itself: another one; or the job ends, as the next turn says
+            continue
+        who = f"group {done[-1].group}" if done[-1].group else "the lighthouse"
+        print(f"{n + 1}: {kinds[n].split(' of ')[0]}, {who}, at step {commits(job.events)[-1].get('step')}", flush=True)
 
 
 def compare(dumps: Path, ranks: int, script_args: list[str]) -> dict[str, Any]:

@@ -169,6 +169,20 @@ def test_asks_grow_when_what_form_would_say_may_have_changed() -> None:
     assert desk.tenure.asks == before + 2
 
 
+def test_asks_grow_when_one_counts_again_that_asked_before_the_others() -> None:
+    """It was kept out as late again and again: for those who have not asked, `form` waits a time from the first ask on."""
+    desk = Desk("a", "b", "c")
+    desk.issue(member("a"))
+    desk.ask("c", since=1.0)
+    desk.change("c", lost="late again and again")
+    desk.ask("b", since=2.0)
+    before = desk.tenure.asks
+    desk.change("c", lost="")
+    assert desk.tenure.asks == before + 1
+    desk.change("c")
+    assert desk.tenure.asks == before + 1
+
+
 def test_no_candidate_asked_before_the_first() -> None:
     desk = Desk("a", "b", "c")
     for name, since in (("b", 3.0), ("a", 2.0), ("c", 4.0)):

@@ -36,11 +36,12 @@ def test_figures_add_up(tmp_path: Path) -> None:
     path = tmp_path / "sums.json"
     total = swarm.Total(runs=2, events=10, faults=Counter(crash=3))
     soak.add_to_file(path, total, [], {"cpu_seconds": 1.5})
-    sums = soak.add_to_file(path, total, ["I3 is violated, seed 7\nits trace"], {"cpu_seconds": 1.5})
+    finding = "  1.2  g0  commits\nI3 is violated at 1.3 s, seed 7: why\nReplay it: ..."
+    sums = soak.add_to_file(path, total, [finding], {"cpu_seconds": 1.5})
     assert (sums["runs"], sums["events"], sums["faults_total"], sums["violations"]) == (4, 20, 6, 1)
     book = json.loads(path.read_text(encoding="utf-8"))
     assert book["sums"] == sums
-    assert [entry["found"] for entry in book["soaks"]] == [[], ["I3 is violated, seed 7"]]
+    assert [entry["found"] for entry in book["soaks"]] == [[], ["I3 is violated at 1.3 s, seed 7: why"]]
 
 
 def test_what_lies_in_wait_counts_when_it_strikes() -> None:

@@ -30,8 +30,11 @@ class Tenure:
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
         self.presence = Presence()  # of announced groups
-        self.asks = 0  # grows when a member of current or of an open quorum asks, and when anybody asks no more
+        # Grows when a member of current or of an open quorum asks, when anybody asks no more, and when one counts again
+        # that had asked before others did: the wait for those who have not asked counts from the first.
+        self.asks = 0
         self.changes = 0  # grows with every recount
+        self._last_asked = -inf  # when the candidate that asked last did
         self.first_asked = inf  # no candidate asked before; counts before the first quorum
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
@@ -100,10 +103,12 @@ class Tenure:
         join, inside = record.join, replica_id in self.inside
         asks = join is not None and not lost
         counts = asks and (inside or replica_id in self.chain.members)
+        if asks and join is not None:
+            counts = counts or (replica_id not in self.asking and join.since < self._last_asked)
+            self._last_asked = max(self._last_asked, join.since)
+            self.first_asked = min(self.first_asked, join.since)
         if counts or (replica_id in self.asking and not asks):
             self.asks += 1
-        if asks and join is not None and join.since < self.first_asked:
-            self.first_asked = join.since
         (self.asking.add if asks else self.asking.discard)(replica_id)
         (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
         (self.gone.add if inside and lost else self.gone.discard)(replica_id)
