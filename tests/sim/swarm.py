@@ -194,13 +194,14 @@ def _config(rng: Rng) -> WorldConfig:
     peers = rng.choose((1, 2)) if rng.chance(0.15) else 0
     vote, runs_on, redo, standby = (rng.chance(p) for p in (0.5, 0.5, 0.5, STANDBY))
     standby = standby and not peers
+    ranks = rng.choose((1, 1, 1, 2, 3))
     return WorldConfig(
         commit_vote=vote and not peers,
         runs_on=runs_on,
         standby=standby,
         max_redo=2 if redo and not peers else 0,
         groups=groups,
-        ranks=rng.choose((1, 1, 1, 2, 3)),
+        ranks=ranks if not peers else 1,  # as theirs have: groups of other sizes are refused (WORLD_SIZE)
         peers=peers,
         min_replica_size=least,
         max_retries=rng.choose((None, None, 2)),
