@@ -89,6 +89,11 @@ class Job:
             except ProcessLookupError:
                 pass
 
+    @property
+    def has_lighthouse(self) -> bool:
+        """Its process is there a moment after the event of its restart."""
+        return lighthouse_process(self.run_dir) is not None
+
     def watch(self, condition: Callable[[list[dict[str, Any]]], bool], seconds: float) -> bool:
         """Read events until `condition(events)`; False if the job ends or time is up before. Checks dumps meanwhile."""
         deadline = time.monotonic() + seconds
@@ -105,9 +110,6 @@ class Job:
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
     if kind == LIGHTHOUSE:
-        job.watch(
-            lambda _: lighthouse_process(job.run_dir) is not None, TOGETHER
-        )  # it is back a moment after it says so
         pid = lighthouse_process(job.run_dir)
         if pid is None:
             raise ProcessLookupError("no lighthouse")
@@ -154,7 +156,9 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
     while True:  # once more at the end: the last victim must be back as well
         n = len(done)
         last = done[-1] if done else None
-        if not job.watch(lambda events, last=last: recovered(events, last, args.groups), TOGETHER):
+        if not job.watch(
+            lambda events, last=last: recovered(events, last, args.groups) and job.has_lighthouse, TOGETHER
+        ):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
             print(f"the job {why} after {n} of {len(kinds)} faults (--steps-per-kill makes it longer); its last words:")
             print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
@@ -164,9 +168,7 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
         job.watch(lambda _: False, rng.uniform(0.3, 2.0))
         try:
             done.append(commit_fault(job, rng, kinds[n], args.what))
-        except (
-            ProcessLookupError
-        ):  # the victim has just ended by itself: another one; or the job ends, as the next turn says
+        except ProcessLookupError:  # it has just ended by itself: another one, or the job ends, as the next turn says
             continue
         who = f"group {done[-1].group}" if done[-1].group else "the lighthouse"
         print(f"{n + 1}: {kinds[n].split(' of ')[0]}, {who}, at step {commits(job.events)[-1].get('step')}", flush=True)

@@ -201,7 +201,7 @@ def _config(rng: Rng) -> WorldConfig:
         standby=standby,
         max_redo=2 if redo and not peers else 0,
         groups=groups,
-        ranks=ranks if not peers else 1,  # as theirs have: groups of other sizes are refused (WORLD_SIZE)
+        ranks=ranks if not peers else 1,  # as their simulated clients have
         peers=peers,
         min_replica_size=least,
         max_retries=rng.choose((None, None, 2)),

@@ -55,6 +55,8 @@ def main(group: int, address: str, path: str, stop: Path, loop: str) -> None:
                 t.manager.report_error(RuntimeError(why))
             t.optimizer.step()
             if t.optimizer.committed:
+                if not all(p.isfinite().all() for p in t.net.parameters()):
+                    raise ArithmeticError(f"step {step} was committed with gradients that are no numbers")
                 out.write(f"commit {t.manager.current_step()} {digest(t)} {time.monotonic()}\n")
     t.manager.shutdown()
 

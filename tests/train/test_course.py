@@ -14,6 +14,7 @@ import torch
 
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, reference, same
+from tests.util import wait_for
 from torchft_x.comm.store import host_store
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.observe.events import read_events
@@ -351,6 +352,26 @@ def test_with_the_vote_at_the_end_it_may_be(tmp_path: Path, monkeypatch: pytest.
         said = pair.attempts(4, step)
         assert sorted(said[odd[0]]) == [False, True, True]
         assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
+
+
+def test_gradients_a_script_is_against_are_not_reduced_again_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All see the same bad average; the word of who was first may come before the other ones have said theirs."""
+    against = {0, 1}
+
+    def step(t: Trainer) -> bool:
+        begin(t)
+        if t.group in against:
+            against.remove(t.group)
+            if t.group == 0:
+                wait_for(lambda: t.manager.errored() is not None, 20, "what the other group reported")
+            t.manager.report_error(RuntimeError("the gradients look odd"))
+        return t.manager.should_commit() and not t.optim.step()
+
+    with training(tmp_path, monkeypatch, vote_in_backward=False) as pair:
+        assert pair.attempts(4, step) == [[False, True, True]] * 2
+        assert pair.events("redo") == []
 
 
 def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> None:

@@ -31,7 +31,9 @@ def test_a_step_may_be_thrown_away_after_backward(tmp_path: Path, loop: str) -> 
     against = [[step for step, _, _ in g.lines("against")] for g in groups]
     for step, group in AGAINST.items():
         assert against[group].count(step) == 1
-    assert all(steps.count(BAD_BATCH) == 1 for steps in against)
+    assert against[0].count(BAD_BATCH) == 1  # the batch is its own: it is computed again
+    # Who says so while the other one still reduces makes that one reduce the same batch again, at most max_redo times.
+    assert against[1].count(BAD_BATCH) <= 3
     found = [g.digests() for g in groups]
     assert max(found[0]) == max(found[1]) == LAST
     shared = sorted(set(found[0]) & set(found[1]))

@@ -104,10 +104,8 @@ class Endings:
         lives = {group_of(m.replica_id): m.replica_id for m in members}
         self._lives.update(lives)
         for group, replica_id in lives.items():
-            if (
-                group in self._left and self._left[group].replica_id != replica_id
-            ):  # an earlier life's end, heard before
-                self._drop(group)
+            if group in self._left and self._left[group].replica_id != replica_id:
+                self._drop(group)  # the end of an earlier life, heard before
         if new := lives.keys() - set(self.job):
             self.job = tuple(sorted(new.union(self.job)))
 

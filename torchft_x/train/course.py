@@ -90,6 +90,7 @@ class Course:
         self._passed: _Passed | None = None  # the step in hand is to be committed, as was decided inside backward
         self._ended: bool | None = None  # the step in hand ended inside backward with another quorum: did it commit?
         self._failed: Exception | None = None  # what backward could not raise
+        self._unwanted = False  # the script is against the gradients of the step in hand
         self._in_hand = False  # the quorum of the next step has come already
 
     # --- begin --------------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class Course:
         if self.round is not None:
             self.round.wait_idle()
         self.works.clear()
-        self._kept, self._kept_works, self._ended, self._failed = [], 0, None, None
+        self._kept, self._kept_works, self._ended, self._failed, self._unwanted = [], 0, None, None, False
         in_hand, self._in_hand = self._in_hand, False
         if in_hand and p.step.error is None:
             self.need_round().finish()
@@ -161,7 +162,8 @@ class Course:
         return self._passed is not None and self._failed is None
 
     def veto(self, error: Exception) -> None:
-        """The user is against a step that is decided."""
+        """The script is against the step in hand, which may have failed before for another reason."""
+        self._unwanted = self._unwanted or not isinstance(error, _TRANSPORT)
         if self._passed is not None:
             self._failed = self._failed or error
 
@@ -295,7 +297,7 @@ class Course:
         p = self._parts
         with p.guard.lock:
             ready = p.step.may_redo and p.guard.ended is None
-        good = error is None or isinstance(error, _TRANSPORT)
+        good = not self._unwanted and (error is None or isinstance(error, _TRANSPORT))
         alone = early or p.options.group_world_size == 1
         return alone and ready and good and self._has_kept() and self.need_round().computed_at is not None
 

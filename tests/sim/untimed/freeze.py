@@ -66,7 +66,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("_looked", "_told", "_held", "_lives", "departures"), _nothing),
     },
     Keeping: {"_hellos": _nothing, "_left": _nothing},
-    Tenure: {"broken": bool, "_number": _nothing, "asks": _nothing, "changes": _nothing, "reached": _nothing},
+    Tenure: {"broken": bool, **dict.fromkeys(("_number", "_last_asked", "asks", "changes", "reached"), _nothing)},
     Record: {
         "lost": bool,
         "proof": bool,
