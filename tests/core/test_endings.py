@@ -25,7 +25,7 @@ from torchft_x.core.messages import (
     SendWaits,
     StopGroup,
 )
-from torchft_x.core.types import Life, State
+from torchft_x.core.types import JoinReason, Life, State
 
 LINGERS = "http://a:7777"
 
@@ -147,6 +147,34 @@ def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
         del s.sessions[name]
         s.exited(name, 1)
     assert set(stopped) == {"b"}
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
+    """Seed 7358414483915 of the soak: the process of a member ended with 0 when it was stopped, and its next life began a
+    new lineage."""
+    s = Job()
+    s.start("a:1", "b:1")
+    s.close("b:1")
+    s.pass_(60.0)  # b is cut off, and lost
+    at = s.committed()
+    assert issued(s.join("a:1", at)) == [["a:1"]]
+    s.finish("a:1")
+    s.close("a:1")
+    del s.sessions["a:1"]
+    s.exited("a:1", 0)
+    s.hello("b:1")
+    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
+    assert issued(effects) == []
+    assert {e.group for e in of(StopGroup, effects)} == {"b"}
+    if leaves:  # as a script does that ends in good order when it is told to stop
+        s.feed(Leave(s.sessions["b:1"], at))
+    s.close("b:1")
+    del s.sessions["b:1"]
+    s.exited("b:1", 0)
+    effects = s.late("b:2") + s.pass_(2.0)
+    assert issued(effects) == []
+    assert {e.group for e in of(StopGroup, effects)} == {"b"}
 
 
 def test_who_asks_much_later_is_held_anew() -> None:

@@ -42,7 +42,7 @@ class Endings:
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
-        self._early: set[str] = set()  # replica ids that have left before the end
+        self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
         self._lives: dict[str, str] = {}  # group -> its newest member
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
@@ -57,7 +57,7 @@ class Endings:
 
     def left(self, record: Record, state: State, *, early: bool, lingers: str, now: float) -> None:
         """It has left in good order."""
-        if early:
+        if early or record.replica_id in self._early:
             self._early.add(record.replica_id)
         elif record.life.token or lingers:  # else nobody can ever say how it ends
             self._put(Departure(record.replica_id, record.life, state, lingers), now)
@@ -151,6 +151,7 @@ class Endings:
             effects += [SendPatience(due, _PATIENCE, wait.reason)] if due else []
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
+                self._early.add(record.replica_id)  # its process may end with 0 now, as stopped ones do
                 group = self._roll.guardians.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
