@@ -9,14 +9,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import draw, libraries, machine, results
 from benchmarks.bench import Bench, Measured
 from benchmarks.fanout import run_fanout
-from benchmarks.goodput import run_goodput
+from benchmarks.goodput import GOALS, run_goodput
 from benchmarks.heal import run_heal
 from benchmarks.kill import run_hang, run_kill
 from benchmarks.late import run_late
@@ -39,24 +39,47 @@ class Kind:
     pairs: int = PAIRS
     peer_pairs: int = PAIRS
     """Fewer where each takes the peer minutes."""
+    main_pairs: int = 0
+    """In `--main`, which gives the README's table in twenty minutes; 0: not in it."""
+    main_peer_pairs: int = PAIRS
+    main_settings: dict[str, Any] = field(default_factory=dict)
+    """And the options there."""
 
 
 BENCHMARKS = {
-    "empty": Kind(run_empty, "a step without gradients"),
-    "ddp": Kind(run_overhead, "a DDP step against torch's own"),
-    "hsdp": Kind(run_sharded, "a step of a sharded model, 2 groups x 2 ranks, against FSDP2 and plain all-reduces"),
-    "lighthouse": Kind(run_lighthouse, "the lighthouse's memory and its start"),
-    "fanout": Kind(run_fanout, "a quorum change with up to 1000 simulated groups"),
-    "heal": Kind(run_heal, "1 GB of state against raw TCP"),
-    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups"),
-    "rejoin": Kind(run_rejoin, "from a kill until all train together again"),
+    "empty": Kind(run_empty, "a step without gradients", main_pairs=5),
+    "ddp": Kind(run_overhead, "a DDP step against torch's own", main_pairs=5),
+    "hsdp": Kind(
+        run_sharded,
+        "a step of a sharded model, 2 groups x 2 ranks, against FSDP2 and plain all-reduces",
+        main_pairs=5,
+    ),
+    "lighthouse": Kind(run_lighthouse, "the lighthouse's memory and its start", main_pairs=5),
+    "fanout": Kind(
+        run_fanout,
+        "a quorum change with up to 1000 simulated groups",
+        main_pairs=5,
+        main_settings={"groups": [2, 8, 512]},
+    ),
+    "heal": Kind(run_heal, "1 GB of state against raw TCP", main_pairs=3),
+    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=5),
+    "rejoin": Kind(run_rejoin, "from a kill until all train together again", main_pairs=4),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
-    "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6),
+    "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6, main_pairs=3, main_peer_pairs=1),
     "late": Kind(
         run_late, "a group that hangs, or is slow, in one of seven ways, or all now and then", pairs=5, peer_pairs=5
     ),
-    "outage": Kind(run_outage, "the lighthouse is killed and comes back", peer_pairs=6),
-    "goodput": Kind(run_goodput, "4 groups under Poisson kills", pairs=6, peer_pairs=6),
+    "outage": Kind(
+        run_outage, "the lighthouse is killed and comes back", peer_pairs=6, main_pairs=3, main_peer_pairs=1
+    ),
+    "goodput": Kind(
+        run_goodput,
+        "4 groups under Poisson kills",
+        pairs=6,
+        peer_pairs=6,
+        main_pairs=2,
+        main_settings={"mtbf": [5.0]},
+    ),
 }
 
 
@@ -67,12 +90,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--pairs", type=int, help=f"interleaved pairs (default {PAIRS}; 6 of goodput)")
     p.add_argument("--peer-pairs", type=int, help="of the peer, if fewer (default 6 of hang and outage)")
     p.add_argument("--only", choices=("ours", "peer"), help="leave the other out")
+    p.add_argument(
+        "--main",
+        action="store_true",
+        help="the README's table: fewer benchmarks and pairs, 20 minutes on two quiet cores",
+    )
     p.add_argument("--quick", action="store_true", help="smoke: one small pair of everything")
     p.add_argument("--away", type=float, help="outage: seconds without a lighthouse (default 3)")
     p.add_argument(
         "--seconds",
         type=float,
         help="goodput: of a run (default 60); late: of one in which all are late now and then (default 600)",
+    )
+    p.add_argument(
+        "--mtbf", type=float, nargs="+", choices=GOALS, help="goodput: mean seconds between kills (default: both)"
     )
     p.add_argument("--groups", type=int, nargs="+", help="fanout: sizes (default 2 8 64 512 1000)")
     p.add_argument("--kinds", choices=KINDS, nargs="+", help="late: which (default all)")
@@ -90,6 +121,8 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [x for x in args.name if x not in BENCHMARKS]
     if unknown:
         p.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    if args.main and (args.name or args.quick):
+        p.error("--main chooses the benchmarks itself, and goes without --quick")
     for name in ("pairs", "peer_pairs"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             p.error(f"--{name.replace('_', '-')} must be at least 1")
@@ -123,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
         "benchmarks": old,
     }
     code = 0
-    for name in args.name or BENCHMARKS:
+    names = [name for name, kind in BENCHMARKS.items() if kind.main_pairs] if args.main else args.name or BENCHMARKS
+    for name in names:
         code |= one(name, args, None if args.only == "peer" else ours, peer, data)
         data |= {"seconds": round(time.monotonic() - began, 1), "load_after": machine.load()}
         results.write(args.out, data)  # after each, so that an interrupted run has left something
@@ -140,11 +174,11 @@ def one(
 ) -> int:
     """Run a benchmark and put it into `data`; 1 if it could not be done."""
     kind = BENCHMARKS[name]
-    pairs = args.pairs or (1 if args.quick else kind.pairs)
-    settings = {k: getattr(args, k) for k in ("away", "seconds", "groups", "kinds", "megabytes")}
-    bench = Bench(
-        ours, peer, pairs, args.peer_pairs or min(pairs, kind.peer_pairs), quick=args.quick, settings=settings
-    )
+    pairs = args.pairs or (1 if args.quick else kind.main_pairs if args.main else kind.pairs)
+    peer_pairs = args.peer_pairs or min(pairs, kind.main_peer_pairs if args.main else kind.peer_pairs)
+    settings = {k: getattr(args, k) for k in ("away", "seconds", "mtbf", "groups", "kinds", "megabytes")}
+    settings |= {k: v for k, v in kind.main_settings.items() if args.main and settings[k] is None}
+    bench = Bench(ours, peer, pairs, peer_pairs, quick=args.quick, settings=settings)
     before, began = machine.load(), time.monotonic()
     print(f"{name}: {kind.words}, {pairs} pairs; load {before}", flush=True)
     entry: dict[str, Any] = {

@@ -135,6 +135,8 @@ def test_mistakes_of_the_command_line_are_one_sentence(capsys: pytest.CaptureFix
         (["--pairs", "0"], "--pairs must be at least 1"),
         (["--show", "--out", str(tmp_path / "none.json")], "run a benchmark first"),
         (["--markdown"], "--markdown goes with --show"),
+        (["--main", "kill"], "--main chooses the benchmarks itself"),
+        (["goodput", "--mtbf", "7"], "invalid choice: 7.0"),
     ):
         with pytest.raises(SystemExit) as e:
             cli.main(argv)
