@@ -93,15 +93,15 @@ class SupervisorNode:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
 
     def _forget_old_exits(self) -> None:
-        """But for the last, and those of members of the newest quorum that a life was sent, or of what that follows. With
-        several lighthouses it goes on saying that they have ended, see rpc.supervisor_client."""
+        """Of older ends it goes on saying only that they have been; but those of members of the newest quorum that a life was
+        sent, or of what that follows, stay as they are. See rpc.supervisor_client."""
         newest = (*self.received.follows, self.received) if self.received is not None else ()
         needed = {x.replica_id for q in newest for x in q.members}
         for report in self._reports[:-KEPT_EXITS]:
             if report.word is None or report.word.replica_id not in needed:
                 self._reports.remove(report)
-                if report.word is not None:
-                    self._ends.append(replace(report, word=replace(report.word, quorum=None)))
+                word = None if report.word is None else replace(report.word, quorum=None)
+                self._ends.append(replace(report, word=word))
 
     def on_stopped(self, process: Process) -> None:
         """It looks at its processes now and then, and tells of what has been stopped for a while."""
