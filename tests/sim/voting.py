@@ -182,9 +182,10 @@ class Voting:
             world.after(world.config.inside[0], rank.process, rank.again)
 
     def _is_against(self, label: tuple[int, int]) -> bool:
-        """Whether the script is against this step, as all ranks of its group are."""
-        world, group = self._rank.world, self._rank.node.group
-        if group in world.regrets and world.regrets[group] is None:
+        """Whether the script is against this step, as all ranks of its group are: one that no other rank has committed yet."""
+        world, node = self._rank.world, self._rank.node
+        group, open_to_all = node.group, all(r.step.state.step <= label[1] for r in node.ranks)
+        if group in world.regrets and world.regrets[group] is None and open_to_all:
             world.regrets[group] = label
             world.counts["second_thoughts"] += 1
         return world.regrets.get(group) == label
