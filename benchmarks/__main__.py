@@ -1,11 +1,11 @@
 import sys
 
 from benchmarks.cli import main
-from torchft_x.launch import tree
+from torchft_x.launch.process import process_tree
 
-tree.become_subreaper()  # so that no orphan of a job escapes, however the benchmark ends
+process_tree.become_subreaper()  # so that no orphan of a job escapes, however the benchmark ends
 try:
     code = main()
 finally:
-    tree.kill_descendants()
+    process_tree.kill_descendants()
 sys.exit(code)

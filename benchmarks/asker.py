@@ -22,7 +22,7 @@ _TIMEOUT = 60.0  # seconds
 def ours(lighthouse: str, group: str) -> Callable[[], int]:
     """Asks for the next quorum, and says how many members it has."""
     from torchft_x.core.types import JoinReason, State
-    from torchft_x.rpc.group_server import GroupServer
+    from torchft_x.rpc.group.server import GroupServer
 
     server = GroupServer(
         replica_id=f"{group}:life", lighthouse=lighthouse, store_address="127.0.0.1:1", world_size=1, commit_vote=True

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from torchft_x import __version__
 from torchft_x.core.types import JoinReason
-from torchft_x.rpc import wire
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options
 
 import grpc.aio  # isort: skip  (our room sets its environment first)
 
 _CHANNEL = [
-    ("grpc.max_receive_message_length", wire.MAX_MESSAGE),
+    ("grpc.max_receive_message_length", grpc_options.MAX_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),  # a connection each
     ("grpc.enable_http_proxy", 0),
 ]
@@ -64,7 +64,7 @@ class OurGroups:
         self._quiet_since = time.monotonic()
 
     async def open(self) -> None:
-        self._calls = [c.stream_stream(f"/{wire.SESSION}/Session")() for c in self._channels]
+        self._calls = [c.stream_stream(f"/{grpc_options.SESSION}/Session")() for c in self._channels]
         for begin in range(0, self.number, _AT_ONCE):
             await asyncio.gather(*(self._hello(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
 
@@ -74,9 +74,9 @@ class OurGroups:
             group_id=f"bench_{i}",
             life=pb.Life(started=time.time(), token=f"bench_{i}"),
             address=f"http://127.0.0.1:{10000 + i}",
-            boot_id=wire.boot_id(),
+            boot_id=grpc_options.boot_id(),
             library=f"torchft_x/{__version__}",
-            wire=wire.WIRE,
+            wire=grpc_options.WIRE,
         )
         await self._calls[i].write(pb.Up(hello=hello).SerializeToString())
         down = pb.Down.FromString(await self._calls[i].read())
@@ -142,7 +142,7 @@ class PeerGroups:
     def __init__(self, target: str, number: int) -> None:
         self.number = number
         self._channels = [grpc.aio.insecure_channel(target, options=_CHANNEL) for _ in range(number)]
-        self._quorum = [c.unary_unary(f"/{wire.LIGHTHOUSE}/Quorum") for c in self._channels]
+        self._quorum = [c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Quorum") for c in self._channels]
         self._requests: list[bytes] = []
         self._calls: dict[int, Any] = {}
         self._step = 0
@@ -157,7 +157,7 @@ class PeerGroups:
 
     async def _beat(self, i: int) -> None:
         beat = peer_pb.LighthouseHeartbeatRequest(replica_id=f"bench_{i}:life").SerializeToString()
-        await self._channels[i].unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")(beat, timeout=30.0)
+        await self._channels[i].unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")(beat, timeout=30.0)
 
     async def refresh(self) -> None:
         if time.monotonic() - self._quiet_since > _QUIET:

@@ -12,9 +12,9 @@ from benchmarks.bench import Bench, Measured, interleave
 from benchmarks.libraries import Library
 from benchmarks.processes import Child, GaveUp, cpu_seconds, free_port, listens, memory_mb, wait_for
 from benchmarks.stats import Goal
-from torchft_x.launch import tree
-from torchft_x.rpc import wire
+from torchft_x.launch.process import process_tree
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.transport import grpc_options
 
 import grpc  # isort: skip  (our room sets its environment first)
 
@@ -41,13 +41,13 @@ class Served:
 
     def memory(self) -> float:
         """Resident, in 1e6 bytes. Of ours two processes: the server, and the parent that starts it again."""
-        return sum(memory_mb(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
+        return sum(memory_mb(pid) for pid in (self._child.pid, *process_tree.descendants(self._child.pid)))
 
     def heartbeat(self, number: int) -> float:
         """Processor seconds for each of so many unary heartbeats, one after the other."""
         beat = peer_pb.LighthouseHeartbeatRequest(replica_id="bench:life").SerializeToString()
         with grpc.insecure_channel(self.bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            call = channel.unary_unary(f"/{wire.LIGHTHOUSE}/Heartbeat")
+            call = channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
             for _ in range(50):
                 call(beat, timeout=BOUND, wait_for_ready=True)
             before = self._cpu()
@@ -56,7 +56,7 @@ class Served:
             return (self._cpu() - before) / number
 
     def _cpu(self) -> float:
-        return sum(cpu_seconds(pid) for pid in (self._child.pid, *tree.descendants(self._child.pid)))
+        return sum(cpu_seconds(pid) for pid in (self._child.pid, *process_tree.descendants(self._child.pid)))
 
     def stop(self) -> None:
         self._child.kill()
@@ -66,7 +66,7 @@ def _ask(bind: str) -> None:
     """Return when the server answers: here, that it has no such method, which leaves no trace in either library's."""
     with grpc.insecure_channel(bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            channel.unary_unary(f"/{wire.LIGHTHOUSE}/Nothing")(b"", timeout=BOUND, wait_for_ready=True)
+            channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Nothing")(b"", timeout=BOUND, wait_for_ready=True)
         except grpc.RpcError as e:
             if e.code() != grpc.StatusCode.UNIMPLEMENTED:
                 raise GaveUp(f"the lighthouse at {bind} does not answer: {e.details()}") from None

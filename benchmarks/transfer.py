@@ -68,7 +68,7 @@ class Source:
 
         from bench_transfer import serve_raw
 
-        from torchft_x.transfer.memory import allocate, memory_of
+        from torchft_x.transfer.format.memory import allocate, memory_of
 
         listener = socket.create_server(("127.0.0.1", 0))
         memory = memory_of(allocate(megabytes << 20).fill_(1))
@@ -119,7 +119,7 @@ class Receiver:
         """The first time into new memory, then into the same."""
         from bench_transfer import receive_raw
 
-        from torchft_x.transfer.memory import allocate, memory_of
+        from torchft_x.transfer.format.memory import allocate, memory_of
 
         new = self.buffer is None
         if new:

@@ -11,11 +11,11 @@ from typing import Dict, List, Optional
 from torchx import specs
 
 try:
-    from torchft_x.launch.build import diloco_app, ft_app, lighthouse_app
+    from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
 except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
     sys.path.insert(0, os.getcwd())
     try:
-        from torchft_x.launch.build import diloco_app, ft_app, lighthouse_app
+        from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
     except ModuleNotFoundError as e:
         if e.name != "torchft_x":
             raise

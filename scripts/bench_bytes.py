@@ -34,7 +34,7 @@ from torch import nn  # noqa: E402
 from tests.scenario import networks  # noqa: E402
 from tests.scenario.cable import SIDES, Pair  # noqa: E402
 from torchft_x import DiLoCo, DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: E402
-from torchft_x.launch.environment import ALLOCATOR  # noqa: E402  # what a trainer has from its supervisor
+from torchft_x.launch.process.environment import ALLOCATOR  # noqa: E402  # what a trainer has from its supervisor
 from torchft_x.rpc.coordination import LighthouseServer  # noqa: E402
 
 WAYS = ("fp32", "int8", "int4")

@@ -22,8 +22,8 @@ import torch  # noqa: E402
 from torch.distributed import ReduceOp  # noqa: E402
 
 from torchft_x.comm import ProcessGroupGloo  # noqa: E402
-from torchft_x.comm.quantized import allreduce_quantized  # noqa: E402
-from torchft_x.comm.store import host_store, split_store_address  # noqa: E402
+from torchft_x.comm.quantized.collectives import allreduce_quantized  # noqa: E402
+from torchft_x.comm.store.create import host_store, split_store_address  # noqa: E402
 
 WAYS = ("float32", "int8", "int4")
 

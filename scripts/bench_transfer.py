@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore", message=".*NumPy.*")
 import torch  # noqa: E402
 
 from torchft_x.transfer import HTTPTransport  # noqa: E402
-from torchft_x.transfer.memory import allocate, memory_of  # noqa: E402
+from torchft_x.transfer.format.memory import allocate, memory_of  # noqa: E402
 
 SLICE = 4 << 20  # bytes per recv_into of the raw variant
 TENSORS = 64

@@ -38,7 +38,7 @@ class Component:
     more: str
     """The rest of its description."""
     builder: str
-    """Function of torchft_x.launch.build."""
+    """Function of torchft_x.launch.job.build."""
     parameters: tuple[Parameter, ...]
     script: bool = True
     """Whether it runs a script and takes its arguments."""
@@ -183,11 +183,11 @@ import sys
 from torchx import specs
 
 try:
-    from torchft_x.launch.build import {builders}
+    from torchft_x.launch.job.build import {builders}
 except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
     sys.path.insert(0, os.getcwd())
     try:
-        from torchft_x.launch.build import {builders}
+        from torchft_x.launch.job.build import {builders}
     except ModuleNotFoundError as e:
         if e.name != "torchft_x":
             raise

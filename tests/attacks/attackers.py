@@ -14,14 +14,14 @@ from typing import Any
 from tests.attacks.http2 import PREFACE, Connection
 from torchft_x.net import parse_address
 
-from torchft_x.rpc import wire  # isort: skip
+from torchft_x.rpc.transport import grpc_options  # isort: skip
 import grpc  # isort: skip
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.token import metadata
+from torchft_x.rpc.transport.token import metadata
 
-HEARTBEAT = f"/{wire.LIGHTHOUSE}/Heartbeat"
-MANAGER_QUORUM = f"/{wire.MANAGER}/Quorum"
+HEARTBEAT = f"/{grpc_options.LIGHTHOUSE}/Heartbeat"
+MANAGER_QUORUM = f"/{grpc_options.MANAGER}/Quorum"
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Aim:
     @staticmethod
     def find(lighthouse: str, token: str | None) -> Aim:
         with _channel(lighthouse) as c:
-            reply = c.unary_unary(f"/{wire.STATUS}/Status")(b"", timeout=10.0, metadata=metadata(token))
+            reply = c.unary_unary(f"/{grpc_options.STATUS}/Status")(b"", timeout=10.0, metadata=metadata(token))
         members = json.loads(pb.StatusReply.FromString(reply).json)["members"]
         address = next(m["address"] for m in members if m["replica_id"].startswith("0:") or "_0:" in m["replica_id"])
         with _channel(address) as c:
             request = peer_pb.CheckpointMetadataRequest(rank=0).SerializeToString()
-            path = f"/{wire.MANAGER}/CheckpointMetadata"
+            path = f"/{grpc_options.MANAGER}/CheckpointMetadata"
             reply = c.unary_unary(path)(request, timeout=10.0, metadata=metadata(token))
         where = peer_pb.CheckpointMetadataResponse.FromString(reply).checkpoint_metadata
         return Aim(_pair(lighthouse), _pair(address), _pair(where.removesuffix("/checkpoint/")), token)
@@ -68,7 +68,7 @@ def _channel(url: str) -> grpc.Channel:
 def billion_steps(aim: Aim) -> None:
     """S2: one unary Quorum of a client that claims step 10^9, again and again."""
     with grpc.insecure_channel(_target(aim.lighthouse)) as c:
-        call = c.unary_unary(f"/{wire.LIGHTHOUSE}/Quorum")
+        call = c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Quorum")
         member = peer_pb.QuorumMember(replica_id="stranger", address="http://127.0.0.1:1", step=10**9, world_size=1)
         request = peer_pb.LighthouseQuorumRequest(requester=member).SerializeToString()
         while not aim.over.wait(0.2):
@@ -113,7 +113,7 @@ def empty_streams(aim: Aim, streams: int = 20_000, each: int = 400) -> None:
             connection = Connection(aim.lighthouse)
             connections.append(connection)
             for i in range(each):
-                connection.call(HEARTBEAT if i % 2 else f"/{wire.SESSION}/Session")
+                connection.call(HEARTBEAT if i % 2 else f"/{grpc_options.SESSION}/Session")
             connection.read(0.01)
         if aim.over.is_set():
             break
@@ -209,7 +209,7 @@ class Liar:
         self._more = threading.Semaphore(0)
         self._closed = False
         self.said: list[pb.Down] = []
-        method = self._channel.stream_stream(f"/{wire.SESSION}/Session")
+        method = self._channel.stream_stream(f"/{grpc_options.SESSION}/Session")
         self._call = method(iter(self._next, None), metadata=metadata(aim.token))
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -238,7 +238,9 @@ class Liar:
 
 
 def _hello(replica_id: str, **fields: Any) -> pb.Up:
-    return pb.Up(hello=pb.Hello(replica_id=replica_id, wire=wire.WIRE, library="torchft_x/0", runs_on=True, **fields))
+    return pb.Up(
+        hello=pb.Hello(replica_id=replica_id, wire=grpc_options.WIRE, library="torchft_x/0", runs_on=True, **fields)
+    )
 
 
 def huge_id(aim: Aim) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.comm.members import Nursery
 from tests.util import scaled
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store.create import host_store
 
 _numbers = itertools.count()
 

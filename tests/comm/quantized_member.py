@@ -11,8 +11,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from tests.util import scaled
-from torchft_x.comm import quantized
-from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.quantized import collectives
 
 FORMATS = ("int8", "int4")
 
@@ -43,7 +43,7 @@ def digest(tensors: list[torch.Tensor]) -> str:
 def main(pipe: Connection, port: int, rank: int, sizes: tuple[int, ...]) -> None:
     """Sends {(number of members, format): digest}."""
     torch.set_num_threads(1)
-    quantized.CHUNK = 1 << 12  # several chunks, the last one short
+    collectives.CHUNK = 1 << 12  # several chunks, the last one short
     found: dict[tuple[int, str], str] = {}
     group = ProcessGroupGloo(scaled(30.0), host="127.0.0.1")
     for size in sizes:
@@ -52,7 +52,7 @@ def main(pipe: Connection, port: int, rank: int, sizes: tuple[int, ...]) -> None
         group.configure(f"127.0.0.1:{port}/quantized/{size}", f"replica{rank}", rank, size, size)
         for fmt in FORMATS:
             tensors = given(rank)
-            quantized.allreduce_quantized(tensors, ReduceOp.AVG, group, quantize=fmt).wait()
+            collectives.allreduce_quantized(tensors, ReduceOp.AVG, group, quantize=fmt).wait()
             found[size, fmt] = digest(tensors)
     group.shutdown()
     pipe.send(found)

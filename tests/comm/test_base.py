@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.wrappers import ProcessGroupDummy
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.wrappers.process_groups import ProcessGroupDummy
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from tests.comm.conformance import LONG, SOON, Meeting, ramp, total
 from tests.comm.members import each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupNCCL
-from torchft_x.comm.arena import Arena
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.cradle import Cradle
-from torchft_x.comm.place import Place
+from torchft_x.comm.rank_info import Place
+from torchft_x.comm.subprocess.child_handle import Cradle
+from torchft_x.comm.subprocess.shared_memory import Arena
 from torchft_x.errors import CollectiveError
 
 pytestmark = pytest.mark.gpu(1)

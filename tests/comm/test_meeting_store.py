@@ -14,11 +14,19 @@ import torch
 import torch.distributed as dist
 
 from tests.util import scaled
-from torchft_x.comm import ProcessGroupGloo, create_store_client, store_table
-from torchft_x.comm import store_wire as wire
-from torchft_x.comm.store import KeyedAddress, KeyedClient, _here, client_of, read_now, serve_store, split_store_address
-from torchft_x.comm.store_client import Connection, MeetingStore
-from torchft_x.comm.store_server import MAX_STRANGERS, StoreServer
+from torchft_x.comm import ProcessGroupGloo, create_store_client
+from torchft_x.comm.store import table, wire
+from torchft_x.comm.store.client import Connection, MeetingStore
+from torchft_x.comm.store.create import (
+    KeyedAddress,
+    KeyedClient,
+    _here,
+    client_of,
+    read_now,
+    serve_store,
+    split_store_address,
+)
+from torchft_x.comm.store.server import MAX_STRANGERS, StoreServer
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address
 
@@ -204,7 +212,7 @@ def test_a_member_can_not_fill_it_either(
 ) -> None:
     _, address = served
     store = connected(address)
-    monkeypatch.setattr(store_table, "MAX_BYTES", 1000)
+    monkeypatch.setattr(table, "MAX_BYTES", 1000)
     store.set("k", "v" * 900)
     assert store.get("k") == b"v" * 900
     store.set("l", "v" * 900)

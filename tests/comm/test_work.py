@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchft_x.comm.alone import alone, reduce_op_of
+from torchft_x.comm.single_member import alone, reduce_op_of
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.errors import CollectiveError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
+from torchft_x.core.fingerprint import Traits
+from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import (
     Closed,
     Fence,
@@ -28,7 +29,6 @@ from torchft_x.core.messages import (
     UnaryGone,
     UnaryJoin,
 )
-from torchft_x.core.traits import Traits
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 T = TypeVar("T")

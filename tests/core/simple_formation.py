@@ -1,11 +1,11 @@
 """The formation rules once more, written to be read and not to be fast or helpful: no reasons, one rule a line.
 
-`test_formation` compares it with `torchft_x.core.formation.form` on thousands of situations.
+`test_formation` compares it with `torchft_x.core.quorum.rule.form` on thousands of situations.
 """
 
 from __future__ import annotations
 
-from torchft_x.core.formation import Situation
+from torchft_x.core.quorum.rule import Situation
 from torchft_x.core.types import JoinReason, State
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.membership.test_failure_detector import Watched
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
-from tests.core.test_gone import Watched
-from torchft_x.core.gone import Limits
-from torchft_x.core.liveness import Record
+from torchft_x.core.membership.failure_detector import Limits
+from torchft_x.core.membership.members import Record
 from torchft_x.core.messages import (
     Heartbeat,
     Hello,

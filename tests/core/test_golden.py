@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.scene import UNIX, Scene
+from torchft_x.core.fingerprint import Traits, describe
 from torchft_x.core.messages import (
     Fence,
     Issue,
@@ -31,7 +32,6 @@ from torchft_x.core.messages import (
     SendOver,
     SendWaits,
 )
-from torchft_x.core.traits import Traits, describe
 from torchft_x.core.types import JoinReason, Life, State
 
 STORIES = sorted((Path(__file__).parent / "golden").glob("*.txt"))

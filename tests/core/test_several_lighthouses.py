@@ -1,6 +1,6 @@
 """Several lighthouses that serve the same groups: what one of them may conclude without the others.
 
-The rules are in `core.coalition`; most of the stories were found by tests/sim with a standby (docs/simulator_found.md).
+The rules are in `core.quorum.acceptors`; most of the stories were found by tests/sim with a standby (docs/simulator_found.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ live state (R17) come with the parts that build them; in this part a grant cover
 from __future__ import annotations
 
 from tests.core.scene import OURS, UNIX, Scene, issued, member, of, overs, quorum
-from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.group.machine import Group, GroupConfig
+from torchft_x.core.heal import plan
 from torchft_x.core.messages import (
     AnswerVote,
     Ask,
@@ -22,7 +23,6 @@ from torchft_x.core.messages import (
     SessionUp,
     Vote,
 )
-from torchft_x.core.recovery import plan
 from torchft_x.core.types import JoinReason, Life, State
 
 

@@ -18,11 +18,11 @@ from tests.e2e.jobs import ROOT, SMALL, Job
 from tests.scenario.check import check_params
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.core.coalition import PLACES
-from torchft_x.launch import tree
+from torchft_x.core.quorum.acceptors import PLACES
+from torchft_x.launch.process import process_tree
 from torchft_x.net import parse_address
 from torchft_x.observe.processes import job_processes
-from torchft_x.rpc.ask import lighthouse_status
+from torchft_x.rpc.status_query import lighthouse_status
 
 TOKEN = "secret"
 SERVES = "Lighthouse listening on"
@@ -63,14 +63,14 @@ class House:
     def kill(self) -> None:
         """SIGKILL for it and for what would start it again."""
         if self.process is not None:
-            tree.send([self.process.pid, *tree.descendants(self.process.pid)], signal.SIGKILL)
+            process_tree.send([self.process.pid, *process_tree.descendants(self.process.pid)], signal.SIGKILL)
             self.process.wait(scaled(10))
 
     def kill_once(self) -> None:
         """SIGKILL for the server; returns when another one serves."""
         assert self.process is not None
         served = self.said().count(SERVES)
-        tree.send(tree.descendants(self.process.pid), signal.SIGKILL)
+        process_tree.send(process_tree.descendants(self.process.pid), signal.SIGKILL)
         wait_for(lambda: self.said().count(SERVES) > served, 30, f"lighthouse {self.place} again")
 
     def said(self) -> str:
@@ -189,7 +189,7 @@ class Groups(Job):
     def stop(self) -> None:
         """End all processes; what they have written stays."""
         for pid in {*job_processes(self.run_dir), *(p.pid for p in self.supervisors.values())}:
-            tree.send([pid], signal.SIGKILL)
+            process_tree.send([pid], signal.SIGKILL)
         for process in [*self.supervisors.values(), self.process]:
             process.kill()
             process.wait(scaled(10))

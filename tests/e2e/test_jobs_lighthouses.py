@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import SMALL, Job, gone, running, torchx_ddp
-from torchft_x.launch import tree
+from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -35,7 +35,7 @@ def test_the_first_lighthouse_is_lost_for_good_and_the_job_goes_on_to_its_end(tm
     with running(command(run_dir, steps), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 90)
         assert "begins here" in job.output()
-        tree.send(role(run_dir, 0), signal.SIGKILL)
+        process_tree.send(role(run_dir, 0), signal.SIGKILL)
         code = job.wait(120)
         said = job.output()
         gone(run_dir, 10)

@@ -125,7 +125,7 @@ def test_the_peers_two_shell_launch_works_without_supervisor_and_torchx(tmp_path
 
 
 def test_no_process_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
-    """With kill -9. Ctrl-C: test_lighthouse_dies.py, and twice: tests/launch/test_job.py."""
+    """With kill -9. Ctrl-C: test_lighthouse_dies.py, and twice: tests/launch/job/test_job.py."""
     run_dir = tmp_path / "run"
     with running(torchx_ddp(run_dir, "--steps", "100000", *SMALL), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.jobs import COLD, SMALL, Job, gone, running, torchx_ddp
 from tests.util import wait_for
-from torchft_x.launch import tree
+from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import lighthouse_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -29,7 +29,7 @@ def kill_lighthouse(job: Job, *others: int) -> None:
     """SIGKILL for it, and for others in the same moment; returns when another one serves."""
     before = wait_for(lambda: lighthouse_process(job.run_dir), 10, "the lighthouse's process")
     served = job.output().count(SERVES)
-    tree.send([before, *others], signal.SIGKILL)
+    process_tree.send([before, *others], signal.SIGKILL)
     job.wait_for(lambda: job.output().count(SERVES) > served, 30, "another lighthouse")
 
 
@@ -85,7 +85,7 @@ def test_deaths_just_before_and_just_after_its_own_cost_no_lease(tmp_path: Path)
         assert lighthouse is not None
         os.kill(second, signal.SIGKILL)
         job.wait_for(lambda: alone(job, "0"), 20, "the quorum of the other one")
-        tree.send([lighthouse, first], signal.SIGKILL)
+        process_tree.send([lighthouse, first], signal.SIGKILL)
         job.wait_for(lambda: begun_again(job), 60, "a new lineage")
         assert "may still commit in it" not in job.output()
         lost = [e for e in job.events() if e["event"] == "new_lineage"]

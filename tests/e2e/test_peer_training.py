@@ -16,7 +16,7 @@ from tests.rpc.test_peer import HOW
 from tests.train.jobs import Group
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store.create import host_store
 from torchft_x.rpc.coordination import LighthouseServer
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(240)]

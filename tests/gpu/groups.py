@@ -11,11 +11,11 @@ import torch.distributed as dist
 from tests.comm.members import configure, each
 from tests.gpu.kit import Figures, Kit, need, need_equal
 from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
-from torchft_x.comm.accelerator import AcceleratorGroup
-from torchft_x.comm.arena import Arena
+from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.cradle import Cradle
-from torchft_x.comm.place import Place
+from torchft_x.comm.rank_info import Place
+from torchft_x.comm.subprocess.child_handle import Cradle
+from torchft_x.comm.subprocess.shared_memory import Arena
 from torchft_x.errors import CollectiveError
 
 LIMIT = 60.0  # seconds

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store.create import host_store
 
 Figures = dict[str, Any]
 

@@ -11,8 +11,8 @@ from tests.comm.members import configure, each
 from tests.gpu.kit import Figures, Kit, need, need_equal
 from torchft_x.comm import ProcessGroupGloo
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.quantize import FORMATS, FP8, Format, decode, encode, has_fp8, residual
-from torchft_x.comm.quantized import allreduce_quantized
+from torchft_x.comm.quantized.collectives import allreduce_quantized
+from torchft_x.comm.quantized.format import FORMATS, FP8, Format, decode, encode, has_fp8, residual
 from torchft_x.core.types import State
 from torchft_x.transfer.snapshot import SnapshotStore
 

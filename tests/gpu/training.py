@@ -17,10 +17,10 @@ from tests.gpu.kit import Figures, Kit, need, need_equal
 from tests.train.jobs import HOST, lighthouse
 from tests.train.ranks import Groups, Place
 from tests.train.sharded import Net, Trainer, assert_near, batch, loss_of, reference, shard
-from torchft_x.train.ddp import DistributedDataParallel
+from torchft_x.train.ddp.shards import local, offloaded
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.train.shards import local, offloaded
 
 STEPS = 4
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.locate import Found
-from torchft_x.launch.restarts import RestartRules
-from torchft_x.launch.supervisor import Supervisor, SupervisorConfig
+from torchft_x.launch.process.restarts import RestartRules
+from torchft_x.launch.supervisor.group import Supervisor, SupervisorConfig
+from torchft_x.launch.supervisor.locate import Found
 
 
 class Recorder:

@@ -12,7 +12,7 @@ from typing import Any
 from torchx import specs
 from torchx.schedulers.slurm_scheduler import create_scheduler
 
-from torchft_x.launch.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def script(

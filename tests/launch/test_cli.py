@@ -13,8 +13,8 @@ from tests.util import scaled
 from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
-from torchft_x.launch.lighthouse_role import complete, make_token
-from torchft_x.launch.supervisor import SupervisorConfig
+from torchft_x.launch.supervisor.group import SupervisorConfig
+from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -18,7 +18,7 @@ from torchx import specs
 
 from tests.launch.lines import BOTH, ROOT, environment, interpreter, torchx
 from tests.util import scaled, wait_for
-from torchft_x.launch.role import FtRole
+from torchft_x.launch.schedulers.role import FtRole
 
 NAMES = ("ddp", "hsdp", "diloco", "lighthouse")
 TRAINING = NAMES[:3]

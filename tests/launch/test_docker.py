@@ -10,8 +10,8 @@ import yaml
 
 from tests.launch.lines import BOTH, torchx
 from torchft_x import env
-from torchft_x.launch.role import FtRole, RoleFacts
 from torchft_x.launch.schedulers.docker import adjust
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 OWN = "/tmp/torchft_x"
 

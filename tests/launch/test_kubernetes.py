@@ -17,8 +17,8 @@ import yaml
 from tests.launch.lines import BOTH, ROOT, environment, interpreter, torchx
 from tests.util import scaled
 from torchft_x import env
-from torchft_x.launch.role import FtRole, RoleFacts
 from torchft_x.launch.schedulers.kubernetes import adjust
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 GOLDEN = Path(__file__).parent / "golden" / "kubernetes.yaml"
 VERSIONS = ("1.25", "1.30", "1.37")

@@ -15,8 +15,8 @@ import pytest
 from torchx import specs
 
 from tests.launch.lines import BOTH, torchx
-from torchft_x.launch.gpus import Machine
-from torchft_x.launch.role import FtRole, RoleFacts
+from torchft_x.launch.devices.assignment import Machine
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
 
@@ -50,7 +50,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv(name, raising=False)
 
     def has(found: Machine | None) -> None:
-        monkeypatch.setattr("torchft_x.launch.accelerators.find", lambda: found)
+        monkeypatch.setattr("torchft_x.launch.devices.accelerators.find", lambda: found)
 
     has(FOUR)
     return has

@@ -209,8 +209,8 @@ def test_a_script_in_the_copied_workspace_is_found(python: str, tmp_path: Path) 
 def test_a_request_of_another_shape_is_left_alone() -> None:
     from types import SimpleNamespace
 
-    from torchft_x.launch.role import FtRole, RoleFacts
     from torchft_x.launch.schedulers import adjust
+    from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
     role = FtRole(name="trainer", image="", ft=RoleFacts(kind="trainer", groups=1))
     for request in (None, SimpleNamespace(), SimpleNamespace(replicas=[]), SimpleNamespace(replicas={"trainer-0": 1})):

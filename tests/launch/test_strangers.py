@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.launch.test_supervisor import Driven, drive  # noqa: F401  # the fixture
+from tests.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
 from tests.util import listeners, wait_for
-from torchft_x.launch import tree
+from torchft_x.launch.process import process_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -49,7 +49,7 @@ def write_into_store(port: int, name: str, payload: bytes) -> bool:
 
 
 def below(run: Driven) -> list[int]:
-    return [run.process.pid, *tree.descendants(run.process.pid)]
+    return [run.process.pid, *process_tree.descendants(run.process.pid)]
 
 
 def wait_until_up(run: Driven, workers: int) -> None:

@@ -10,17 +10,17 @@ from pathlib import Path
 import torchft_x
 from torchft_x import env
 from torchft_x.net import parse_address
-from torchft_x.rpc import wire
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.token import metadata
+from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.token import metadata
 
 _TIMEOUT = 10.0  # seconds
 
 
 def status(address: str, token: str | None) -> dict:
     """The lighthouse's, if it can be reached and takes the token."""
-    with wire.channel(parse_address(address, what="the lighthouse")) as channel:
-        call = channel.unary_unary(f"/{wire.STATUS}/Status")
+    with grpc_options.channel(parse_address(address, what="the lighthouse")) as channel:
+        call = channel.unary_unary(f"/{grpc_options.STATUS}/Status")
         reply = call(pb.StatusRequest().SerializeToString(), metadata=metadata(token), timeout=_TIMEOUT)
     return json.loads(pb.StatusReply.FromString(reply).json)
 

@@ -32,7 +32,7 @@ def test_the_lighthouse_is_the_process_that_serves(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environ) as other:
         wait_for(lambda: job_processes(tmp_path) == [other.pid], what="the process to show its environment")
         assert lighthouse_process(tmp_path) is None
-        command = [sys.executable, "-c", code, "torchft_x.rpc.lighthouse_main"]
+        command = [sys.executable, "-c", code, "torchft_x.rpc.lighthouse.main"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ) as server:
             wait_for(lambda: lighthouse_process(tmp_path) == server.pid, what="the server to be seen")
 

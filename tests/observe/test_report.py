@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from torchft_x.observe.console import Story
 from torchft_x.observe.report import Summary, death, summarize, summary, training_together, workers
-from torchft_x.observe.story import Story
 
 
 def event(t: float, name: str, group: str, attempt: int = 0, **fields: Any) -> dict[str, Any]:

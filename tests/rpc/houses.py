@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.util import scaled
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.net import Address
-from torchft_x.rpc import loop, wire
-from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.lighthouse.server import LighthouseShell
+from torchft_x.rpc.transport import grpc_options, loop
 
 
 class House:
@@ -18,7 +18,7 @@ class House:
 
     def __init__(self, place: int | None, **config: Any) -> None:
         self.place = place
-        self.config = {"min_replicas": 1, "join_timeout": scaled(5.0), "boot_id": wire.boot_id(), **config}
+        self.config = {"min_replicas": 1, "join_timeout": scaled(5.0), "boot_id": grpc_options.boot_id(), **config}
         self._bind = Address("127.0.0.1", 0)
         self._shell: LighthouseShell | None = None
 

@@ -13,7 +13,7 @@ import threading
 
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
-from torchft_x.rpc.group_server import GroupServer
+from torchft_x.rpc.group.server import GroupServer
 
 
 def main() -> None:

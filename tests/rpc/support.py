@@ -12,11 +12,11 @@ import grpc
 from tests.util import scaled
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.net import parse_address
-from torchft_x.rpc import wire
+from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.group_client import GroupClient, LocalGroupClient
-from torchft_x.rpc.group_server import GroupServer
-from torchft_x.rpc.rank_codec import QuorumReply
+from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.transport import grpc_options
 
 LOCAL = "127.0.0.1:0"
 
@@ -120,7 +120,7 @@ class Watched:
 
 
 def channel(address: str) -> grpc.Channel:
-    return wire.channel(parse_address(address))
+    return grpc_options.channel(parse_address(address))
 
 
 def members(reply: QuorumReply) -> list[str]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.rpc.lighthouse.test_server import RawSession, hello, join
 from tests.rpc.support import Asking, Watched, client, group, is_marked, known, life, lighthouse, members
-from tests.rpc.test_lighthouse_server import RawSession, hello, join
 from tests.util import wait_for
 from torchft_x.core.types import Life, State
 from torchft_x.errors import ConfigError, DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.group_server import GroupServer
-from torchft_x.rpc.supervisor_client import SupervisorClient
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.supervisor.client import SupervisorClient
 
 
 def pause_of(server: LighthouseServer, replica_id: str) -> float:

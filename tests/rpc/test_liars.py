@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.rpc.lighthouse.test_server import RawSession, hello, join
 from tests.rpc.support import asking, lighthouse
-from tests.rpc.test_lighthouse_server import RawSession, hello, join
 from tests.util import scaled, wait_for
-from torchft_x.core.lighthouse import LighthouseConfig
-from torchft_x.core.roster import Roster, RosterConfig
+from torchft_x.core.job.outcome import Roster, RosterConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address
-from torchft_x.rpc import checks, codec, loop, wire
-from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.supervisor_client import SupervisorClient
+from torchft_x.rpc.supervisor.client import SupervisorClient
+from torchft_x.rpc.transport import grpc_options, limits, loop
 
 
 class House:
@@ -52,9 +53,9 @@ def house() -> Any:
 
 def says(address: str, **fields: Any) -> str:
     """What a supervisor is refused with; '' if it is welcome."""
-    raw = RawSession(address, f"/{wire.SUPERVISE}/Supervise")
+    raw = RawSession(address, f"/{grpc_options.SUPERVISE}/Supervise")
     try:
-        raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(host="h", wire=wire.WIRE, **fields)))
+        raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(host="h", wire=grpc_options.WIRE, **fields)))
         return pb.SupervisorDown.FromString(next(raw._call)).refused.sentence
     finally:
         raw.close()
@@ -84,8 +85,8 @@ def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: House, lie:
 
 
 def test_nobody_waits_for_a_group_that_the_job_has_not(house: House) -> None:
-    raw = RawSession(house.address, f"/{wire.SUPERVISE}/Supervise")
-    raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(group="xyz", host="h", wire=wire.WIRE)))
+    raw = RawSession(house.address, f"/{grpc_options.SUPERVISE}/Supervise")
+    raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(group="xyz", host="h", wire=grpc_options.WIRE)))
     next(raw._call)
     member = RawSession(house.address)
     member.send(hello("0:1"))
@@ -114,12 +115,12 @@ def quorum(members: int, *, follows: int = 0, **fields: Any) -> pb.Quorum:
 )
 def test_a_long_quorum_is_refused_before_it_is_read(told: pb.Quorum, sentence: str) -> None:
     made: list[int] = []
-    original, codec.Member = codec.Member, lambda **fields: made.append(1)  # type: ignore[misc,assignment]
+    original, messages.Member = messages.Member, lambda **fields: made.append(1)  # type: ignore[misc,assignment]
     try:
         with pytest.raises(RefusedError, match=sentence):
-            codec.hello_from_proto(1, pb.Hello(replica_id="a:1", quorum=told))
+            messages.hello_from_proto(1, pb.Hello(replica_id="a:1", quorum=told))
     finally:
-        codec.Member = original  # type: ignore[misc]
+        messages.Member = original  # type: ignore[misc]
     assert made == []
 
 
@@ -129,7 +130,7 @@ def test_a_long_list_is_refused_before_it_is_read() -> None:
             raise AssertionError("it is read")
 
     with pytest.raises(RefusedError, match="suspects has 5000 entries, at most 4096"):
-        checks.check_texts(Counted(["x"] * 5000), "suspects", checks.MAX_MEMBERS)
+        limits.check_texts(Counted(["x"] * 5000), "suspects", limits.MAX_MEMBERS)
 
 
 def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() -> None:
@@ -138,10 +139,10 @@ def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() ->
         honest, liar = RawSession(server.address()), RawSession(server.address())
         honest.send(hello())
         honest.receive()
-        liar.send(pb.Up(hello=pb.Hello(replica_id="z:1", wire=wire.WIRE, state=pb.State(committed_in=2**62))))
+        liar.send(pb.Up(hello=pb.Hello(replica_id="z:1", wire=grpc_options.WIRE, state=pb.State(committed_in=2**62))))
         assert "an id from a time that no clock shows" in liar.rest()[0].refused.sentence
         honest.send(join())
-        assert codec.quorum_from_proto(honest.receive().quorum).id < 2**52
+        assert messages.quorum_from_proto(honest.receive().quorum).id < 2**52
         assert not asking(server)
         honest.close()
         liar.close()
@@ -150,10 +151,10 @@ def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() ->
 def test_what_others_say_is_one_line_without_escapes() -> None:
     """S11: it reaches logs and terminals."""
     evil = "\x1b[2Jno\nyes\t\u202e."
-    paused = codec.up_to_event(1, pb.Up(pause=pb.Pause(seconds=1, reason=evil)))
+    paused = messages.up_to_event(1, pb.Up(pause=pb.Pause(seconds=1, reason=evil)))
     assert paused.reason == "?[2Jno yes ?."  # type: ignore[union-attr]
-    over = codec.over_from_proto(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
+    over = messages.over_from_proto(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
     assert (over.lost, over.reason) == (("a?",), "?[2Jno yes ?.")
     for field in ("address", "library"):
         with pytest.raises(RefusedError, match=f"{field} holds unprintable characters"):
-            codec.member_from_proto(pb.Member(replica_id="a:1", **{field: evil}))
+            messages.member_from_proto(pb.Member(replica_id="a:1", **{field: evil}))

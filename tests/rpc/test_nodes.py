@@ -13,7 +13,7 @@ from tests.rpc.support import is_marked, lighthouse
 from tests.rpc.support import life as a_life
 from tests.util import wait_for
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.supervisor_client import REFUSED_CODE, SupervisorClient
+from torchft_x.rpc.supervisor.client import REFUSED_CODE, SupervisorClient
 
 MEETING = "127.0.0.1:4321"
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.rpc.support import Asking, client, group, lighthouse
 from tests.util import scaled, wait_for
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address
-from torchft_x.rpc import loop
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.group_client import GroupClient
-from torchft_x.rpc.group_server import GroupServer
-from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.group.client import GroupClient
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.lighthouse.server import LighthouseShell
+from torchft_x.rpc.transport import loop
 
 USUAL = 0.4
 

@@ -16,11 +16,12 @@ from tests.util import scaled, wait_for
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address, parse_address, parse_addresses
-from torchft_x.rpc import loop, supervisor_client
+from torchft_x.rpc.group.last_quorum_file import make_record, open_record, read_word
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.record import make_record, open_record, read_word
-from torchft_x.rpc.supervisor_client import KEPT_EXITS
-from torchft_x.rpc.supervisor_clients import SupervisorClients
+from torchft_x.rpc.supervisor import client
+from torchft_x.rpc.supervisor.client import KEPT_EXITS
+from torchft_x.rpc.supervisor.fanout_client import SupervisorClients
+from torchft_x.rpc.transport import loop
 
 
 @pytest.fixture
@@ -322,9 +323,9 @@ def test_one_that_refuses_is_asked_again_while_another_is_there_or_may_come(
     houses: tuple[House, House], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A standby that was started with another job's token, by the time it is started again as it should be."""
-    monkeypatch.setattr(supervisor_client, "FIRST_AGAIN", 0.1)
-    monkeypatch.setattr(supervisor_client, "LAST_AGAIN", 0.2)
-    monkeypatch.setattr(supervisor_client, "COMING", scaled(20.0))
+    monkeypatch.setattr(client, "FIRST_AGAIN", 0.1)
+    monkeypatch.setattr(client, "LAST_AGAIN", 0.2)
+    monkeypatch.setattr(client, "COMING", scaled(20.0))
     for house in houses:
         house.stop()
     houses[1].start(token="of-another-job")
@@ -355,7 +356,7 @@ def test_one_that_refuses_is_asked_again_while_another_is_there_or_may_come(
 def test_it_is_told_to_stop_once_when_all_refuse_it(
     houses: tuple[House, House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_client, "FIRST_AGAIN", 0.1)
+    monkeypatch.setattr(client, "FIRST_AGAIN", 0.1)
     for house in houses:
         house.stop()
         house.start(token="of-another-job")

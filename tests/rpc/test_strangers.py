@@ -14,15 +14,15 @@ from tests.attacks.http2 import PREFACE, Connection
 from tests.rpc.support import lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.net import parse_address
-from torchft_x.rpc import descriptors, wire
 from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
+from torchft_x.rpc.transport import file_limits, grpc_options
 
 METHODS = [
-    f"/{wire.LIGHTHOUSE}/Quorum",
-    f"/{wire.LIGHTHOUSE}/Heartbeat",
-    f"/{wire.STATUS}/Status",
-    f"/{wire.SESSION}/Session",
-    f"/{wire.SUPERVISE}/Supervise",
+    f"/{grpc_options.LIGHTHOUSE}/Quorum",
+    f"/{grpc_options.LIGHTHOUSE}/Heartbeat",
+    f"/{grpc_options.STATUS}/Status",
+    f"/{grpc_options.SESSION}/Session",
+    f"/{grpc_options.SUPERVISE}/Supervise",
 ]
 
 
@@ -58,7 +58,7 @@ def test_what_is_begun_without_a_token_is_small() -> None:
     """A lighthouse that is open to everybody takes the messages it needs, and no more."""
     with lighthouse() as server:
         connection = Connection(where(server), scaled(5.0))
-        stream = connection.call(f"/{wire.LIGHTHOUSE}/Heartbeat")
+        stream = connection.call(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
         taken = connection.feed(stream, 32 << 20, begin=True, seconds=scaled(2.0))
         wait_for(lambda: connection.read(0.05) or stream in connection.ended, 5.0, "the refusal")
         assert taken < 16 << 20  # what is under way when its length is seen
@@ -78,7 +78,7 @@ def test_idle_connections_take_a_part_of_the_descriptors_and_are_closed(
     monkeypatch: pytest.MonkeyPatch, says: bytes
 ) -> None:
     """S5: they took all, and neither a member's socket nor a newcomer's was left for 43 s."""
-    monkeypatch.setattr(descriptors, "for_lighthouse", lambda limit: 40)
+    monkeypatch.setattr(file_limits, "for_lighthouse", lambda limit: 40)
     with lighthouse() as server:
         before = len(os.listdir("/proc/self/fd"))
         crowd = []
@@ -92,8 +92,8 @@ def test_idle_connections_take_a_part_of_the_descriptors_and_are_closed(
             crowd.append(s)
         assert len(os.listdir("/proc/self/fd")) - before <= 200 + 40 + 10
         began = time.monotonic()
-        wait_for(lambda: beats(server), wire.IDLE_TIMEOUT + 10.0, "a newcomer to be heard")
-        assert time.monotonic() - began < scaled(wire.IDLE_TIMEOUT + 10.0)
+        wait_for(lambda: beats(server), grpc_options.IDLE_TIMEOUT + 10.0, "a newcomer to be heard")
+        assert time.monotonic() - began < scaled(grpc_options.IDLE_TIMEOUT + 10.0)
         for s in crowd:
             s.close()
 
@@ -111,8 +111,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
     low = min(512, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(low, len(os.listdir("/proc/self/fd")) + 64), hard))
     try:
-        assert descriptors.raise_limit() == min(hard if hard > 0 else descriptors.ENOUGH, descriptors.ENOUGH)
-        assert descriptors.raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert file_limits.raise_limit() == min(hard if hard > 0 else file_limits.ENOUGH, file_limits.ENOUGH)
+        assert file_limits.raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -120,10 +120,10 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 65536])
 def test_something_is_left_for_the_process_itself(limit: int) -> None:
     for taken in (
-        descriptors.for_lighthouse(limit),
-        descriptors.for_group(limit, 8),
-        descriptors.for_group(limit, 9999),
+        file_limits.for_lighthouse(limit),
+        file_limits.for_group(limit, 8),
+        file_limits.for_group(limit, 9999),
     ):
         assert 64 <= taken <= limit
-        assert limit - taken >= min(limit // 2, descriptors.OWN)
-    assert descriptors.for_group(65536, 8) <= 65536 // 4
+        assert limit - taken >= min(limit // 2, file_limits.OWN)
+    assert file_limits.for_group(65536, 8) <= 65536 // 4

@@ -23,7 +23,7 @@ from tests.scenario.processes import free_port, handles, runs
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.launch import tree
+from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.processes import job_processes
 
@@ -129,7 +129,7 @@ class Cluster:
         """Nothing of it runs any more when this returns."""
 
         def ended() -> bool:
-            tree.send(job_processes(self.run_dir), signal.SIGKILL)
+            process_tree.send(job_processes(self.run_dir), signal.SIGKILL)
             return all(s.poll() is not None for s in self._all) and not job_processes(self.run_dir)
 
         wait_for(ended, 20.0, f"the end of {job_processes(self.run_dir)}")
@@ -187,21 +187,23 @@ class Cluster:
 
     def _trainers(self, group: str) -> list[int]:
         """The group's workers, as far as they are there."""
-        return [pid for pid in tree.descendants(self._services[group].pid) if runs(pid, TRAINER)]
+        return [pid for pid in process_tree.descendants(self._services[group].pid) if runs(pid, TRAINER)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
     def _kill(self, action: Kill) -> None:
         target = action.target
         if target.kind == "trainer":
-            tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
+            process_tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
         service = self._take(target.group or LIGHTHOUSE)
-        below = [] if target.group else tree.descendants(service.pid)  # the server, which would die a moment later
+        below = (
+            [] if target.group else process_tree.descendants(service.pid)
+        )  # the server, which would die a moment later
         service.kill()
-        tree.send(below, signal.SIGKILL)
+        process_tree.send(below, signal.SIGKILL)
         service.wait(scaled(10))
-        self.until(lambda: not any(tree.is_alive(pid) for pid in below), 10.0, "the end of the lighthouse")
+        self.until(lambda: not any(process_tree.is_alive(pid) for pid in below), 10.0, "the end of the lighthouse")
 
     def _take(self, host: str) -> subprocess.Popen[bytes]:
         """The supervisor or lighthouse, which is not missed from now on. Its machine may have to come back first."""
@@ -217,9 +219,9 @@ class Cluster:
 
     def _pause(self, action: Pause) -> None:
         group = action.target.group
-        pids = self._wait_for_trainers(group) if group else tree.descendants(self._services[LIGHTHOUSE].pid)
-        tree.send(pids, signal.SIGSTOP)
-        self._after(action.seconds, lambda: tree.send(pids, signal.SIGCONT))
+        pids = self._wait_for_trainers(group) if group else process_tree.descendants(self._services[LIGHTHOUSE].pid)
+        process_tree.send(pids, signal.SIGSTOP)
+        self._after(action.seconds, lambda: process_tree.send(pids, signal.SIGCONT))
 
     def _cut(self, action: Cut) -> None:
         networks, a, b = self._networks, action.group, action.other
@@ -268,7 +270,7 @@ class Cluster:
     def _keep_stacks(self) -> None:
         """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
         pids = [pid for pid in job_processes(self.run_dir) if runs(pid, TRAINER)]
-        tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
+        process_tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
         tails = []

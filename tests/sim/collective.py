@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.sim.base import Process
-from torchft_x.core.recovery import Plan
+from torchft_x.core.heal import Plan
 from torchft_x.errors import CollectiveError, TorchftXError, UnreachableError
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchft_x.core.gone import Limits
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.membership.failure_detector import Limits
 
 Span = tuple[float, float]
 PROMISED = 1.5
-"""Seconds of steps, as `core.join.GroupConfig.promised`."""
+"""Seconds of steps, as `core.group.join.GroupConfig.promised`."""
 
 
 def limits(alone: float) -> Limits:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.sim import swarm
 from tests.sim.scale import simulate
 from tests.sim.scale_world import Options
-from torchft_x.core.lighthouse import Lighthouse
+from torchft_x.core.lighthouse.machine import Lighthouse
 
 _LARGE = (
     Options(groups=3, steps=120, deaths=1500, troubles=1500, restarts=40),

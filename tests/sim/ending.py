@@ -1,6 +1,6 @@
 """The end of a job: who has committed the last step leaves, its process lives on for a while (it evaluates, saves), and ends well or not.
 
-R21 (`core.endings`): meanwhile, and after it has ended well, nobody begins the job again. The truth is the processes', not what the
+R21 (`core.admission.finished_job`): meanwhile, and after it has ended well, nobody begins the job again. The truth is the processes', not what the
 lighthouse was told: an end that it could not hear of excuses it, see `Departures._knowable`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchft_x.core.endings import GRACE
+from torchft_x.core.admission.finished_job import GRACE
 from torchft_x.core.types import Quorum, group_of
 
 if TYPE_CHECKING:

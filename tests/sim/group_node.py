@@ -1,6 +1,6 @@
 """One life of a group: its ranks' processes, and the group server in the first of them.
 
-The group server is the product's machine, driven as `rpc.group_shell` does: one session to the lighthouse, one open
+The group server is the product's machine, driven as `rpc.group.shell` does: one session to the lighthouse, one open
 call per asking or voting rank, pushes to all ranks. A rank that ends takes its whole group with it (torchrun), and the
 supervisor sees the end.
 """
@@ -15,9 +15,9 @@ from tests.sim.hub import Hub
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
 from torchft_x.core import messages as m
-from torchft_x.core.endurance import Endurance
-from torchft_x.core.group import Group, GroupConfig
-from torchft_x.core.step import LocalVote, Terms
+from torchft_x.core.commit.step import LocalVote, Terms
+from torchft_x.core.group.machine import Group, GroupConfig
+from torchft_x.core.group.quorum_deadline import Endurance
 from torchft_x.core.types import Life, Quorum
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""Trouble with the step in hand, as in `train.guard`: the first error is kept, and the collectives are released."""
+"""Trouble with the step in hand, as in `train.context.failures`: the first error is kept, and the collectives are released."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchft_x.core.commit.step import over_error
+from torchft_x.core.heal import Plan
 from torchft_x.core.messages import PushOver
-from torchft_x.core.recovery import Plan
-from torchft_x.core.step import over_error
 from torchft_x.errors import CollectiveError, DeadlineError, UnreachableError
 
 if TYPE_CHECKING:

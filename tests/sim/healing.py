@@ -1,4 +1,4 @@
-"""The heal phase of a rank: what it offers to others, what it fetches, and when that is loaded (as in `train.round`).
+"""The heal phase of a rank: what it offers to others, what it fetches, and when that is loaded (as in `train.step.quorum_round`).
 
 With the training thread waiting, what came is loaded at once; otherwise it is kept for the vote.
 """
@@ -9,8 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
-from torchft_x.core.copying import Copying
-from torchft_x.core.recovery import Plan
+from torchft_x.core.heal import Plan
+from torchft_x.core.training.heal_wait import Copying
 from torchft_x.core.types import State, group_of
 from torchft_x.errors import CollectiveError, StepError, TorchftXError
 
@@ -63,7 +63,7 @@ class Healing:
         world.reach(rank.node, "fetch")
 
     def _look(self, copying: Copying, plan: Plan, names: tuple[str, ...]) -> None:
-        """Of a source: do those who copy from it come along? As `train.overseer` does it."""
+        """Of a source: do those who copy from it come along? As `train.heal.overseer` does it."""
         rank, world = self._rank, self._rank.world
         if rank.plan is not plan:
             return

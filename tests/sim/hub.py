@@ -1,4 +1,4 @@
-"""The agreement inside a group, as `comm.hub` and `train.poll` do it: rank 0 hears all ranks, decides, and tells them.
+"""The agreement inside a group, as `comm.votes.ranks` and `train.step.vote` do it: rank 0 hears all ranks, decides, and tells them.
 
 Everything here is in the process of rank 0, but for what is under way: a message takes as long as any on one host, a
 stopped process hears it later, and a dead one's connection is seen to close.
@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchft_x.core import messages as m
-from torchft_x.core.crossvote import CrossVote
-from torchft_x.core.step import Phase
+from torchft_x.core.commit.step import Phase
+from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError
 

@@ -1,4 +1,4 @@
-"""A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse_server` does.
+"""A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse.server` does.
 
 What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.ledger: that survives its
 process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
@@ -14,8 +14,8 @@ from tests.sim.base import Clock, Process
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core import messages as m
-from torchft_x.core.legacy import Legacy
-from torchft_x.core.lighthouse import Lighthouse
+from torchft_x.core.journal import Legacy
+from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.types import Member, Quorum, group_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Said from the truth, not from what the lighthouses say: what every living group holds, and which last words somebody who
 lives can still tell. A job is lost for good if no lighthouse could go on though all living groups came to it. It is so by
-the rules (`core.coalition`), if hosts are lost together with their supervisors:
+the rules (`core.quorum.acceptors`), if hosts are lost together with their supervisors:
 
 * most members of a quorum that is open have gone without a last word, or half of them and the lighthouse that issued it;
 * or all that hold its newest state have, while the others still healed. A lease that ends proves nothing here.
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from torchft_x.core.coalition import Coalition
-from torchft_x.core.gathering import Gathering
+from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.restart.standby import Gathering
 from torchft_x.core.types import Quorum, State
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
 from tests.sim.supervisor_node import HOPELESS_LIVES
+from torchft_x.core import heal
 from torchft_x.core import messages as m
-from torchft_x.core import recovery
-from torchft_x.core.recovery import Plan
+from torchft_x.core.heal import Plan
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
 
@@ -132,7 +132,7 @@ class PeerNode:
         self.quorum = quorum
         by_step = tuple(replace(x, state=State(x.state.step), torn=False) for x in quorum.members)
         try:
-            plan = recovery.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
+            plan = heal.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
         except (ConfigError, StepError):
             self.hopeless += 1
             self.crash()

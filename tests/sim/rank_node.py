@@ -6,7 +6,7 @@
      ^                  (heal beside compute, unless the quorum is waited for)
      +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
 
-Rules are the product's (`core.step`, `core.recovery`); the order of things is that of `train.round`, `train.guard` and
+Rules are the product's (`core.commit.step`, `core.heal`); the order of things is that of `train.step.quorum_round`, `train.context.failures` and
 `train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
 bit-identical parameters.
 """
@@ -23,13 +23,13 @@ from tests.sim.guard import Guard
 from tests.sim.healing import Healing
 from tests.sim.reduction import Reduction
 from tests.sim.voting import Voting
-from torchft_x.core import recovery
+from torchft_x.core import heal
+from torchft_x.core.commit.step import Phase, Step, Terms
+from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.messages import PushOver
-from torchft_x.core.pace import Pace
-from torchft_x.core.recovery import Plan, WorldSizeMode
-from torchft_x.core.step import Phase, Step, Terms
+from torchft_x.core.training.step_time import Pace
+from torchft_x.core.training.wait_budget import WaitBudget
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
-from torchft_x.core.wait_budget import WaitBudget
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class RankNode:
     # --- ask -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The training script begins. Where others train already, its first step is for itself (`train.rehearsal`)."""
+        """The training script begins. Where others train already, its first step is for itself (`train.heal.rehearsal`)."""
         world = self.world
         if not (world.config.rehearses and self.node.uplink.others_train):
             self.start_step()
@@ -234,14 +234,14 @@ class RankNode:
         self.deadlines.disarm("quorum")
         config = self.world.config
         try:
-            plan = recovery.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
+            plan = heal.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
         except (ConfigError, StepError) as e:
             self.step.unanswered()
             self.world.checker.on_hopeless(self, e)
             self.end(1, str(e))
             return
         self.plan, self._quorum = plan, quorum
-        participant, size = recovery.participation(
+        participant, size = heal.participation(
             plan,
             contributes_after_heal=not config.async_quorum,
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,

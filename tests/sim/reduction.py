@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution, Mesh
-from torchft_x.core.step import Phase
+from torchft_x.core.commit.step import Phase
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 

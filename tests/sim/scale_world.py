@@ -20,7 +20,7 @@ from tests.sim.scale_actor import LIGHTHOUSE_BOOT, Actor, Run
 from tests.sim.scale_checks import Checks
 from tests.sim.scale_course import Course
 from tests.sim.scale_members import Members
-from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
+from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import (
     Extend,
     Fence,

@@ -1,4 +1,4 @@
-"""Wrong variants of the rules for several lighthouses (`core.coalition`): each leaves one out.
+"""Wrong variants of the rules for several lighthouses (`core.quorum.acceptors`): each leaves one out.
 
 Each is found by a story (`tests/core/test_several_lighthouses.py`) that is told against it. The explorer of
 `tests.sim.variants` does not know them: there, no quorum is received by some of its members only while another
@@ -17,11 +17,11 @@ from tests.core import test_several_lighthouses as stories
 from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.variants import Patch, _patched
-from torchft_x.core.coalition import Coalition
-from torchft_x.core.liveness import Record
+from torchft_x.core.lighthouse.other_lighthouses import Others
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record
 from torchft_x.core.messages import LastWord
-from torchft_x.core.others import Others
-from torchft_x.core.tenure import Tenure
+from torchft_x.core.quorum.acceptors import Coalition
 from torchft_x.core.types import Quorum, State
 
 

@@ -1,7 +1,7 @@
 """A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
 
-A supervisor speaks to every lighthouse, so that each has the proof. As `launch.supervisor` and `rpc.supervisor_client`: what is true now is said again after every reconnect, so a report
-made while the lighthouse was away is not lost. Of the rules of `launch.restarts` one is kept: a few lives in a row that
+A supervisor speaks to every lighthouse, so that each has the proof. As `launch.supervisor.group` and `rpc.supervisor.client`: what is true now is said again after every reconnect, so a report
+made while the lighthouse was away is not lost. Of the rules of `launch.process.restarts` one is kept: a few lives in a row that
 can't ever train (they would have to heal across the libraries) are the last.
 """
 

@@ -17,7 +17,7 @@ from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.lost import lost_for_good
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 
 FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""

@@ -15,9 +15,9 @@ from tests.sim.config import WorldConfig
 from tests.sim.invariants import Violation
 from tests.sim.rank_node import RankNode
 from tests.sim.world import World
-from torchft_x.core import recovery
-from torchft_x.core.lighthouse import LighthouseConfig
-from torchft_x.core.step import LocalVote
+from torchft_x.core import heal
+from torchft_x.core.commit.step import LocalVote
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import Member, Quorum, State
 
 
@@ -121,7 +121,7 @@ def a_commit_after_the_lease(hand: Hand) -> None:
 
 
 def a_source_that_is_behind(hand: Hand) -> None:
-    plan = recovery.plan(hand.quorum, "g1:1", 0, init_sync=False)
+    plan = heal.plan(hand.quorum, "g1:1", 0, init_sync=False)
     source = replace(hand.quorum.members[0], state=State(1, 1))
     quorum = replace(hand.quorum, members=(source, hand.quorum.members[1]))
     hand.checker.on_begin(hand.rank(), quorum, replace(plan, heal=True, sources=(source,)))

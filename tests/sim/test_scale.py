@@ -15,10 +15,10 @@ from tests.sim.scale import simulate
 from tests.sim.scale_checks import ViolationError
 from tests.sim.scale_faults import Churn
 from tests.sim.scale_world import Options, World
-from torchft_x.core import succession
-from torchft_x.core.formation import Form, Wait
-from torchft_x.core.lighthouse import Lighthouse
-from torchft_x.core.tenure import Tenure
+from torchft_x.core.lighthouse import next_quorum
+from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.quorum.rule import Form, Wait
 
 ROOT = Path(__file__).parents[2]
 ROUGH = Options(groups=16, steps=120, deaths=100, troubles=100, restarts=40, books=1)
@@ -120,7 +120,7 @@ def test_books_that_forget_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = succession.form
+    form = next_quorum.form
 
     def forget_one(situation: Any) -> Form | Wait:
         decision = form(situation)
@@ -128,12 +128,12 @@ def test_a_member_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             return replace(decision, members=decision.members[1:])
         return decision
 
-    monkeypatch.setattr(succession, "form", forget_one)
+    monkeypatch.setattr(next_quorum, "form", forget_one)
     must_fail("L2: left out")
 
 
 def test_a_join_that_is_never_answered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "form", lambda situation: Wait("never"))
+    monkeypatch.setattr(next_quorum, "form", lambda situation: Wait("never"))
     must_fail("L1: nothing is committed", books=10**6)
 
 
@@ -151,6 +151,6 @@ def test_an_id_used_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_quorum_of_newcomers_beside_a_living_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = succession.form
-    monkeypatch.setattr(succession, "form", lambda s: form(replace(s, over=s.lost)))  # who is lost is over
+    form = next_quorum.form
+    monkeypatch.setattr(next_quorum, "form", lambda s: form(replace(s, over=s.lost)))  # who is lost is over
     must_fail("I4: a new lineage", groups=2, steps=400, deaths=0, troubles=2000, restarts=0)

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from tests.core import test_chain
+from tests.core.quorum import test_open_quorums
 from tests.sim.hunt import hunt
 from tests.sim.test_world import dies_at_the_end, dies_while_it_sends
 from tests.sim.untimed.search import Search
 from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
-from torchft_x.core import formation
+from torchft_x.core.quorum import rule
 
 SLOW = {
     "vote off",
@@ -47,10 +47,10 @@ def test_with_the_rule_there_is_nothing_to_be_found(name: str) -> None:
 
 
 def test_a_patch_is_taken_back() -> None:
-    before = formation._heirs
+    before = rule._heirs
     with VARIANTS["R9a any"].applied():
-        assert formation._heirs is not before
-    assert formation._heirs is before
+        assert rule._heirs is not before
+    assert rule._heirs is before
 
 
 def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lease() -> None:
@@ -66,7 +66,7 @@ def test_without_R21_a_finished_job_is_trained_again(seconds: float) -> None:
         dies_at_the_end(seconds).run_for(5.0)
 
 
-@pytest.mark.parametrize("told", [test_chain.test_R9_of_two_groups, test_chain.test_R9_of_three_groups])
+@pytest.mark.parametrize("told", [test_open_quorums.test_R9_of_two_groups, test_open_quorums.test_R9_of_three_groups])
 def test_who_follows_only_the_quorum_before_goes_on_beside_others(told: Callable[[], None]) -> None:
     told()
     with ONE_BEFORE(), pytest.raises(AssertionError, match=r"go on|goes on"):

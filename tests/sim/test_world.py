@@ -19,7 +19,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.kinds.processes import deaths_around
 from tests.sim.shrink import shrink
 from tests.sim.world import World
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -1,6 +1,6 @@
 """Heals: a rank copies the state from the same rank of a carrier, from a frozen snapshot (R17).
 
-As `transfer.http` does it: the source's group server says where the state is, the source's rank serves exactly the
+As `transfer.http.transport` does it: the source's group server says where the state is, the source's rank serves exactly the
 state that the quorum names, holds readers that come early, and goes on serving those who were promised it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchft_x.core.recovery import Plan
+from torchft_x.core.heal import Plan
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 

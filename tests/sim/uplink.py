@@ -1,4 +1,4 @@
-"""The client's side of a stream to the lighthouse, as `rpc.uplink` keeps it: hello, welcome, pings, reconnects.
+"""The client's side of a stream to the lighthouse, as `rpc.transport.session` keeps it: hello, welcome, pings, reconnects.
 
 Its owner (a group server or a supervisor) provides `hello`, `on_up`, `on_down`, `on_word` and `on_refused`.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.sim.base import Process
 from tests.sim.network import Stream
-from torchft_x.core import wander
+from torchft_x.core.group import lighthouse_choice
+from torchft_x.core.group.lighthouse_choice import Wander
 from torchft_x.core.messages import FencedArrived, RefusedArrived
-from torchft_x.core.wander import Wander
 
 if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
@@ -71,7 +71,7 @@ class Uplink:
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
         self.wander = Wander(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
-        self._pause = wander.FIRST_PAUSE  # before the next connect
+        self._pause = lighthouse_choice.FIRST_PAUSE  # before the next connect
         self._away_since = world.now  # without a session
         self._closing = False
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing
@@ -147,7 +147,7 @@ class Uplink:
             self._owner.on_down(reason)
         if stood:
             self._away_since = self.world.now
-        self._pause = wander.pause(None if stood else self._pause, self.world.now - self._away_since)
+        self._pause = lighthouse_choice.pause(None if stood else self._pause, self.world.now - self._away_since)
         if not self._closing:
             self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self._connect)
 

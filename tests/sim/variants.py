@@ -13,18 +13,20 @@ from typing import Any
 from unittest import mock
 
 from tests.sim.untimed.values import ENDS, Rules
-from torchft_x.core import formation, takeover, types
-from torchft_x.core.ballot import Ballot
-from torchft_x.core.chain import Chain
-from torchft_x.core.endings import Endings
-from torchft_x.core.group import Group
-from torchft_x.core.lighthouse import Lighthouse
-from torchft_x.core.liveness import Record, Roll
+from torchft_x.core import types
+from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.commit.step import Step
+from torchft_x.core.group.machine import Group
+from torchft_x.core.in_doubt import Settlement, settle
+from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record, Roll
 from torchft_x.core.messages import GrantArrived, HangUp, SendJoin
-from torchft_x.core.settle import Settlement, settle
-from torchft_x.core.step import Step
-from torchft_x.core.takeover import Adopt, Start, Takeover
-from torchft_x.core.tenure import Tenure
+from torchft_x.core.quorum import rule
+from torchft_x.core.quorum.open_quorums import Chain
+from torchft_x.core.restart import recover
+from torchft_x.core.restart.recover import Adopt, Start, Takeover
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -128,20 +130,20 @@ def _heirs_by_name(cur: Quorum, whole: Mapping[str, Member]) -> bool:
     return any(m.replica_id in carriers or m.state > cur.top for m in inside)
 
 
-def _first_come(fresh: takeover.Fresh) -> Start | Adopt:
-    newest = takeover._newest(fresh.reports)
+def _first_come(fresh: recover.Fresh) -> Start | Adopt:
+    newest = recover._newest(fresh.reports)
     return Adopt(newest) if newest is not None else Start()
 
 
-def _ended_leases_vouch(report: takeover.Report | None, member: Member) -> bool:
+def _ended_leases_vouch(report: recover.Report | None, member: Member) -> bool:
     return not member.library or report is not None
 
 
-_start = takeover.start
+_start = recover.start
 
 
-def _only_who_received_it(fresh: takeover.Fresh) -> Any:
-    newest = takeover._newest(fresh.reports)
+def _only_who_received_it(fresh: recover.Fresh) -> Any:
+    newest = recover._newest(fresh.reports)
     reports = {r: report for r, report in fresh.reports.items() if newest is not None and report.id == newest.id}
     return _start(replace(fresh, reports=reports))
 
@@ -242,37 +244,37 @@ _ALL = [
         name="R9a any", left_out="any live joiner may follow a quorum",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
-        patch=_patched((formation, "_heirs", _any_heir)),
+        patch=_patched((rule, "_heirs", _any_heir)),
     ),
     Variant(
         name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
         harm="all progress is lost while a carrier lives",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
-        patch=_patched((formation, "_heirs", _any_member)),
+        patch=_patched((rule, "_heirs", _any_member)),
     ),
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
         finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("twin",)),
-        patch=_patched((formation, "_heirs", _healed_heirs)),
+        patch=_patched((rule, "_heirs", _healed_heirs)),
     ),
     Variant(
         name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
         harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
         finds=frozenset({"A1", "I4"}), rules=replace(_VOTE, groups=3, faults=4, kinds=("error", "suspect", "cut")), walks=True,
-        patch=_patched((formation, "_heirs", _heirs_by_name)),
+        patch=_patched((rule, "_heirs", _heirs_by_name)),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
-        patch=_patched((takeover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
+        patch=_patched((recover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
         harm="split brain: the lighthouse before may have let others go on without them",
         finds=frozenset({"I4"}), rules=replace(_TWO, faults=3, kinds=("cut", "lease", "lighthouse")), walks=True,
-        patch=_patched((takeover, "_vouches", _ended_leases_vouch)),
+        patch=_patched((recover, "_vouches", _ended_leases_vouch)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
@@ -336,8 +338,8 @@ _ALL = [
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
-SLOW_TAKEOVER = _patched((takeover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
+SLOW_TAKEOVER = _patched((recover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
 
 ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
-"""A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/test_chain` tells it."""
+"""A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/quorum/test_open_quorums` tells it."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import fold
 from tests.sim.collective import Contribution
-from torchft_x.core import crossvote
-from torchft_x.core.crossvote import CrossVote
-from torchft_x.core.step import LocalVote, Outcome, Phase
+from torchft_x.core import cross_group_vote
+from torchft_x.core.commit.step import LocalVote, Outcome, Phase
+from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.types import State
 from torchft_x.errors import StepError, TorchftXError
 
@@ -118,11 +118,11 @@ class Voting:
         if rank.step.error is not None or rank.mesh is None:
             self._say(False)  # its collectives were released meanwhile
             return
-        world.fabric.reduce(rank, rank.mesh, crossvote.row(vote))
+        world.fabric.reduce(rank, rank.mesh, cross_group_vote.row(vote))
         world.reach(rank.node, "cross")
 
     def on_crossed(self, rows: tuple[tuple[Any, ...], ...]) -> None:
-        objection = crossvote.objection([min(column) for column in zip(*rows, strict=True)])
+        objection = cross_group_vote.objection([min(column) for column in zip(*rows, strict=True)])
         if objection:
             self._rank.world.note(self._rank.process.name, "sees the vote fail: {}", objection)
         self._say(not objection)
@@ -191,7 +191,7 @@ class Voting:
         return world.regrets.get(group) == label
 
     def _throw_away(self, vote: LocalVote, before: tuple[State, int]) -> None:
-        """As `train.course`: to the others this group has failed in the step that all have decided to commit."""
+        """As `train.step.step_loop`: to the others this group has failed in the step that all have decided to commit."""
         rank, world = self._rank, self._rank.world
         outcome = rank.step.settle(False, "thrown away after it was decided")
         self._vote = None

@@ -10,9 +10,9 @@ from torch import nn
 
 from tests.train.jobs import HOST, model
 from tests.util import scaled
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.train.diloco import DiLoCo
-from torchft_x.train.local_sgd import LocalSGD
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.local.diloco import DiLoCo
+from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
 
 LR, MOMENTUM = 0.7, 0.9  # of the outer optimizer, with Nesterov's momentum

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tests.util import scaled
-from torchft_x.core.traits import Trait, describe
-from torchft_x.train.reducer import Contribution
+from torchft_x.core.fingerprint import Trait, describe
+from torchft_x.train.ddp.reducer import Contribution
 
 T = TypeVar("T")
 

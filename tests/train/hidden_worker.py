@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.train.worker import main
 from tests.util import scaled
-from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.http.transport import HTTPTransport
 
 if __name__ == "__main__":
     hidden = HTTPTransport(scaled(1.0), host="nowhere.invalid")

@@ -17,9 +17,9 @@ from torch import nn
 
 from tests.train.forked import Program
 from tests.util import scaled, wait_for
-from torchft_x.comm.gloo import ProcessGroupGloo
+from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.train.ddp import DistributedDataParallel
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from tests.train.jobs import Trainer, rng
-from torchft_x.transfer import http_server
-from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.http import server
+from torchft_x.transfer.http.transport import HTTPTransport
 
 
 def network(seed: int) -> nn.Module:
@@ -64,7 +64,7 @@ def main(group: int, lighthouse: str, path: Path, stop: Path) -> None:
             out.write(f"{what} {step} {value} {time.monotonic()}\n")
 
         first, fetch, serve = (Standing(path, what, say) for what in ("first", "fetch", "serve"))
-        send = http_server._Handler._send_blocks
+        send = server._Handler._send_blocks
 
         class Transport(HTTPTransport[Any]):
             def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ def main(group: int, lighthouse: str, path: Path, stop: Path) -> None:
             serve()
             send(*args, **kwargs)
 
-        http_server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
+        server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
         trainer = Trainer(
             group, lighthouse, net=network(group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None, straggler_timeout=None,
             rehearse=True, checkpoint_transport=Transport(host="127.0.0.1", shared_memory=False),

@@ -14,12 +14,12 @@ from torch.distributed.fsdp import fully_shard
 from tests.train.jobs import HOST
 from tests.train.ranks import Place
 from tests.util import scaled
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.train.hsdp import HybridShardedDataParallel
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
+from torchft_x.train.ddp.sharded_state import ShardedState
+from torchft_x.train.ddp.shards import is_dtensor, local
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.train.sharded_state import ShardedState
-from torchft_x.train.shards import is_dtensor, local
 
 WIDTH = 6
 Tensors = dict[str, torch.Tensor]

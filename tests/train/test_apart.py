@@ -15,8 +15,8 @@ from tests.train.jobs import lighthouse, rng
 from tests.util import wait_for
 from torchft_x.errors import ConfigError
 from torchft_x.observe import subscribe
-from torchft_x.train.diloco import DiLoCo
-from torchft_x.train.local_sgd import LocalSGD
+from torchft_x.train.local.diloco import DiLoCo
+from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
 
 GROUPS = pytest.mark.parametrize("groups", [2, 3])

@@ -14,12 +14,12 @@ from tests.train.jobs import HOST, lighthouse
 from tests.train.ranks import Groups, Place
 from tests.train.sharded import Tensors, assert_near, batch, full, loss_of, model, shard
 from tests.util import scaled
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.train.diloco import DiLoCo
-from torchft_x.train.local_sgd import LocalSGD
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.ddp.sharded_state import ShardedState
+from torchft_x.train.ddp.shards import local
+from torchft_x.train.local.diloco import DiLoCo
+from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
-from torchft_x.train.sharded_state import ShardedState
-from torchft_x.train.shards import local
 
 RANKS = 2
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.cut import cut_into_fragments
 from torchft_x.train.fault_tolerance import (
     KEYS,
     PROCESS_GROUPS,
@@ -19,6 +18,7 @@ from torchft_x.train.fault_tolerance import (
     resolve,
     take_flags,
 )
+from torchft_x.train.local.partition import cut_into_fragments
 
 KNOWN = {"fault_tolerance": KEYS, "training": ("steps", "mock_data")}
 

@@ -14,11 +14,11 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.train.fakes import FakeManager
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.train.ddp import DistributedDataParallel
-from torchft_x.train.hsdp import HybridShardedDataParallel
-from torchft_x.train.sharded_state import ShardedState
-from torchft_x.train.shards import is_dtensor, local
-from torchft_x.transfer.flatten import flatten
+from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
+from torchft_x.train.ddp.sharded_state import ShardedState
+from torchft_x.train.ddp.shards import is_dtensor, local
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
+from torchft_x.transfer.format.flatten import flatten
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,8 +17,8 @@ from torch.futures import Future
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Gate, Trainer, lighthouse, loss_of, model, reference, same
 from tests.util import scaled, wait_for
-from torchft_x.comm.store import host_store
-from torchft_x.core.recovery import WorldSizeMode
+from torchft_x.comm.store.create import host_store
+from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import (
     AddressError,
     ConfigError,
@@ -33,12 +33,12 @@ from torchft_x.errors import (
 )
 from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.ask import lighthouse_status
-from torchft_x.rpc.group_client import GroupClient
-from torchft_x.train.ddp import DistributedDataParallel
+from torchft_x.rpc.group.client import GroupClient
+from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.http.transport import HTTPTransport
 
 BOTH = pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
 

@@ -14,13 +14,13 @@ from tests.train.ranks import Groups, Place
 from tests.train.sharded import assert_near, batch, full, loss_of, model, reference, shard
 from tests.util import scaled
 from torchft_x import ft_init_device_mesh
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.wrappers import ManagedProcessGroup
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.wrappers.process_groups import ManagedProcessGroup
 from torchft_x.errors import ConfigError
+from torchft_x.train.ddp.sharded_state import ShardedState
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.train.sharded_state import ShardedState
-from torchft_x.train.shards import local
 
 RANKS = 2
 STEPS = 3

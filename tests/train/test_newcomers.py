@@ -13,7 +13,7 @@ import torch
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Group, Trainer, lighthouse, same
 from tests.util import scaled, wait_for
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store.create import host_store
 
 
 def together(trainers: list[Trainer]) -> int:

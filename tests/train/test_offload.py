@@ -25,12 +25,12 @@ from tests.train.ranks import Groups, Place
 from tests.train.sharded import Net, Trainer, assert_near, batch, loss_of, reference, shard
 from tests.train.test_hsdp_faults import same_where_shared, train
 from torchft_x.comm import ProcessGroupDummy
-from torchft_x.comm.wrappers import FakeProcessGroupWrapper
+from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper
 from torchft_x.errors import ConfigError
-from torchft_x.train.hsdp import HybridShardedDataParallel
+from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
+from torchft_x.train.ddp.sharded_state import ShardedState
+from torchft_x.train.ddp.shards import is_dtensor, like, local, offloaded
 from torchft_x.train.manager import Manager
-from torchft_x.train.sharded_state import ShardedState
-from torchft_x.train.shards import is_dtensor, like, local, offloaded
 
 
 @pytest.fixture(scope="module", autouse=True)

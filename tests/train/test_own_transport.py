@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.comm.test_created import Own
+from tests.comm.accelerator.test_from_factory import Own
 from tests.train import jobs
 from tests.train.fakes import run_threads
 from tests.train.jobs import Trainer, lighthouse, same
 from torchft_x.observe.events import read_events
-from torchft_x.transfer.adapted import AdaptedTransport, adapted
-from torchft_x.transfer.http import HTTPTransport
+from torchft_x.transfer.http.transport import HTTPTransport
+from torchft_x.transfer.torchft_transports import AdaptedTransport, adapted
 
 
 class Shelf:

@@ -21,7 +21,7 @@ import torch
 from tests.util import scaled, wait_for
 from torchft_x import env, net
 from torchft_x.comm import ProcessGroup, ProcessGroupGloo
-from torchft_x.comm.store import split_store_address
+from torchft_x.comm.store.create import split_store_address
 from torchft_x.errors import (
     AddressError,
     CollectiveError,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.comm.test_baby import children, helper
+from tests.comm.subprocess.test_group import children, helper
 from tests.train.jobs import HOST, lighthouse
 from tests.train.ranks import Groups, Place
 from tests.util import scaled
 from torchft_x.comm import ProcessGroupBabyGloo, ProcessGroupGloo
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.train.ddp import DistributedDataParallel
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 from torchft_x.transfer import PGTransport

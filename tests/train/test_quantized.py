@@ -11,10 +11,10 @@ from torch.distributed import ReduceOp
 
 from tests.train.fakes import run_threads
 from tests.train.jobs import Trainer, lighthouse
-from torchft_x.comm.quantize import decode, encode, format_of
-from torchft_x.core.recovery import WorldSizeMode
+from torchft_x.comm.quantized.format import decode, encode, format_of
+from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import ConfigError, RefusedError
-from torchft_x.train.declare import Declarations
+from torchft_x.train.context.fingerprint import Declarations
 
 
 def start(n: int, addr: str, **kwargs: Any) -> list[Trainer]:

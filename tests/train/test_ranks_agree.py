@@ -12,9 +12,9 @@ import pytest
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Trainer, lighthouse
 from tests.util import scaled
-from torchft_x.comm.store import host_store
+from torchft_x.comm.store.create import host_store
 from torchft_x.errors import CollectiveError, DeadlineError
-from torchft_x.rpc.group_client import GroupClient
+from torchft_x.rpc.group.client import GroupClient
 
 
 @contextlib.contextmanager

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 
-from torchft_x.core.step import Step
+from torchft_x.core.commit.step import Step
 from torchft_x.core.types import State
-from torchft_x.train import watched
-from torchft_x.train.options import Options
-from torchft_x.train.status import Status
+from torchft_x.train.introspection import setup
+from torchft_x.train.introspection.shared_status import Status
+from torchft_x.train.setup.options import Options
 
 
 def options(rank: int) -> Options:
@@ -28,7 +28,7 @@ def options(rank: int) -> Options:
 
 def watch(folder: str, rank: int) -> Status:
     os.environ["TORCHFT_X_PRIVATE"] = folder
-    return watched.status_of(options(rank), Step(min_replica_size=1), "7:life")
+    return setup.status_of(options(rank), Step(min_replica_size=1), "7:life")
 
 
 def telltale_sleep() -> None:

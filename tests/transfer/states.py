@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from torchft_x.transfer.leaves import DTYPES
-from torchft_x.transfer.memory import memory_of
+from torchft_x.transfer.format.leaves import DTYPES
+from torchft_x.transfer.format.memory import memory_of
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.transfer.format.test_layout import carry
 from tests.transfer.states import same
-from tests.transfer.test_layout import carry
 from torchft_x.errors import TransferError
 
 dtensor = pytest.importorskip("torch.distributed.tensor")

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from tests.transfer.states import same, training_state, zeroed
 from tests.util import scaled
-from torchft_x.comm.gloo import ProcessGroupGloo
-from torchft_x.comm.store import host_store
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.store.create import host_store
 from torchft_x.errors import ConfigError, LeafError, TransferError
 from torchft_x.transfer import PGTransport
-from torchft_x.transfer.limits import SMALL_BLOB_BYTES
+from torchft_x.transfer.format.limits import SMALL_BLOB_BYTES
 from torchft_x.transfer.pg import PIECE_BYTES, cut
 
 WAIT = scaled(20)
@@ -246,7 +246,7 @@ def test_a_source_that_is_killed_in_the_middle(store: dist.TCPStore) -> None:
     address = f"127.0.0.1:{store.port}/killed"
     script = (
         "import os, torch\n"
-        "from torchft_x.comm.gloo import ProcessGroupGloo\n"
+        "from torchft_x.comm.gloo.group import ProcessGroupGloo\n"
         "from torchft_x.transfer import PGTransport\n"
         f"group = ProcessGroupGloo({WAIT}, host='127.0.0.1')\n"
         f"group.configure({address!r}, 'source', 0, 2, 1)\n"

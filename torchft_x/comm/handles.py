@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from torchft_x import net
-from torchft_x.comm.store import serve_store, split_store_address
-from torchft_x.comm.store_server import StoreServer
+from torchft_x.comm.store.create import serve_store, split_store_address
+from torchft_x.comm.store.server import StoreServer
 from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, ConfigError
 

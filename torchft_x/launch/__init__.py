@@ -1,1 +1,1 @@
-"""Room of torchft_x; see docs/design.md."""
+"""From a TorchX component to supervised processes. See docs/design.md."""

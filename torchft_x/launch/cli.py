@@ -11,14 +11,14 @@ from typing import NoReturn
 
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
-from torchft_x.launch.accompany import CompanionConfig
-from torchft_x.launch.accompany import accompany as run_companion
-from torchft_x.launch.lighthouse_keeper import keep_lighthouse
-from torchft_x.launch.lighthouse_role import complete
-from torchft_x.launch.parse import parse_counts
-from torchft_x.launch.restarts import RestartRules
-from torchft_x.launch.supervisor import SupervisorConfig
-from torchft_x.launch.supervisor import supervise as run_supervisor
+from torchft_x.launch.job.parse import parse_counts
+from torchft_x.launch.process.restarts import RestartRules
+from torchft_x.launch.supervisor.group import SupervisorConfig
+from torchft_x.launch.supervisor.group import supervise as run_supervisor
+from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
+from torchft_x.launch.supervisor.lighthouse_role import complete
+from torchft_x.launch.supervisor.sidecar import CompanionConfig
+from torchft_x.launch.supervisor.sidecar import accompany as run_companion
 
 # Seconds to wait for the lighthouse at the start.
 _FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
@@ -171,7 +171,7 @@ def lighthouse(argv: list[str]) -> int:
 
 def dumps(argv: list[str]) -> int:
     """``torchft_x dumps``: 1 if there are none."""
-    from torchft_x.launch.dump_folders import all_folders, number
+    from torchft_x.launch.postmortem.dump_folders import all_folders, number
     from torchft_x.observe.dumps import describe, examine, headline, read_folder
 
     parser = _Parser(
@@ -195,8 +195,8 @@ def dumps(argv: list[str]) -> int:
 
 def doctor(argv: list[str]) -> int:
     """``torchft_x doctor``: 1 if something is a problem."""
-    from torchft_x.launch import doctor as d
-    from torchft_x.launch.doctor_checks import CHECKS
+    from torchft_x.launch.doctor import runner as d
+    from torchft_x.launch.doctor.checks import CHECKS
 
     parser = _Parser(
         prog="torchft_x doctor", description="Look at what a job needs on this machine, and say what to do."

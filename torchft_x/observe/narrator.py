@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.types import group_of
+from torchft_x.observe.console import Story
 from torchft_x.observe.events import subscribe
-from torchft_x.observe.story import Story
 
 
 class Narrator:

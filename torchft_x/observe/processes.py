@@ -33,7 +33,7 @@ def lighthouse_process(run_dir: str | os.PathLike[str]) -> int | None:
     """The one of `job_processes` that serves; None: none does at present."""
     for pid in reversed(job_processes(run_dir)):  # the newest: the one before may be about to end
         try:
-            if b"torchft_x.rpc.lighthouse_main" in _words(Path("/proc", str(pid), "cmdline")):
+            if b"torchft_x.rpc.lighthouse.main" in _words(Path("/proc", str(pid), "cmdline")):
                 return pid
         except OSError:
             continue

@@ -12,8 +12,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from torchft_x.observe.console import Story, groups, plural
 from torchft_x.observe.events import incomplete, read_events
-from torchft_x.observe.story import Story, groups, plural
 
 Event = dict[str, Any]
 

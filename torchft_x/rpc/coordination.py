@@ -2,7 +2,7 @@
 
 Source: `torchft.coordination` / `torchft._torchft` of torchft. `TimeoutError` where a deadline passed, `RuntimeError`
 otherwise. Durations are seconds or `timedelta`. What ours adds is keyword-only:
-`token`, by default TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE.
+`transport.token`, by default TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 import grpc
 
 from torchft_x import env
-from torchft_x.core.lighthouse import LighthouseConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.durations import Seconds, seconds
 from torchft_x.net import parse_address
-from torchft_x.rpc import codec, loop, wire
-from torchft_x.rpc.group_client import open_channel
-from torchft_x.rpc.group_server import GroupServer
-from torchft_x.rpc.lighthouse_server import LighthouseShell
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.group.client import open_channel
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
-from torchft_x.rpc.status import error_of
-from torchft_x.rpc.token import check_token, metadata
+from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport.grpc_errors import error_of
+from torchft_x.rpc.transport.token import check_token, metadata
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Quorum:
 
 @dataclass
 class QuorumResult:
-    """One rank's view of a quorum; what it means is in `torchft_x.core.recovery`."""
+    """One rank's view of a quorum; what it means is in `torchft_x.core.heal`."""
 
     quorum_id: int = 0
     replica_rank: int = 0
@@ -101,12 +102,12 @@ class LighthouseServer:
             join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
             tick=(100 if quorum_tick_ms is None else quorum_tick_ms) / 1000,
             heartbeat_timeout=None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000,
-            boot_id=wire.boot_id(),
+            boot_id=grpc_options.boot_id(),
         )
         where = parse_address(bind, what="bind address")
         self._shell = LighthouseShell(config, token=_token(token))  # on the loop
         port = loop.call(self._shell.start(where), 10.0, "starting the lighthouse")
-        self._address = wire.advertised(where, port).url  # as others reach it
+        self._address = grpc_options.advertised(where, port).url  # as others reach it
         self._closed = False  # set by shutdown
 
     def __repr__(self) -> str:
@@ -162,8 +163,8 @@ class LighthouseClient:
             shrink_only=shrink_only,
             data="" if data is None else json.dumps(data),
         )
-        request = peer_pb.LighthouseQuorumRequest(requester=codec.peer_member_to_proto(member))
-        reply = codec.parse(peer_pb.LighthouseQuorumResponse, self._call("Quorum", request, timeout), "answer")
+        request = peer_pb.LighthouseQuorumRequest(requester=messages.peer_member_to_proto(member))
+        reply = messages.parse(peer_pb.LighthouseQuorumResponse, self._call("Quorum", request, timeout), "answer")
         created = Timestamp(reply.quorum.created.seconds, reply.quorum.created.nanos)
         return Quorum(reply.quorum.quorum_id, [_member(p) for p in reply.quorum.participants], created)
 
@@ -172,7 +173,7 @@ class LighthouseClient:
         self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        call = self._channel.unary_unary(f"/{wire.LIGHTHOUSE}/{method}")
+        call = self._channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/{method}")
         try:
             return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
         except grpc.RpcError as e:
@@ -252,7 +253,7 @@ class ManagerClient:
             reconfigure_handle=reconfigure_handle,
             reason=JoinReason.FAILED.value if commit_failures else JoinReason.BOUNDARY.value,
         )
-        p = codec.parse(peer_pb.ManagerQuorumResponse, self._call("Quorum", request, timeout), "answer")
+        p = messages.parse(peer_pb.ManagerQuorumResponse, self._call("Quorum", request, timeout), "answer")
         return QuorumResult(
             quorum_id=p.quorum_id,
             replica_rank=p.replica_rank,
@@ -273,15 +274,15 @@ class ManagerClient:
     def _checkpoint_metadata(self, rank: int, timeout: Seconds) -> str:
         request = peer_pb.CheckpointMetadataRequest(rank=rank)
         data = self._call("CheckpointMetadata", request, timeout)
-        return str(codec.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
+        return str(messages.parse(peer_pb.CheckpointMetadataResponse, data, "answer").checkpoint_metadata)
 
     def should_commit(self, group_rank: int, step: int, should_commit: bool, timeout: Seconds) -> bool:
         request = peer_pb.ShouldCommitRequest(should_commit=should_commit, group_rank=group_rank, step=step)
         data = self._call("ShouldCommit", request, timeout)
-        return bool(codec.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
+        return bool(messages.parse(peer_pb.ShouldCommitResponse, data, "answer").should_commit)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
-        call = self._channel.unary_unary(f"/{wire.MANAGER}/{method}")
+        call = self._channel.unary_unary(f"/{grpc_options.MANAGER}/{method}")
         try:
             return bytes(call(request.SerializeToString(), timeout=seconds(timeout), metadata=self._metadata))
         except grpc.RpcError as e:
@@ -290,7 +291,7 @@ class ManagerClient:
 
 def lighthouse_main() -> int:
     """The console script's entry, as in the peer."""
-    from torchft_x.rpc.lighthouse_main import main
+    from torchft_x.rpc.lighthouse.main import main
 
     return main()
 

@@ -1,1 +1,1 @@
-"""Room of torchft_x; see docs/design.md."""
+"""The training side: the Manager, the model wrappers, and the loops. See docs/design.md."""

@@ -19,29 +19,29 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from torchft_x.comm.agreed import agree
-from torchft_x.comm.quantize import format_of
-from torchft_x.comm.quantized import check_quantized
-from torchft_x.core.recovery import WorldSizeMode
-from torchft_x.core.step import Phase, Step, Terms
+from torchft_x.comm.quantized.agree_format import agree
+from torchft_x.comm.quantized.collectives import check_quantized
+from torchft_x.comm.quantized.format import format_of
+from torchft_x.core.commit.step import Phase, Step, Terms
+from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.types import Quorum, group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
-from torchft_x.train import work
-from torchft_x.train.course import Course, Kept
-from torchft_x.train.declare import Declarations
-from torchft_x.train.healing import read_state
-from torchft_x.train.options import resolve
-from torchft_x.train.parts import assemble
-from torchft_x.train.reducer import Contribution
-from torchft_x.train.refusal import end_with_a_sentence
-from torchft_x.train.rehearsal import Rehearsal
-from torchft_x.train.round import Round
-from torchft_x.train.states import DEFAULT_KEY, StateDicts
-from torchft_x.train.work import ExceptionWithTraceback, ManagedWork
-from torchft_x.transfer.flatten import check_sendable
-from torchft_x.transfer.http import HTTPTransport
+from torchft_x.train.context import work
+from torchft_x.train.context.context import assemble
+from torchft_x.train.context.fingerprint import Declarations
+from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
+from torchft_x.train.context.work import ExceptionWithTraceback, ManagedWork
+from torchft_x.train.ddp.reducer import Contribution
+from torchft_x.train.heal.rehearsal import Rehearsal
+from torchft_x.train.heal.state_exchange import read_state
+from torchft_x.train.setup.excepthook import end_with_a_sentence
+from torchft_x.train.setup.options import resolve
+from torchft_x.train.step.quorum_round import Round
+from torchft_x.train.step.step_loop import Course, Kept
+from torchft_x.transfer.format.flatten import check_sendable
+from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
 
 _DEPRECATED_KEY = "set_state_dict_fns"  # the peer's key of the functions given through the deprecated method
@@ -79,7 +79,7 @@ class Manager:
         heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
             than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. One of your own may have the peer's
-            interface (`torchft_x.transfer.adapted`).
+            interface (`torchft_x.transfer.torchft_transports`).
         init_sync: at step 0 all groups take one group's weights.
         max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
         quorum_retries: without effect; the group server reconnects by itself.
@@ -235,7 +235,7 @@ class Manager:
             should_quantize: "int8" (True), "int4" or "fp8": values travel so, and are summed in float32; SUM and AVG of
                 floating point. The same in all groups: see `declare_quantization`. Its ``wait()`` does half of the work.
             lost: flat, float32, of as many values: what quantising leaves out here is added to it, for error feedback. Good
-                once the step is committed. See `torchft_x.comm.quantized.reduce_quantized`.
+                once the step is committed. See `torchft_x.comm.quantized.collectives.reduce_quantized`.
             before: of a quantised one: writes values of `tensor` just before they are read. See there. Not called if this group
                 contributes nothing.
 
@@ -469,7 +469,7 @@ class Manager:
             self._parts.step.restore(state, batches)
 
     def bytes_sent(self) -> int:
-        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.sent.Sent`."""
+        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.quantized.bytes_sent.Sent`."""
         return self._parts.sent.total
 
     @property

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 
 from torchft_x import net
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.store import serve_store
+from torchft_x.comm.store.create import serve_store
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token

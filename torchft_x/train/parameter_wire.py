@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from torchft_x import env, net
-from torchft_x.comm.store import split_store_address
+from torchft_x.comm.store.create import split_store_address
 from torchft_x.errors import AddressError, ConfigError, DeadlineError, RefusedError, TokenError, UnreachableError
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Checkpoint transport through a process group: from the source's tensors into the receiver's, no snapshot between.
 
 Both sides meet in it, as in a collective: `send_checkpoint` returns when everybody has everything. No pickle: a JSON
-manifest (layout.py) and raw bytes. What is sent, in order, each with its own tag::
+manifest (format/layout.py) and raw bytes. What is sent, in order, each with its own tag::
 
     header    int64 (5,): magic, step, committed_in, bytes of the manifest, whether digests follow
     manifest  uint8
@@ -25,13 +25,13 @@ from torch import Tensor
 from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import TransferError
-from torchft_x.transfer.blocks import Piece, digest
-from torchft_x.transfer.flatten import flatten
-from torchft_x.transfer.landing import Landing
-from torchft_x.transfer.layout import dump, parse
-from torchft_x.transfer.limits import BLOCK_BYTES, MAX_MANIFEST_BYTES, SMALL_BLOB_BYTES
-from torchft_x.transfer.memory import allocate, memory_of, storage_offset_bytes, view_bytes
-from torchft_x.transfer.rebuild import find_targets, first_paths, rebuild
+from torchft_x.transfer.format.blocks import Piece, digest
+from torchft_x.transfer.format.flatten import flatten
+from torchft_x.transfer.format.landing import Landing
+from torchft_x.transfer.format.layout import dump, parse
+from torchft_x.transfer.format.limits import BLOCK_BYTES, MAX_MANIFEST_BYTES, SMALL_BLOB_BYTES
+from torchft_x.transfer.format.memory import allocate, memory_of, storage_offset_bytes, view_bytes
+from torchft_x.transfer.format.rebuild import find_targets, first_paths, rebuild
 from torchft_x.transfer.transport import CheckpointTransport
 
 T = TypeVar("T")

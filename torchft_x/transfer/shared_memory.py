@@ -18,7 +18,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from torchft_x.transfer.memory import allocate, physical_memory
+from torchft_x.transfer.format.memory import allocate, physical_memory
 
 log = logging.getLogger(__name__)
 

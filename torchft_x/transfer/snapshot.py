@@ -18,10 +18,10 @@ from torch import Tensor
 
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError
-from torchft_x.transfer.blocks import cut_blocks, digest, place_blobs
-from torchft_x.transfer.flatten import flatten
-from torchft_x.transfer.layout import Layout, dump
-from torchft_x.transfer.memory import memory_of, populate
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.flatten import flatten
+from torchft_x.transfer.format.layout import Layout, dump
+from torchft_x.transfer.format.memory import memory_of, populate
 from torchft_x.transfer.shared_memory import Buffer, allocate_buffer
 
 log = logging.getLogger(__name__)

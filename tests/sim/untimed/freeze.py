@@ -13,32 +13,32 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from torchft_x.core.alarm import Alarm
-from torchft_x.core.ballot import Ballot
-from torchft_x.core.chain import Chain
-from torchft_x.core.coalition import Coalition
-from torchft_x.core.endings import Endings
-from torchft_x.core.gathering import Gathering
-from torchft_x.core.grants import Grants
-from torchft_x.core.group import Group
-from torchft_x.core.guardians import Guardians
-from torchft_x.core.hold import Hold
-from torchft_x.core.keeping import Keeping
-from torchft_x.core.lighthouse import Lighthouse
-from torchft_x.core.likeness import Likeness
-from torchft_x.core.liveness import Record, Roll
-from torchft_x.core.others import Others
-from torchft_x.core.patience import Patience
-from torchft_x.core.pauses import Pauses
-from torchft_x.core.pledge import Pledge
-from torchft_x.core.presence import Presence
-from torchft_x.core.quiet import Quiet
-from torchft_x.core.step import LocalVote, Step
-from torchft_x.core.stragglers import Stragglers
-from torchft_x.core.succession import Succession
-from torchft_x.core.takeover import Takeover
-from torchft_x.core.tenure import Tenure
-from torchft_x.core.waits import Waits
+from torchft_x.core.admission.compatibility import Likeness
+from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.commit.step import LocalVote, Step
+from torchft_x.core.commit.two_phase import Pledge
+from torchft_x.core.group.lease import Hold
+from torchft_x.core.group.machine import Group
+from torchft_x.core.lighthouse.grants import Grants
+from torchft_x.core.lighthouse.journal_writer import Keeping
+from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.lighthouse.next_quorum import Succession
+from torchft_x.core.lighthouse.other_lighthouses import Others
+from torchft_x.core.lighthouse.planned_pauses import Pauses
+from torchft_x.core.lighthouse.stragglers import Stragglers
+from torchft_x.core.lighthouse.wait_cache import Patience
+from torchft_x.core.lighthouse.wait_notices import Waits
+from torchft_x.core.membership.announced import Presence
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.silence_index import Quiet
+from torchft_x.core.membership.supervisors import Guardians
+from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.quorum.open_quorums import Chain
+from torchft_x.core.restart.recover import Takeover
+from torchft_x.core.restart.standby import Gathering
 
 LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""

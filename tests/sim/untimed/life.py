@@ -1,4 +1,4 @@
-"""One life of a group: the group server's machine and its ranks, driven as `rpc.group_shell` and `train.round` do.
+"""One life of a group: the group server's machine and its ranks, driven as `rpc.group.shell` and `train.step.quorum_round` do.
 
 What happens inside one group without waiting for anybody else is one event here. That is sound: a rank that posts its
 part of a collective, votes, or answers later than at once leaves the others no outcome that they don't have anyway,
@@ -15,7 +15,7 @@ from tests.sim.untimed.freeze import age_group, register
 from tests.sim.untimed.rank import Rank
 from tests.sim.untimed.values import Rules
 from torchft_x.core import messages as m
-from torchft_x.core.group import Group, GroupConfig
+from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.types import Life as Order
 from torchft_x.core.types import State
 

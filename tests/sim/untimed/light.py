@@ -8,7 +8,7 @@ from typing import Any
 from tests.sim.untimed.freeze import age_lighthouse, register, silence
 from tests.sim.untimed.values import Rules
 from torchft_x.core import messages as m
-from torchft_x.core.lighthouse import Lighthouse, LighthouseConfig
+from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 
 Out = tuple[Any, ...]
 """("push", session, message), ("hang_up", session), ("issue", quorum, new lineage, id of the one before), ("wrong", invariant, text)."""

@@ -1,4 +1,4 @@
-"""One rank's way through a step, as `train.round`, `train.guard` and `train.manager` go it.
+"""One rank's way through a step, as `train.step.quorum_round`, `train.context.failures` and `train.manager` go it.
 
 ::
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from tests.sim.untimed.freeze import register
 from tests.sim.untimed.values import Contribution, Rules, Value, after, digest, origin
-from torchft_x.core import recovery
-from torchft_x.core.crossvote import CrossVote, objection, row
+from torchft_x.core import heal
+from torchft_x.core.commit.step import Step, Terms, over_error
+from torchft_x.core.cross_group_vote import CrossVote, objection, row
+from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.messages import AnswerQuorum, Vote
-from torchft_x.core.recovery import WorldSizeMode
-from torchft_x.core.step import Step, Terms, over_error
 from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError, StepError
 
@@ -57,11 +57,11 @@ class Rank:
 
     def begin(self, name: str, answer: AnswerQuorum, out: list[tuple[Any, ...]]) -> Said:
         try:
-            plan = recovery.plan(answer.quorum, name, self.rank, init_sync=self.rules.init_sync, base=answer.base)
+            plan = heal.plan(answer.quorum, name, self.rank, init_sync=self.rules.init_sync, base=answer.base)
         except StepError as e:  # nobody holds a complete state
             self.step.unanswered()
             return [("died", str(e))]
-        place, size = recovery.participation(
+        place, size = heal.participation(
             plan, contributes_after_heal=False, mode=WorldSizeMode.DYNAMIC, min_replica_size=self.rules.min_replica_size
         )
         ended = self.step.begin(plan.quorum_id, plan.top, place, size, answer.commit)
@@ -80,7 +80,7 @@ class Rank:
         self.stage = "healing" if plan.heal and self.waits else "ready"
         return said + self._go_on()
 
-    def _configure(self, plan: recovery.Plan) -> Said:
+    def _configure(self, plan: heal.Plan) -> Said:
         if self.step.error is not None:
             self.broken = True
             return []

@@ -14,7 +14,7 @@ from tests.sim.untimed.freeze import clone, key
 from tests.sim.untimed.life import Life
 from tests.sim.untimed.light import Light
 from tests.sim.untimed.values import Interner, Value
-from torchft_x.core.liveness import Record
+from torchft_x.core.membership.members import Record
 from torchft_x.core.types import State
 
 Result = tuple[int, tuple[Any, ...]]

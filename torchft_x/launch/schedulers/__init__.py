@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchft_x.launch.schedulers import docker, kubernetes, local, slurm
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 # TorchX's name for itself -> module; local_cwd calls itself "local" here, local_docker "docker".
 _KNOWN = {"local": local, "local_cwd": local, "docker": docker, "slurm": slurm, "kubernetes": kubernetes}

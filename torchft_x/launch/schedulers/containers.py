@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.lighthouse_role import new_token
+from torchft_x.launch.supervisor.lighthouse_role import new_token
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 LOCAL_RUN_DIR = "/tmp/torchft_x"
 """A container's own run directory, where the job's isn't mounted: the submitter's path means nothing in there."""

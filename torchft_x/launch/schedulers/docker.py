@@ -14,7 +14,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
 

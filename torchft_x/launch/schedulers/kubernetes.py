@@ -16,7 +16,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 _GRACE = 10  # seconds between SIGTERM and SIGKILL: the supervisor gives its workers 5 and its last report 2
 _UNREACHABLE = 5  # seconds a node may be out of touch before its pods are given up; Kubernetes' default is 300

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch import accelerators, gpus
-from torchft_x.launch.checks import check_lighthouse
+from torchft_x.launch.devices import accelerators, assignment
+from torchft_x.launch.job.checks import check_lighthouse
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def adjust(role: FtRole, info: Any) -> Any:
 def _give_gpus(role: FtRole, info: Any) -> None:
     """Each replica its own; what the user has set by ``--env`` stays."""
     replicas = _replicas(info, role.name)
-    if any(variable in role.env for variable in gpus.ALL_VARIABLES):
+    if any(variable in role.env for variable in assignment.ALL_VARIABLES):
         _restore(role, replicas)
         return
     machine = accelerators.find()
@@ -44,8 +44,8 @@ def _give_gpus(role: FtRole, info: Any) -> None:
             f"--gpu {role.resource.gpu}: this machine has no GPU; leave --gpu out to train on the CPU, "
             "or choose another scheduler with -s."
         )
-    devices = gpus.usable(machine, env.everything())
-    parts = gpus.share_out(
+    devices = assignment.usable(machine, env.everything())
+    parts = assignment.share_out(
         devices,
         role=role.name,
         replicas=role.num_replicas,

@@ -15,7 +15,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torchft_x.launch.role import FtRole
+    from torchft_x.launch.schedulers.role import FtRole
 
 _FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of the first role: a node's name
 _LIGHTHOUSE = "lighthouse-"  # and its place: its key in the request

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from torchft_x.comm.gloo import device as devices
+from torchft_x.errors import AddressError
+
+
+def test_leased_devices_differ_and_are_used_again() -> None:
+    first, second = devices.lease("127.0.0.1"), devices.lease("127.0.0.1")
+    assert first is not second
+    assert first.abortable
+    assert second.abortable
+    assert set(first.addresses()).isdisjoint(second.addresses())
+    assert len(first.addresses()) == 1, "the listening socket"
+    devices.give_back(second)
+    assert devices.lease("127.0.0.1") is second
+    devices.give_back(first)
+    devices.give_back(second)
+
+
+def test_foreign_host_is_refused_with_a_sentence() -> None:
+    with pytest.raises(AddressError, match=r"can't listen on '203\.0\.113\.7'"):
+        devices.lease("203.0.113.7")
+
+
+def test_forked_child_touches_nothing() -> None:
+    device = devices.lease("127.0.0.1")
+    child = os.fork()
+    if child == 0:
+        fine = not device.own and not device.abortable and device.shut() == 0 and device.addresses() == []
+        os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    devices.give_back(device)

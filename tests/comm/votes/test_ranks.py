@@ -1,0 +1,187 @@
+"""The agreement inside a group: one message up, the decision and the next step's beginning down."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.util import scaled
+from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
+from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
+
+HOST = "127.0.0.1"
+YES = Decision(True)
+
+
+class Ranks:
+    """A hub, the spokes, and a thread for each."""
+
+    def __init__(self, number: int) -> None:
+        self.hub = Hub(HOST, number)
+        self.spokes = [Spoke(self.hub.place, rank, scaled(5)) for rank in range(1, number)]
+        self._pool = ThreadPoolExecutor(number)
+
+    def submit(self, what: Callable[..., Any], *args: Any) -> Future[Any]:
+        return self._pool.submit(what, *args)
+
+    def votes(self, step: int, quorum: int = 7, but: int | None = None) -> list[Future[Decision]]:
+        return [
+            self.submit(spoke.vote, RankVote(quorum, step, True, digest=rank, contributors=2), scaled(10))
+            for rank, spoke in enumerate(self.spokes, 1)
+            if rank != but
+        ]
+
+    def close(self) -> None:
+        self.hub.close()
+        for spoke in self.spokes:
+            spoke.close()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[[int], Ranks]]:
+    with ExitStack() as stack:
+
+        def made(number: int) -> Ranks:
+            ranks = Ranks(number)
+            stack.callback(ranks.close)
+            return ranks
+
+        yield made
+
+
+@pytest.mark.parametrize("number", [2, 3, 9])
+def test_all_vote_and_hear_the_same(make: Callable[[int], Ranks], number: int) -> None:
+    ranks = make(number)
+    for step in range(5):
+        answers = ranks.votes(step)
+        heard = ranks.hub.gather(7, step, scaled(10))
+        assert {rank: v.digest for rank, v in heard.items()} == {rank: rank for rank in range(1, number)}
+        assert all(v.ok and not v.broken and v.contributors == 2 for v in heard.values())
+        said = YES if step % 2 else Decision(False, f"no to {step}", undecided=True)
+        ranks.hub.decide(7, step, said)
+        assert [a.result(scaled(10)) for a in answers] == [said] * (number - 1)
+        assert ranks.hub.owes_start == said.commit
+        assert all(s.expects_start == said.commit for s in ranks.spokes)
+        if said.commit:
+            assert ranks.spokes[0].start(0.001) is None  # not said yet
+            ranks.hub.start(7, step + 1, runs_on=step == 1, connected=step != 1)
+            assert {s.start(scaled(5)) for s in ranks.spokes} == {(step == 1, 7, step + 1)}
+            assert {s.connected for s in ranks.spokes} == {step != 1}
+            assert not any(s.expects_start for s in ranks.spokes)
+
+
+def test_who_has_not_voted_is_named(make: Callable[[int], Ranks]) -> None:
+    ranks = make(4)
+    answers = ranks.votes(0, but=2)
+    with pytest.raises(DeadlineError, match=r"group rank 2 of 4 has not voted"):
+        ranks.hub.gather(7, 0, scaled(0.3))
+    ranks.hub.decide(7, 0, Decision(False, "too late"))
+    assert [a.result(scaled(5)).reason for a in answers] == ["too late"] * 2
+
+
+def test_a_rank_that_never_connects_is_named() -> None:
+    hub = Hub(HOST, 3)
+    spoke = Spoke(hub.place, 2, scaled(5))
+    try:
+        with pytest.raises(DeadlineError, match="group rank 1 of 3"):
+            hub.gather(7, 0, scaled(0.2))
+    finally:
+        hub.close()
+        spoke.close()
+
+
+def test_a_dead_rank_is_named_and_a_dead_rank_0_noticed(make: Callable[[int], Ranks]) -> None:
+    ranks = make(3)
+    answers = ranks.votes(0)
+    ranks.hub.gather(7, 0, scaled(10))
+    ranks.hub.decide(7, 0, YES)
+    assert all(a.result(scaled(5)).commit for a in answers)
+    ranks.spokes[1].close()
+    (waits,) = ranks.votes(1, but=2)
+    with pytest.raises(CollectiveError, match="the connection to group rank 2 broke"):
+        ranks.hub.gather(7, 1, scaled(10))
+    ranks.hub.close()
+    with pytest.raises(CollectiveError, match="the connection to group rank 0 broke"):
+        waits.result(scaled(10))
+
+
+def test_votes_of_a_step_that_was_given_up_are_passed_over(make: Callable[[int], Ranks]) -> None:
+    ranks = make(2)
+    (spoke,) = ranks.spokes
+    spoke.leave(7, 3)
+    assert ranks.hub.gather(7, 3, scaled(5))[1].left  # rank 0 votes on it: it hears that the other won't
+    ranks.hub.decide(7, 3, Decision(False, "given up"))
+    spoke.leave(8, 3)
+    (answer,) = ranks.votes(3, quorum=9)
+    assert ranks.hub.gather(9, 3, scaled(5))[1].ok
+    ranks.hub.decide(9, 3, YES)
+    assert answer.result(scaled(5)) == YES  # not the one before
+
+
+def test_ranks_of_different_steps_break_off(make: Callable[[int], Ranks]) -> None:
+    ranks = make(2)
+    ranks.votes(5)
+    with pytest.raises(CollectiveError, match=r"rank 1 broke: it votes on step 5 of quorum 7, this group on step 4"):
+        ranks.hub.gather(7, 4, scaled(5))
+
+
+def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
+    ranks = make(3)
+    (answer,) = ranks.votes(0, but=2)
+    waits = ranks.submit(ranks.hub.gather, 7, 0, scaled(30))
+    ranks.hub.end("a newer life runs")
+    with pytest.raises(CollectiveError, match="was released: a newer life runs"):
+        waits.result(scaled(5))
+    with pytest.raises(CollectiveError, match="group rank 0 broke"):
+        answer.result(scaled(5))
+    ranks.spokes[1].end("a newer life runs")
+    with pytest.raises(CollectiveError, match="was released: a newer life runs"):
+        ranks.spokes[1].vote(RankVote(7, 0, True), scaled(5))
+
+
+def test_nobody_gets_in_without_the_secret(make: Callable[[int], Ranks]) -> None:
+    hub = Hub(HOST, 2)
+    place = json.loads(hub.place)
+    wrong = json.dumps({**place, "secret": "00" * 16}).encode()
+    stranger = Spoke(wrong, 1, scaled(5))
+    silent = socket.create_connection((place["host"], place["port"]))
+    member = Spoke(hub.place, 1, scaled(5))
+    thread = threading.Thread(target=member.vote, args=(RankVote(7, 0, True, digest=5), scaled(10)))
+    thread.start()
+    try:
+        assert hub.gather(7, 0, scaled(10))[1].digest == 5
+        hub.decide(7, 0, YES)
+        thread.join(scaled(5))
+        assert not thread.is_alive()
+        with pytest.raises(CollectiveError):
+            stranger.vote(RankVote(7, 0, True), scaled(5))
+        with pytest.raises(OSError):  # the listener is gone once all are there
+            socket.create_connection((place["host"], place["port"]), 1.0)
+    finally:
+        for end in (hub, stranger, silent, member):
+            end.close()
+
+
+@pytest.mark.parametrize("place", [b"", b"[]", b'{"host": "h"}', b'{"host": "h", "port": 1, "secret": "x"}', b"\xff"])
+def test_a_place_that_is_none_is_refused(place: bytes) -> None:
+    with pytest.raises(RefusedError, match="rank 0 says about its place"):
+        Spoke(place, 1, 1.0)
+
+
+def test_rank_0_that_can_t_be_reached() -> None:
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    place = json.dumps({"host": HOST, "port": port, "secret": "00" * 16}).encode()
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match=f"group rank 1 can't reach rank 0 at {HOST}:{port}"):
+        Spoke(place, 1, scaled(5))
+    assert time.monotonic() - began < scaled(5)

@@ -1,0 +1,540 @@
+"""core/commit/step.py: phases, sticky errors, who may commit, and what the next join says."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.commit.step import LocalVote, Phase, Step, over_error
+from torchft_x.core.types import JoinReason, Prepared, State
+from torchft_x.errors import CollectiveError, StepError
+
+Q = 7
+BOOM = CollectiveError("boom")
+
+
+def running(step: Step | None = None, *, quorum: int = Q, top: State | None = None, size: int = 2) -> Step:
+    step = step or Step(min_replica_size=1)
+    step.ask()
+    step.begin(quorum, step.state if top is None else top, 0, size)
+    return step
+
+
+def test_a_good_step_moves_the_state() -> None:
+    step = running()
+    vote = step.vote()
+    assert vote.ok
+    assert (vote.step, vote.quorum_id) == (0, Q)
+    assert str(vote) == "enough_replicas=True, errored=None"
+    out = step.settle(True)
+    assert out.committed
+    assert step.state == State(1, Q)
+    assert step.batches_committed == 2
+    assert step.phase is Phase.IDLE
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_the_first_ask_is_new_until_it_is_answered() -> None:
+    step = Step(min_replica_size=1)
+    assert step.ask().reason is JoinReason.NEW
+    step.unanswered()
+    assert step.ask().reason is JoinReason.NEW
+    step.begin(Q, State(), 0, 1)
+    step.vote()
+    step.settle(True)
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
+    step = running()
+    assert step.fail(BOOM, suspects=("b:1",))
+    assert not step.fail(CollectiveError("later"), suspects=("c:1", "b:1"))
+    vote = step.vote()
+    assert not vote.ok
+    assert vote.errored is BOOM
+    out = step.settle(False)
+    assert out.reason == "boom"
+    assert step.state == State()
+    assert step.commit_failures == 1
+    terms = step.ask()
+    assert terms.reason is JoinReason.FAILED
+    assert terms.suspects == ("b:1", "c:1")
+    assert terms.commit_failures == 1
+    step.begin(Q + 1, State(), 0, 1)
+    assert step.vote().ok
+    step.settle(True)
+    assert step.commit_failures == 0
+    assert step.ask().suspects == ()
+
+
+def test_an_error_of_another_quorum_is_ignored() -> None:
+    step = running()
+    assert not step.fail(BOOM, quorum_id=Q - 1)
+    assert step.vote().ok
+
+
+def test_an_error_reported_while_asking_counts_for_the_coming_step() -> None:
+    step = Step(min_replica_size=1)
+    step.ask()
+    step.fail(BOOM)
+    step.begin(Q, State(), 0, 1)
+    assert not step.vote().ok
+
+
+def test_an_error_after_the_commit_makes_the_next_join_failed() -> None:
+    step = running()
+    step.vote()
+    step.settle(True)
+    assert step.fail(BOOM, quorum_id=Q)
+    assert step.state == State(1, Q)
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
+    step = running()
+    assert step.over(Q, over_error(Q, ("b:1",), "its process exited with -9"))
+    assert not step.over(Q, over_error(Q, ("b:1",), "again"))
+    assert "lost b:1 (its process exited with -9)" in str(step.vote().errored)
+
+
+def test_over_may_come_before_the_quorum_itself() -> None:
+    step = Step(min_replica_size=1)
+    step.ask()
+    assert not step.over(Q, BOOM)
+    step.begin(Q, State(), 0, 2)
+    assert step.error is BOOM
+
+
+def test_the_newest_word_that_a_quorum_is_over_is_kept_and_of_that_the_first() -> None:
+    for known in ((Q + 1, Q), (Q, Q + 1), (Q + 1, Q + 1)):
+        step = Step(min_replica_size=1)
+        step.ask()
+        errors = [CollectiveError(f"{n}: {quorum_id}") for n, quorum_id in enumerate(known)]
+        for quorum_id, error in zip(known, errors, strict=True):
+            step.over(quorum_id, error)
+        step.begin(Q + 1, State(), 0, 2)
+        assert step.error is errors[known.index(Q + 1)]
+
+
+def test_who_is_lost_is_said_as_far_as_it_is_known() -> None:
+    text = "quorum 7 is over: lost a member (it left); the next quorum goes on without it."
+    assert str(over_error(Q, (), "it left")) == text
+    assert "lost a:1, b:1 (" in str(over_error(Q, ("a:1", "b:1"), "it left"))
+
+
+def test_an_old_over_does_not_touch_the_next_quorum() -> None:
+    step = running()
+    step.over(Q, BOOM)
+    step.vote()
+    step.settle(False)
+    step.ask()
+    assert not step.over(Q, BOOM)
+    step.begin(Q + 1, State(), 0, 2)
+    assert step.vote().ok
+
+
+def test_too_few_participants_do_not_commit() -> None:
+    step = running(Step(min_replica_size=3))
+    vote = step.vote()
+    assert not vote.ok
+    assert not vote.enough_replicas
+    assert "2 participants, but min_replica_size is 3" in step.settle(False).reason
+    # Nothing is broken: the other groups needn't be released.
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
+    """A lighthouse that is content with fewer groups answers at once, with the same few."""
+    step = Step(min_replica_size=3)
+    pauses = []
+    for n in range(1, 8):
+        running(step, quorum=n)
+        step.vote()
+        outcome = step.settle(False, "a member is not ok", undecided=n % 2 == 0)
+        assert "2 participants, but min_replica_size is 3" in outcome.reason
+        pauses.append(outcome.pause)
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+    running(step, quorum=8, size=3)
+    step.vote()
+    assert step.settle(True).pause == 0.0
+    running(step, quorum=9)
+    step.vote()
+    assert step.settle(False).pause == 0.01
+    running(step, quorum=10, size=3)
+    step.vote()
+    assert step.settle(False, "another rank has failed").pause == 0.0  # they were enough
+
+
+def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
+    step = running(top=State(5, 3))
+    vote = step.vote()
+    assert not vote.ok
+    assert vote.step == 5
+    assert "has to heal first" in str(vote.errored)
+    step.settle(False)
+    step.ask()
+    step.begin(Q + 1, State(6, 4), None, 1)
+    step.healed(State(6, 4), 11)
+    assert step.vote().ok
+    step.settle(True)
+    assert step.state == State(7, Q + 1)
+    assert step.batches_committed == 12
+    assert step.ask().reason is JoinReason.HEALED
+
+
+def test_equal_steps_of_different_quorums_are_different_states() -> None:
+    step = Step(min_replica_size=1)
+    step.restore(State(5, 2), 5)
+    step.ask()
+    step.begin(Q, State(5, 3), None, 1)
+    assert not step.vote().ok
+
+
+def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
+    step = running(top=State(5, 3))
+    step.heal_failed(CollectiveError("source died"), torn=True)
+    step.vote()
+    step.settle(False)
+    terms = step.ask()
+    assert terms.torn
+    step.begin(Q + 1, State(0, 0), 0, 1)
+    vote = step.vote()
+    assert not vote.ok
+    assert "half-applied" in str(vote.errored)
+    step.settle(False)
+    step.ask()
+    step.begin(Q + 2, State(5, 3), None, 1)
+    step.healed(State(5, 3), 5)
+    assert not step.torn
+    assert step.vote().ok
+
+
+def test_what_is_missing_is_said_on_both_sides() -> None:
+    errored = running(top=State(5, 3)).vote().errored
+    assert (
+        str(errored)
+        == "this rank holds step 0 (quorum 0) while quorum 7 stands at step 5 (quorum 3); it has to heal first."
+    )
+
+
+def test_torn_it_stays_until_a_heal_is_whole() -> None:
+    step = running(top=State(5, 3))
+    step.heal_failed(BOOM, torn=True)
+    step.vote()
+    step.settle(False)
+    running(step, quorum=Q + 1, top=State(5, 3)).heal_failed(BOOM, torn=False)
+    assert step.torn
+
+
+def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
+    counted = running(top=State())
+    assert counted.heal_failed(BOOM, torn=False)
+    assert counted.error is BOOM
+    zeros = Step(min_replica_size=1)
+    zeros.ask()
+    zeros.begin(Q, State(5, 3), None, 1)
+    assert not zeros.heal_failed(BOOM, torn=False)
+    assert zeros.error is None
+    assert zeros.vote().errored is BOOM
+    zeros.settle(False)
+    assert zeros.ask().reason is not JoinReason.FAILED
+    assert not zeros.torn
+
+
+def test_healing_to_another_state_is_refused() -> None:
+    step = running(top=State(5, 3))
+    with pytest.raises(StepError, match="stands at step 5"):
+        step.healed(State(6, 3), 6)
+    assert step.state == State()
+
+
+def test_a_no_from_elsewhere_in_the_group_breaks_the_quorum() -> None:
+    step = running()
+    assert step.vote().ok
+    assert "rank 1 said no" in step.settle(False, "rank 1 said no").reason
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() -> None:
+    step = running()
+    assert step.vote().ok
+    out = step.settle(False)
+    assert (out.committed, out.undecided, out.step, out.quorum_id, out.participants) == (False, False, 0, Q, 2)
+    assert out.reason == "another rank of the group voted no"
+    assert (step.state, step.batches_committed) == (State(), 0)
+
+
+def test_while_it_asks_no_quorum_is_in_hand() -> None:
+    step = Step(min_replica_size=1)
+    assert (step.quorum_id, step.rank, step.size) == (0, None, 0)
+    running(step)
+    assert (step.quorum_id, step.rank, step.size) == (Q, 0, 2)
+    step.ask()
+    assert (step.quorum_id, step.rank, step.size) == (0, None, 0)
+    assert not step.fail(BOOM, quorum_id=Q)
+
+
+def test_an_ask_that_was_not_answered_gives_its_reason_again() -> None:
+    step = running()
+    step.fail(BOOM)
+    step.vote()
+    step.settle(False)
+    assert step.ask().reason is JoinReason.FAILED
+    step.unanswered()
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_who_never_had_a_quorum_has_failed_nobody() -> None:
+    step = Step(min_replica_size=1)
+    step.fail(BOOM)
+    assert step.ask().reason is JoinReason.NEW
+    step.fail(BOOM)
+    step.unanswered()
+    assert step.ask().reason is JoinReason.NEW
+
+
+def test_an_abandoned_step_releases_the_others() -> None:
+    step = running()
+    assert step.ask().reason is JoinReason.FAILED
+
+
+def test_max_retries_counts_failures_in_a_row() -> None:
+    step = Step(min_replica_size=1, max_retries=1)
+    running(step).fail(BOOM)
+    step.vote()
+    assert step.settle(False).give_up == ""
+    running(step, quorum=Q + 1).fail(BOOM)
+    step.vote()
+    assert "2 steps in a row did not commit at step 0" in step.settle(False).give_up
+
+
+def test_verbs_out_of_place_change_nothing() -> None:
+    step = Step(min_replica_size=1)
+    with pytest.raises(StepError, match="start_quorum"):
+        step.vote()
+    with pytest.raises(StepError, match="no step is in hand"):
+        step.begin(Q, State(), 0, 1)
+    running(step)
+    with pytest.raises(StepError, match="is running"):
+        step.restore(State(3, 1), 3)
+    step.vote()
+    with pytest.raises(StepError, match="being voted on"):
+        step.ask()
+    assert step.phase is Phase.VOTING
+
+
+def test_each_verb_has_its_phase() -> None:
+    idle, asking, voting = Step(min_replica_size=1), Step(min_replica_size=1), running()
+    asking.ask()
+    voting.vote()
+    verbs = {
+        "running": (
+            lambda s: s.drop(LocalVote(0, Q, True, True, None), "x"),
+            lambda s: s.redo(State()),
+            lambda s: s.healed(State(), 0),
+            lambda s: s.heal_failed(BOOM, torn=True),
+        ),
+        "voting": (lambda s: s.settle(False), lambda s: s.unknown()),
+        "asking": (lambda s: s.unanswered(), lambda s: s.begin(Q, State(), 0, 1)),
+    }
+    places = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
+    for phase, calls in verbs.items():
+        for name, step in places.items():
+            for call in calls if name != phase else ():
+                before = repr(step)
+                with pytest.raises(StepError, match=f"this needs the phase '{phase}'"):
+                    call(step)
+                assert repr(step) == before
+
+
+def test_a_commit_against_our_vote_is_an_error() -> None:
+    step = running()
+    step.fail(BOOM)
+    step.vote()
+    with pytest.raises(StepError, match="against this rank's vote"):
+        step.settle(True)
+
+
+def test_an_unknown_outcome_leaves_the_rank_torn() -> None:
+    step = running()
+    step.vote()
+    step.unknown()
+    assert step.ask().torn
+
+
+class TestUndecided:
+    """The vote between groups ended without an answer: the next quorum decides (R14, R15)."""
+
+    def held(self, at: State | None = None) -> Step:
+        s, at = Step(min_replica_size=1), at or State()
+        s.restore(at, 0)
+        s.ask()
+        s.begin(7, at, 0, 2)
+        s.vote()
+        outcome = s.settle(False, "no answer", undecided=True)
+        assert outcome.undecided
+        assert not outcome.committed
+        assert outcome.reason == "no answer"
+        terms = s.ask()
+        assert terms.reason is JoinReason.FAILED
+        assert terms.commit_failures == 0  # nothing has failed yet
+        return s
+
+    def test_it_was_committed_elsewhere(self) -> None:
+        s = self.held()
+        outcome = s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+        assert outcome is not None
+        assert (outcome.committed, outcome.step, outcome.quorum_id, outcome.participants) == (True, 0, 7, 2)
+        assert s.state == State(1, 7)
+        assert s.batches_committed == 2
+        assert not s.redo(State())  # those gradients are used up
+
+    def test_it_was_committed_nowhere_and_is_reduced_again(self) -> None:
+        s = self.held(State(4, 3))
+        outcome = s.begin(8, State(4, 3), 0, 1)
+        assert outcome is not None
+        assert not outcome.committed
+        assert "committed nowhere" in outcome.reason
+        assert s.state == State(4, 3)
+        assert s.redo(State(4, 3))
+
+    def test_at_step_0_equal_states_need_not_be_equal_parameters(self) -> None:
+        """With init_sync the next quorum may hand out another member's weights (tests/sim found it)."""
+        s = self.held()
+        s.begin(8, State(), 0, 1)
+        assert not s.redo(State())
+
+    def test_who_is_torn_reduces_nothing_again(self) -> None:
+        """I1: it has to heal, whatever state it is said to be at."""
+        s = Step(min_replica_size=1, max_redo=2)
+        s.restore(State(4, 3), 0)
+        s.ask()
+        s.begin(7, State(4, 3), 0, 2)
+        s.heal_failed(StepError("broke off"), torn=True)
+        s.vote()
+        s.settle(False, "no answer", undecided=True)
+        s.ask()
+        s.begin(8, State(4, 3), 0, 2)
+        assert not s.redo(State(4, 3))
+
+    def test_a_result_it_does_not_hold(self) -> None:
+        s = Step(min_replica_size=1)
+        s.ask()
+        with pytest.raises(StepError, match="holds no such result"):
+            s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+        with pytest.raises(StepError, match="what this rank holds is step 1 of quorum 7"):
+            self.held().begin(8, State(1, 6), 0, 1, commit=Prepared(6, 1, 99))
+
+    def test_gradients_of_another_state_are_not_reduced_again(self) -> None:
+        s = self.held()
+        s.begin(8, State(3, 2), None, 1)
+        assert not s.redo(State())
+        assert not s.redo(State(3, 2))  # it has to heal first
+        assert not s.redo(None)
+
+    def test_redo_starts_anew_with_a_heal(self) -> None:
+        s = Step(min_replica_size=1, max_redo=1)
+        s.restore(State(4, 3), 0)
+        assert running(s, quorum=5).redo(State(4, 3))
+        assert not running(s, quorum=6).redo(State(4, 3))
+        running(s, quorum=7, top=State(5, 6)).healed(State(5, 6), 0)
+        assert running(s, quorum=8).redo(State(5, 6))
+
+    def test_redo_has_an_end_and_starts_anew_with_a_commit(self) -> None:
+        s = Step(min_replica_size=1, max_redo=2)
+        s.restore(State(4, 3), 0)
+        done = []
+        for quorum_id in range(5, 9):
+            s.ask()
+            s.begin(quorum_id, State(4, 3), 0, 1)
+            done.append(s.redo(State(4, 3)))
+            s.fail(RuntimeError("x"), quorum_id)
+        assert done == [True, True, False, False]
+        s.ask()
+        s.begin(9, State(4, 3), 0, 1)
+        s.vote()
+        assert s.settle(True).committed
+        s.ask()
+        s.begin(10, State(5, 9), 0, 1)
+        assert s.redo(State(5, 9))
+
+    def test_an_undecided_step_may_be_dropped(self) -> None:
+        s = Step(min_replica_size=1, max_retries=0)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        s.ask()
+        s.begin(8, State(), 0, 1)
+        outcome = s.drop(vote, "nobody has it")
+        assert (outcome.committed, outcome.reason, s.commit_failures) == (False, "nobody has it", 1)
+        assert "nobody has it" in outcome.give_up
+        assert s.vote().ok  # the quorum in hand is the next step's
+
+    def test_a_result_that_is_forsaken_needs_a_heal(self) -> None:
+        s = self.held()
+        s.forsake()
+        assert s.torn
+
+    def test_after_a_drop_the_next_step_may_be_reduced_again_as_often_as_any(self) -> None:
+        s = Step(min_replica_size=1, max_redo=1)
+        s.restore(State(4, 3), 0)
+        assert running(s, quorum=5).redo(State(4, 3))
+        vote = s.vote()
+        s.settle(False, "who knows", undecided=True)
+        running(s, quorum=6).drop(vote, "nobody has it")
+        assert s.redo(State(4, 3))
+        assert not s.redo(State(4, 3))
+
+    def test_what_was_no_good_is_dropped_for_its_own_reason(self) -> None:
+        s = running()
+        s.fail(BOOM)
+        vote = s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        ended = s.begin(8, State(), 0, 1)
+        assert ended is not None
+        assert not ended.committed  # nobody has asked for it, so that it is no trouble
+        assert s.drop(vote, "nobody has it").reason == "boom"
+
+    def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
+        nothing = Step(min_replica_size=1)
+        nothing.forsake()
+        assert not nothing.torn
+        bad = running()
+        bad.fail(BOOM)
+        bad.vote()
+        bad.settle(False, undecided=True)
+        bad.forsake()
+        assert not bad.torn
+        torn = running(top=State(5, 3))
+        torn.heal_failed(BOOM, torn=True)
+        torn.forsake()
+        assert torn.torn
+
+    def test_a_result_that_was_no_good_is_never_committed(self) -> None:
+        s = Step(min_replica_size=1)
+        s.ask()
+        s.begin(7, State(), 0, 2)
+        s.fail(RuntimeError("x"), 7)
+        s.vote()
+        s.settle(False, undecided=True)
+        s.ask()
+        with pytest.raises(StepError, match="against this rank's vote"):
+            s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
+
+
+def test_a_heal_is_told_of_in_the_quorum_in_which_it_was() -> None:
+    step = running(top=State(4, 3))
+    step.healed(State(4, 3), 4)
+    step.vote()
+    step.settle(False)
+    running(step, quorum=Q + 1)
+    step.vote()
+    step.settle(True)
+    assert step.ask().reason is JoinReason.BOUNDARY
+
+
+def test_a_checkpoint_brings_its_counters() -> None:
+    step = Step(min_replica_size=1)
+    step.restore(State(5, 2), 9)
+    assert (step.state, step.batches_committed) == (State(5, 2), 9)

@@ -1,0 +1,718 @@
+"""The assembly machine: events in, effects compared; and random schedules of several nodes, streams and lighthouses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchft_x.core.job.multi_node import Assembly
+from torchft_x.core.job.outcome import LifeExited, LifeStarted
+from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.nodes import (
+    CloseStream,
+    NodeDone,
+    NodeEffect,
+    NodeEnded,
+    NodeEvent,
+    NodeGone,
+    NodeHere,
+    NodeReady,
+    NodeStarted,
+    RefuseNode,
+    SendBegin,
+    SendLifeOver,
+    SendStop,
+)
+
+MEETING = "host0:1234"
+
+
+def tokens() -> Callable[[], str]:
+    numbers = itertools.count()
+    return lambda: f"L{next(numbers)}"
+
+
+class Scene:
+    """Node k of group g speaks on session k + 1. Time only moves when told."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.nodes = nodes
+        self.machine = Assembly(tokens(), gone_grace=3.0)
+        self.now = 0.0
+
+    def see(self, event: NodeEvent) -> list[NodeEffect]:
+        return self.machine.handle(event, self.now)
+
+    def here(self, node: int, session: int | None = None, incarnation: str = "", nodes: int = 0) -> list:
+        name = incarnation or f"i{node}"
+        return self.see(NodeHere(session or node + 1, "g", node, nodes or self.nodes, name, f"host{node}"))
+
+    def ready(self, node: int, attempt: int = 0, session: int | None = None) -> list:
+        return self.see(NodeReady(session or node + 1, attempt, MEETING if node == 0 else ""))
+
+    def started(self, node: int, life: str = "L0", attempt: int = 0, session: int | None = None) -> list:
+        return self.see(NodeStarted(session or node + 1, attempt, life))
+
+    def ended(self, node: int, code: int = 1, life: str = "L0", session: int | None = None) -> list:
+        return self.see(NodeEnded(session or node + 1, 0, life, code, f"why{node}"))
+
+    def begin(self) -> None:
+        """All nodes run L0."""
+        for n in range(self.nodes):
+            assert self.here(n) == []
+        for n in range(self.nodes):
+            effects = self.ready(n)
+        assert effects[0] == LifeStarted("g", 0, "L0")
+        for n in range(self.nodes):
+            assert self.started(n) == []
+
+
+@pytest.fixture
+def scene() -> Scene:
+    made = Scene()
+    made.begin()
+    return made
+
+
+def test_a_life_begins_when_the_last_node_is_ready() -> None:
+    scene = Scene(3)
+    assert [scene.here(n) for n in (2, 0, 1)] == [[], [], []]
+    assert scene.ready(1) == []
+    assert scene.ready(0) == []
+    assert scene.ready(2) == [
+        LifeStarted("g", 0, "L0"),
+        SendBegin(1, 0, "L0", MEETING),
+        SendBegin(2, 0, "L0", MEETING),
+        SendBegin(3, 0, "L0", MEETING),
+    ]
+
+
+def test_the_first_bad_end_makes_the_life_over_and_the_last_confirmation_reports_it(scene: Scene) -> None:
+    over = [SendLifeOver(1, "L0", 9, "why1"), SendLifeOver(2, "L0", 9, "why1")]
+    assert scene.ended(1, 9) == over
+    assert scene.ready(1, 1) == []  # not before node 0 has ended, too
+    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", 9, "why1"), LifeExited("g", 0, "L0", 9, "why1")]
+    assert scene.ready(0, 1) == [
+        LifeStarted("g", 1, "L1"),
+        SendBegin(1, 1, "L1", MEETING),
+        SendBegin(2, 1, "L1", MEETING),
+    ]
+
+
+def test_a_life_that_ended_well_on_one_node_waits_for_the_others(scene: Scene) -> None:
+    assert scene.ended(0, 0) == []
+    assert scene.ended(1, 0) == [
+        SendLifeOver(1, "L0", 0, ""),
+        SendLifeOver(2, "L0", 0, ""),
+        LifeExited("g", 0, "L0", 0, ""),
+    ]
+    assert scene.see(NodeDone(1, 0, "")) == []
+    assert scene.see(NodeDone(2, 0, "")) == []
+
+
+def test_one_node_ended_well_another_not(scene: Scene) -> None:
+    scene.ended(0, 0)
+    effects = scene.ended(1, 3)
+    assert effects[-1] == LifeExited("g", 0, "L0", 3, "why1")
+    assert SendLifeOver(1, "L0", 3, "why1") in effects
+
+
+def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_nothing(scene: Scene) -> None:
+    scene.see(NodeGone(2))
+    scene.now = 2.9
+    assert scene.see(Tick()) == []
+    scene.now = 3.0
+    assert scene.see(Tick()) == [SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")]
+    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")]
+    # it comes back, and is told at once
+    assert scene.here(1, session=7) == []
+    assert scene.started(1, session=7) == [SendLifeOver(7, "L0", -9, "the supervisor of node 1 on host1 is gone")]
+    (_, exited) = scene.ended(1, -9, session=7)
+    assert isinstance(exited, LifeExited)
+
+
+def test_the_grace_counts_from_the_end_of_the_stream(scene: Scene) -> None:
+    scene.now = 10.0
+    scene.see(NodeGone(2))
+    scene.now = 12.9
+    assert scene.see(Tick()) == []
+    scene.now = 13.0
+    assert len(scene.see(Tick())) == 1
+
+
+def test_a_node_that_has_ended_its_part_may_be_away(scene: Scene) -> None:
+    scene.ended(1, 0)
+    scene.see(NodeGone(2))
+    scene.now = 60.0
+    assert scene.see(Tick()) == []
+
+
+def test_a_reconnect_within_the_grace_changes_nothing(scene: Scene) -> None:
+    scene.see(NodeGone(2))
+    scene.now = 2.0
+    assert scene.here(1, session=7) == []
+    assert scene.started(1, session=7) == []
+    scene.now = 60.0
+    assert scene.see(Tick()) == []
+
+
+def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) -> None:
+    assert scene.here(1, session=7) == [CloseStream(2)]
+    assert scene.ended(1, 1) == []  # said on the old stream: the new one says it again, or not
+    assert scene.see(NodeGone(2)) == []
+
+
+def test_an_order_to_begin_that_was_lost_is_sent_again() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+    scene.ready(0)
+    scene.ready(1)
+    scene.see(NodeGone(2))
+    scene.here(1, session=7)
+    assert scene.ready(1, session=7) == [SendBegin(7, 0, "L0", MEETING)]
+
+
+def test_a_node_that_was_sent_the_order_again_waits_for_no_other_life() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.ready(n)
+    scene.see(NodeGone(2))
+    scene.here(1, session=7)
+    scene.ready(1, session=7)
+    scene.started(1, session=7)
+    scene.ended(0, 1)
+    scene.ended(1, -9, session=7)
+    assert scene.ready(0, 1) == []
+    assert scene.ready(1, 1, session=7)[0] == LifeStarted("g", 1, "L1")
+
+
+def test_a_node_that_never_began_has_confirmed_when_it_is_ready_again(scene: Scene) -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+    scene.ready(0)
+    scene.ready(1)
+    scene.started(0)
+    scene.see(NodeGone(2))
+    scene.ended(0, 1)
+    scene.here(1, session=7)
+    assert scene.ready(1, session=7) == [LifeExited("g", 0, "L0", 1, "why0")]
+
+
+def test_a_supervisor_that_was_started_again_gets_the_groups_number_and_proves_nothing(scene: Scene) -> None:
+    scene.see(NodeGone(2))
+    again = "the supervisor of node 1 was started again"
+    assert scene.here(1, session=7, incarnation="new") == [SendLifeOver(1, "L0", -9, again)]
+    assert scene.ready(1, 0, session=7) == []
+    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", -9, again)]  # and no LifeExited
+    begun = scene.ready(0, 1)
+    assert begun == [LifeStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
+
+
+def test_a_newer_supervisor_while_the_stream_of_the_older_still_stands(scene: Scene) -> None:
+    again = "the supervisor of node 1 was started again"
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendLifeOver(1, "L0", -9, again)]
+
+
+def test_why_a_life_ended_stands(scene: Scene) -> None:
+    scene.ended(0, 5)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
+    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
+
+
+def test_the_predecessor_is_sent_away(scene: Scene) -> None:
+    scene.here(1, session=7, incarnation="new")
+    (refused,) = scene.here(1, session=8)
+    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
+
+
+def test_a_node_with_another_idea_of_the_group_is_refused(scene: Scene) -> None:
+    (refused,) = scene.here(1, session=7, incarnation="new", nodes=3)
+    assert isinstance(refused, RefuseNode)
+    assert "3 nodes, the others 2" in refused.sentence
+
+
+def test_one_node_done_stops_the_others_and_those_that_come_later(scene: Scene) -> None:
+    scene.ended(0, 1)
+    stop = (1, "node 0 stopped: no restarts left")
+    assert scene.see(NodeDone(1, 1, "no restarts left")) == [SendStop(2, *stop)]
+    assert scene.here(1, session=7, incarnation="new")[-1] == SendStop(7, *stop)
+    assert scene.ready(1, session=7) == []
+
+
+def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
+    scene.ended(0, 1)
+    scene.see(NodeDone(1, 1, "no restarts left"))
+    stop = (1, "node 0 stopped: no restarts left")
+    assert scene.here(0, session=8) == [CloseStream(1)]  # it knows
+    for node, session in ((0, 9), (1, 7)):
+        assert scene.here(node, session, incarnation=f"new{node}")[-1] == SendStop(session, *stop)
+        assert scene.ready(node, 1, session) == []
+        assert scene.started(node, "other", 3, session)[0] == SendLifeOver(
+            session, "other", -9, "another life of the group has been begun"
+        )
+    assert scene.machine.waits_for("g") == ""
+    assert scene.machine.status()["g"]["life"] == ""
+
+
+def test_who_is_away_is_not_told_to_stop(scene: Scene) -> None:
+    scene.see(NodeGone(2))
+    assert scene.see(NodeDone(1, 1, "x")) == []
+
+
+def test_a_node_that_stops_in_the_middle_ends_the_life(scene: Scene) -> None:
+    effects = scene.see(NodeDone(2, 143, "stopped by SIGTERM"))
+    why = "node 1 stopped: stopped by SIGTERM"
+    assert effects == [SendLifeOver(1, "L0", -9, why), SendStop(1, 143, why)]
+    assert scene.ended(0, -15)[-1] == LifeExited("g", 0, "L0", -9, why)
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(code: int) -> None:
+    in_the_middle = Scene()
+    in_the_middle.begin()
+    assert in_the_middle.see(NodeDone(2, code, "told to")) == [
+        SendLifeOver(1, "L0", -9, "node 1 stopped: told to"),
+        SendStop(1, code, "node 1 stopped: told to"),
+    ]
+    finished = Scene()
+    finished.begin()
+    finished.ended(1, 0)
+    over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
+    assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
+
+
+def test_why_a_group_was_stopped_stands(scene: Scene) -> None:
+    scene.ended(0, 0)
+    scene.see(NodeDone(1, 0, "finished"))
+    scene.ended(1, 0)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
+
+
+def test_a_new_lighthouse_takes_a_running_life_over() -> None:
+    scene = Scene()
+    scene.here(0)
+    assert scene.started(0, "old", 4) == [LifeStarted("g", 4, "old")]
+    scene.here(1)
+    assert scene.started(1, "old", 4) == []
+    scene.now = 60.0
+    assert scene.see(Tick()) == []
+    scene.ended(1, 1, "old")
+    assert scene.ended(0, -9, "old")[-1] == LifeExited("g", 4, "old", 1, "why1")
+    scene.ready(0, 5)
+    assert scene.ready(1, 5)[0] == LifeStarted("g", 5, "L0")
+
+
+def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.started(0, "old", 4)
+    scene.now = 3.0
+    assert scene.see(Tick()) == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]
+    scene.here(1)
+    scene.ready(1, 0)
+    assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
+
+
+def test_a_node_that_is_ready_has_no_part_in_a_life_taken_over() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.started(0, "old", 4)
+    scene.here(1)
+    over = SendLifeOver(1, "old", -9, "node 1 did not begin with the others")
+    assert scene.ready(1) == [over, SendLifeOver(2, "old", -9, "node 1 did not begin with the others")]
+    assert scene.ended(0, -9, "old") == [over]  # another supervisor of node 1 may have run it: no proof
+
+
+def test_a_confirmation_stands_when_its_node_stops() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old", 4)
+    scene.ended(1, 1, "old")
+    scene.see(NodeDone(2, 1, "no restarts left"))
+    assert scene.ended(0, -9, "old")[-1] == LifeExited("g", 4, "old", 1, "why1")
+
+
+def test_the_number_of_a_life_that_is_over_is_not_used_again() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old", 4)
+    scene.ended(0, 1, "old")
+    scene.ended(1, 1, "old")
+    assert scene.machine.status()["g"] == {
+        "nodes": 2, "attempt": 4, "life": "", "waits_for": "group g waits for nodes 0 and 1 to be ready",
+    }  # fmt: skip
+    scene.ready(0, 0)
+    assert scene.ready(1, 0)[0] == LifeStarted("g", 5, "L0")
+
+
+def test_the_highest_number_any_node_knows_is_the_groups() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0, 0)
+    assert scene.ready(1, 5)[1] == SendBegin(1, 5, "L0", MEETING)
+
+
+def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
+    scene = Scene()
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0)
+    scene.here(0, session=7)
+    assert scene.ready(1) == []
+    assert scene.ready(0, session=7)[1] == SendBegin(7, 0, "L0", MEETING)
+
+
+def test_a_supervisor_started_again_after_its_part_had_finished_waits_for_the_others(scene: Scene) -> None:
+    scene.ended(0, 0)
+    assert scene.here(0, session=7, incarnation="new") == [CloseStream(1)]
+    assert scene.ready(0, session=7) == []
+    assert SendStop(7, 0, "group g has finished already") in scene.ended(1, 0)
+
+
+def test_a_new_lighthouse_hears_that_all_had_finished() -> None:
+    scene = Scene()
+    for n in (0, 1):
+        scene.here(n)
+        scene.started(n, "old")
+    scene.ended(0, 0, "old")
+    scene.see(NodeDone(1, 0, ""))
+    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
+
+
+def test_a_second_life_is_told_to_end(scene: Scene) -> None:
+    assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
+
+
+def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
+    assert scene.ended(1, 3, "other") == [SendLifeOver(2, "other", 3, "why1")]
+    assert scene.ended(1, 0, "other") == [SendLifeOver(2, "other", -9, "why1")]
+    assert scene.machine.waits_for("g") == ""  # L0 runs
+
+
+def test_the_ends_of_eight_lives_are_remembered(scene: Scene) -> None:
+    for life in range(9):
+        scene.ended(0, 10 + life, f"L{life}")
+        scene.ended(1, 10 + life, f"L{life}")
+        scene.ready(0, life + 1)
+        scene.ready(1, life + 1)
+    assert scene.ended(1, 1, "L0") == [SendLifeOver(2, "L0", 1, "why1")]  # forgotten: as it says itself
+    for life in range(1, 9):
+        assert scene.ended(1, 1, f"L{life}") == [SendLifeOver(2, f"L{life}", 10 + life, "why0")]
+
+
+def test_how_a_life_ended_is_said_again_to_a_node_that_missed_it(scene: Scene) -> None:
+    scene.ended(0, 5)
+    scene.ended(1, -9)
+    assert scene.ended(1, -9) == [SendLifeOver(2, "L0", 5, "why0")]
+
+
+def test_a_group_that_waits_says_for_whom() -> None:
+    scene = Scene(3)
+    scene.here(0)
+    scene.ready(0)
+    scene.here(1)
+    assert scene.machine.waits_for("g") == "group g waits for node 2 to come and node 1 to be ready"
+    scene.now = 4.9
+    assert scene.see(Tick()) == []
+    scene.now = 5.0
+    assert scene.see(Tick()) == [Note("undecided", "Group g waits for node 2 to come and node 1 to be ready.")]
+    assert scene.see(Tick()) == []  # said once
+    scene.ready(1)
+    scene.here(2)
+    scene.ready(2)
+    assert scene.machine.waits_for("g") == ""
+    assert scene.machine.status()["g"] == {"nodes": 3, "attempt": 0, "life": "L0", "waits_for": ""}
+    scene.ended(0)
+    assert scene.machine.waits_for("g") == "group g waits for nodes 1 and 2 to end its part and node 0 to be ready"
+    assert "waits for nodes 1 and 2" in repr(scene.machine)
+    scene.see(NodeGone(2))
+    assert scene.machine.waits_for("g") == (
+        "group g waits for node 1 to come back and node 2 to end its part and node 0 to be ready"
+    )
+
+
+def test_who_has_gone_is_ready_no_more() -> None:
+    scene = Scene(2)
+    scene.here(0)
+    scene.here(1)
+    scene.ready(0)
+    scene.see(NodeGone(1))
+    assert scene.ready(1) == []
+
+
+def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:
+    scene = Scene(2)
+    scene.begin()
+    for life in ("L0", "L1"):
+        for node in (0, 1):
+            scene.ended(node, life=life)
+        scene.ready(0)
+        scene.now += 10.0
+        assert Note("undecided", "Group g waits for node 1 to be ready.") in scene.see(Tick())
+        scene.ready(1)
+
+
+def test_a_group_nobody_has_begun_yet() -> None:
+    scene = Scene()
+    scene.here(0)
+    assert scene.machine.status()["g"] == {
+        "nodes": 2, "attempt": 0, "life": "", "waits_for": "group g waits for node 1 to come and node 0 to be ready",
+    }  # fmt: skip
+
+
+# --- random schedules --------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """One supervisor process with its client, as launch.nodes and rpc.supervisor_client are."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self.world = world
+        self.node = node
+        self.incarnation = f"i{next(world.numbers)}"
+        self.session: int | None = None
+        self.up: list[NodeEvent] = []  # on its way
+        self.down: list[NodeEffect] = []
+        self.reports: dict[str, tuple] = {}  # by kind; the arguments after the session
+        self.runs: tuple[int, str] | None = None  # attempt and life, from the order to begin until the last process
+        self.waits = ""  # life of which it has not heard yet how it ended for the group
+        self.attempt = 0
+        self.dead = False
+        self.report("ready", 0, MEETING if node == 0 else "")
+
+    def report(self, kind: str, *said: object) -> None:
+        self.reports.pop(kind, None)
+        self.reports[kind] = said
+        self.send(kind)
+
+    def send(self, kind: str) -> None:
+        kinds = {"ready": NodeReady, "started": NodeStarted, "ended": NodeEnded, "done": NodeDone}
+        if self.session is not None:
+            self.up.append(kinds[kind](self.session, *self.reports[kind]))
+
+    def connect(self) -> None:
+        if self.session is None and not self.dead:
+            self.session = next(self.world.numbers)
+            self.world.serves[self.session] = self
+            self.up = [NodeHere(self.session, "g", self.node, self.world.size, self.incarnation, "h")]
+            for kind in self.reports:
+                self.send(kind)
+
+    def cut(self, *, noticed: bool) -> None:
+        """The stream breaks. The lighthouse notices at once, or later."""
+        if self.session is not None:
+            gone, self.session, self.up, self.down = self.session, None, [], []
+            del self.world.serves[gone]
+            if noticed:
+                self.world.see(NodeGone(gone))
+            else:
+                self.world.unnoticed.append(gone)
+
+    def end(self, code: int) -> None:
+        """Its part ends."""
+        if self.runs is not None:
+            (attempt, life), self.runs, self.waits = self.runs, None, self.runs[1]
+            self.attempt = attempt + 1
+            if code == 0:
+                self.world.finished.setdefault(life, set()).add(self.node)
+            self.report("ended", attempt, life, code, "why")
+
+    def stop(self, code: int) -> None:
+        self.runs, self.waits = None, ""
+        self.reports.pop("ready", None)
+        if "done" not in self.reports:
+            self.report("done", code, "told")
+
+    def hear(self, effect: NodeEffect) -> None:
+        if isinstance(effect, SendBegin) and "ready" in self.reports:
+            assert self.runs is None, "two lives at once on one node"
+            assert effect.attempt >= self.attempt
+            del self.reports["ready"]
+            self.reports.pop("ended", None)
+            self.runs = (effect.attempt, effect.life)
+            self.report("started", effect.attempt, effect.life)
+        elif isinstance(effect, SendLifeOver):
+            if self.runs is not None and self.runs[1] == effect.life:
+                assert effect.code != 0, "a part that runs was told that it has finished well"
+                self.end(-9)
+            if self.waits == effect.life:
+                self.waits = ""
+                if effect.code == 0:
+                    self.stop(0)
+                elif "done" not in self.reports:
+                    self.report("ready", self.attempt, MEETING if self.node == 0 else "")
+        elif isinstance(effect, (SendStop, RefuseNode)):
+            self.stop(1)
+        elif isinstance(effect, CloseStream):
+            self.cut(noticed=True)
+
+
+class World:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.numbers = itertools.count(1)
+        self.make_token = tokens()  # also over restarts of the lighthouse
+        self.serves: dict[int, Node] = {}  # session -> who holds the other end
+        self.unnoticed: list[int] = []  # sessions whose end the lighthouse has not seen
+        self.machine = Assembly(self.make_token, gone_grace=3.0)
+        self.now = 0.0
+        self.attempts: dict[str, int] = {}  # life -> attempt
+        self.heard = -1  # highest attempt of a life that this lighthouse has begun or been told of
+        self.finished: dict[str, set[int]] = {}  # life -> nodes whose part ended well
+        self.known: set[str] = set()  # incarnations this lighthouse has met
+        self.zombies: list[Node] = []  # cut off and replaced, but alive
+        self.nodes = [Node(self, n) for n in range(size)]
+
+    def see(self, event: NodeEvent) -> None:
+        if isinstance(event, NodeHere):
+            self.known.add(event.incarnation)
+        if isinstance(event, (NodeStarted, NodeEnded)) and event.session in self.machine._sessions:
+            self.heard = max(self.heard, event.attempt)
+        for effect in self.machine.handle(event, self.now):
+            if isinstance(effect, SendBegin):
+                assert self.attempts.setdefault(effect.life, effect.attempt) == effect.attempt
+                # A lighthouse that has forgotten can't go on from a life which no supervisor that is left has begun.
+                assert effect.attempt >= self.heard, "attempts only grow"
+                self.heard = effect.attempt
+            elif isinstance(effect, LifeExited):
+                assert not any(n.runs and n.runs[1] == effect.life for n in self.everybody()), "not all have confirmed"
+            if isinstance(effect, (SendBegin, SendLifeOver, SendStop, RefuseNode, CloseStream)):
+                node = self.serves.get(effect.session)
+                if node is not None:
+                    node.down.append(effect)
+        lives = {n.runs[1] for n in self.nodes if n.runs}
+        assert len(lives) <= 1, f"two lives at once: {lives}"
+
+    def everybody(self) -> list[Node]:
+        return [*self.nodes, *self.zombies]
+
+    # --- what may happen -----------------------------------------------------------------------------------------------
+
+    def deliver_up(self, n: Node) -> None:
+        if n.up:
+            self.see(n.up.pop(0))
+
+    def deliver_down(self, n: Node) -> None:
+        if n.down:
+            n.hear(n.down.pop(0))
+
+    def connect(self, n: Node) -> None:
+        n.connect()
+
+    def flow(self, _n: Node) -> None:
+        """All is well for a moment."""
+        for n in self.nodes:
+            n.connect()
+            for _ in range(4):
+                self.deliver_up(n)
+                self.deliver_down(n)
+
+    def cut(self, n: Node) -> None:
+        n.cut(noticed=True)
+
+    def cut_unnoticed(self, n: Node) -> None:
+        n.cut(noticed=False)
+
+    def notice(self, _n: Node) -> None:
+        if self.unnoticed:
+            self.see(NodeGone(self.unnoticed.pop(0)))
+
+    def fail(self, n: Node) -> None:
+        n.end(1)
+
+    def finish(self, n: Node) -> None:
+        n.end(0)
+
+    def kill(self, n: Node) -> None:
+        """kill -9 of the supervisor; another one comes."""
+        if n in self.nodes:
+            n.cut(noticed=False)
+            n.dead, n.runs = True, None
+            self.nodes[n.node] = Node(self, n.node)
+
+    def replace(self, n: Node) -> None:
+        """The supervisor is cut off for good, so it seems, and another one comes."""
+        if n in self.nodes and n.incarnation in self.known:
+            n.cut(noticed=False)
+            self.zombies.append(n)
+            self.nodes[n.node] = Node(self, n.node)
+
+    def zombie(self, n: Node) -> None:
+        """One that was replaced can speak again, a little."""
+        for z in self.zombies[:1]:
+            z.connect()
+            for _ in range(4):
+                self.deliver_up(z)
+                self.deliver_down(z)
+
+    def tick(self, _n: Node) -> None:
+        self.now += 2.0
+        self.see(Tick())
+
+    def lighthouse(self, _n: Node) -> None:
+        """It is restarted, and the predecessors it knew of are gone with it."""
+        for n in self.everybody():
+            n.cut(noticed=False)
+        self.unnoticed, self.known = [], set()
+        for z in self.zombies:
+            z.dead, z.runs = True, None
+        self.zombies = []
+        self.machine = Assembly(self.make_token, gone_grace=3.0)
+        self.heard = -1
+
+    def stop(self, n: Node) -> None:
+        """SIGTERM for one supervisor."""
+        n.stop(143)
+
+    def settle(self) -> None:
+        """No more faults."""
+        for _ in range(30):
+            while self.unnoticed:
+                self.notice(self.nodes[0])
+            for z in self.zombies:
+                z.cut(noticed=False)
+            self.flow(self.nodes[0])
+            self.tick(self.nodes[0])
+
+
+STEPS = [
+    *["deliver_up", "deliver_down"] * 4,
+    *["flow"] * 3,
+    *["connect", "connect", "cut", "cut_unnoticed", "notice", "fail", "fail", "finish", "kill", "replace"],
+    *["zombie", "tick", "lighthouse"],
+]
+indexes = st.integers(0, 2)
+schedules = st.lists(st.tuples(st.sampled_from(STEPS), indexes), max_size=80)
+stops = st.one_of(st.none(), indexes)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(2, 3), st.booleans(), schedules, stops)
+def test_any_schedule_leads_to_one_life_on_all_nodes(
+    size: int, running: bool, schedule: list[tuple[str, int]], stopped: int | None
+) -> None:
+    world = World(size)
+    if running:
+        world.settle()
+    for what, index in schedule:
+        getattr(world, what)(world.nodes[index % size])
+    if stopped is not None:
+        world.stop(world.nodes[stopped % size])
+    world.settle()
+    if any("done" in n.reports for n in world.nodes):
+        assert all("done" in n.reports for n in world.nodes)
+        assert not any(n.runs for n in world.nodes)
+        return
+    (life,) = {n.runs for n in world.nodes if n.runs}
+    for n in world.nodes:  # a part that has finished well waits for the others
+        assert n.runs or n.node in world.finished.get(life[1], ())

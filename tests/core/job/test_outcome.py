@@ -1,0 +1,530 @@
+"""The roster machine: events in, effects compared. No clock, no network."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.job.outcome import (
+    DESERTED,
+    FINISHED,
+    Charge,
+    LifeExited,
+    LifeStarted,
+    QuorumIssued,
+    Roster,
+    RosterConfig,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
+    TellStop,
+    Verdict,
+)
+from torchft_x.core.job.sidecars import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
+from torchft_x.core.messages import Note, Tick
+from torchft_x.errors import ConfigError
+
+
+def training(groups: int = 3, **options: object) -> Roster:
+    """A job at time 0 whose groups 0.. all train in one quorum; lives are called L0, L1, ..."""
+    names = tuple(str(i) for i in range(groups))
+    roster = Roster(RosterConfig(groups=names, **options))  # type: ignore[arg-type]
+    for name in names:
+        assert roster.handle(SupervisorHere(name, f"host{name}"), 0.0) == []
+        assert roster.handle(LifeStarted(name, 0, f"L{name}"), 0.0) == []
+    assert roster.handle(QuorumIssued(frozenset(f"L{n}" for n in names)), 1.0) == []
+    return roster
+
+
+def verdicts(effects: list) -> list[Verdict]:
+    return [e for e in effects if isinstance(e, Verdict)]
+
+
+def stops(effects: list) -> list[TellStop]:
+    return [e for e in effects if isinstance(e, TellStop)]
+
+
+def test_all_finish_well() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(SupervisorGone("0"), 10.1) == []
+    assert roster.handle(Tick(), 100.0) == []  # group 0 has finished: its absence is no loss
+    assert roster.handle(SupervisorFinished("1", 0, ""), 100.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(Tick(), 200.0) == []  # one verdict only
+
+
+def test_a_lost_supervisor_ends_the_run_with_1_but_lets_the_others_finish() -> None:
+    roster = training(3, gone_grace=3.0)
+    assert roster.handle(SupervisorGone("1"), 10.0) == []
+    assert roster.handle(Tick(), 12.9) == []
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert "group 1" in note.text.lower()
+    assert "host1" in note.text
+    assert roster.handle(SupervisorFinished("0", 0, ""), 20.0) == []
+    (verdict,) = roster.handle(SupervisorFinished("2", 0, ""), 20.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+    assert "group 1" in verdict.sentence
+    assert "host1" in verdict.sentence
+    assert "2 of 3" in verdict.sentence
+
+
+def test_a_supervisor_that_reconnects_in_time_is_not_lost() -> None:
+    roster = training(2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(SupervisorHere("1", "host1"), 12.0) == []
+    assert roster.handle(Tick(), 60.0) == []
+
+
+def test_the_end_of_a_replaced_stream_is_no_loss() -> None:
+    roster = training(2)
+    roster.handle(SupervisorHere("1", "host1"), 10.0)  # reconnects before the old stream is seen to end
+    roster.handle(SupervisorGone("1"), 10.5)
+    assert roster.handle(Tick(), 60.0) == []
+
+
+def test_a_lost_group_may_come_back_before_the_verdict() -> None:
+    roster = training(2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert len(roster.handle(Tick(), 20.0)) == 1
+    (note,) = roster.handle(SupervisorHere("1", "host9"), 30.0)
+    assert isinstance(note, Note)
+    assert "host9" in note.text
+    roster.handle(SupervisorFinished("0", 0, ""), 40.0)
+    assert roster.handle(SupervisorFinished("1", 0, ""), 40.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 1, "restarted 10 times within an hour."), 10.0) == []
+    (verdict,) = roster.handle(SupervisorFinished("1", 0, ""), 20.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+    assert "group 0 gave up on host0: restarted 10 times within an hour." in verdict.sentence
+
+
+def test_the_same_trouble_is_told_once() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1", "2")))
+    for g in ("0", "1", "2"):
+        roster.handle(SupervisorHere(g, "h"), 0.0)
+    roster.handle(SupervisorFinished("0", 1, "NameError."), 1.0)
+    roster.handle(SupervisorFinished("1", 1, "other"), 1.0)
+    (verdict,) = roster.handle(SupervisorFinished("2", 1, "NameError."), 1.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.sentence.endswith("group 0 and group 2 gave up on h: NameError; group 1 gave up on h: other.")
+
+
+def test_too_few_groups_left_stops_the_rest_at_once() -> None:
+    roster = training(3, min_replicas=2)
+    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 11.0)
+    (verdict,) = verdicts(effects)
+    assert verdict.code == 1
+    assert "only 1 of 3" in verdict.sentence
+    assert "min_replicas is 2" in verdict.sentence
+    assert effects == [TellStop("2", 1, verdict.sentence), verdict]  # the stop comes before the verdict
+    assert roster.handle(SupervisorFinished("2", 1, "told to stop"), 12.0) == []
+
+
+def test_finished_groups_count_towards_min_replicas() -> None:
+    roster = training(3, min_replicas=2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    assert verdicts(roster.handle(SupervisorFinished("1", 1, "x"), 11.0)) == []
+    (verdict,) = verdicts(roster.handle(SupervisorFinished("2", 0, ""), 12.0))
+    assert verdict.code == 1
+
+
+def test_a_restarted_group_does_not_train_the_finished_job_again() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    (stop,) = roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 11.0)
+    assert stop == TellStop("1", 0, FINISHED)
+    assert roster.handle(LifeStarted("1", 1, "L1b"), 12.0) == []  # told once
+    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_a_group_that_fails_after_it_has_trained_to_the_end_has_not_finished(first: str) -> None:
+    """It was to save the model, perhaps; another one has ended well, before that or after."""
+    roster = training(2)
+    failed = LifeExited("1", 0, "L1", 1, "worker 0 exited with code 1")
+    finished = SupervisorFinished("0", 0, "")
+    (stop,) = [
+        e for event in ((finished, failed) if first == "0" else (failed, finished)) for e in roster.handle(event, 11.0)
+    ]
+    assert stop == TellStop(
+        "1",
+        1,
+        "worker 0 exited with code 1, after it had trained to the end with the others (was it saving the model?)",
+    )
+    (verdict,) = roster.handle(SupervisorFinished("1", 1, stop.sentence), 13.0)
+    assert verdict == Verdict(1, f"1 of 2 groups finished, but group 1 gave up on host1: {stop.sentence}.")
+
+
+@pytest.mark.parametrize("code", [-9, 143])
+def test_a_group_that_is_killed_at_the_end_has_done_its_part(code: int) -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", code, "from outside"), 11.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0"})), 6.0)
+    roster.handle(LifeStarted("1", 1, "L1b"), 7.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_group_alone_in_a_newer_quorum_is_stopped_too() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0"})), 5.1)
+    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+    # group 0 has left after its last step, but its process has not ended yet
+    roster.handle(QuorumIssued(frozenset({"L1b"})), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_group_that_repeats_its_last_step_alone_goes_on() -> None:
+    roster = training(2)
+    roster.handle(QuorumIssued(frozenset({"L1"})), 9.0)  # group 0 committed the last step, group 1 dropped it
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+
+
+def test_a_group_in_the_last_quorum_finishes_by_itself() -> None:
+    roster = training(2)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(Tick(), 11.0) == []
+
+
+def test_a_supervisor_that_reconnects_hears_again_that_it_must_stop() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 11.0)
+    roster.handle(SupervisorGone("1"), 11.1)
+    assert roster.handle(SupervisorHere("1", "host1"), 11.2) == [TellStop("1", 0, FINISHED)]
+
+
+def test_a_supervisor_that_comes_after_the_verdict_is_told_it() -> None:
+    roster = training(2, min_replicas=2)
+    roster.handle(SupervisorGone("1"), 10.0)
+    effects = roster.handle(Tick(), 20.0)
+    (verdict,) = verdicts(effects)
+    assert stops(effects) == [TellStop("0", 1, verdict.sentence)]
+    assert roster.handle(SupervisorHere("1", "host1"), 21.0) == [TellStop("1", 1, verdict.sentence)]
+
+
+def test_groups_without_a_manager_each_do_their_own_work() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1")))
+    for g in ("0", "1"):
+        roster.handle(SupervisorHere(g, "h"), 0.0)
+        roster.handle(LifeStarted(g, 0, f"L{g}"), 0.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []  # no quorum was ever issued: nothing to be late for
+    assert roster.handle(LifeExited("1", 0, "L1", 1, "x"), 2.0) == []
+
+
+def test_a_supervisor_that_never_comes_is_lost() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1"), arrive_timeout=30.0))
+    roster.handle(SupervisorHere("0", "h"), 5.0)
+    assert roster.handle(Tick(), 34.9) == []
+    (note,) = roster.handle(Tick(), 35.0)  # counted from the first event
+    assert isinstance(note, Note)
+    assert "group 1" in note.text.lower()
+    assert "30 s" in note.text
+
+
+def test_a_stranger_is_sent_away_with_the_known_groups() -> None:
+    roster = training(2)
+    (stop,) = roster.handle(SupervisorHere("7", "h"), 2.0)
+    assert isinstance(stop, TellStop)
+    assert (stop.group, stop.code) == ("7", 1)
+    assert "0, 1" in stop.sentence
+    assert roster.handle(SupervisorFinished("7", 1, ""), 3.0) == []
+
+
+def test_finishing_is_final() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 1, "gave up"), 10.0)
+    roster.handle(SupervisorFinished("0", 0, ""), 11.0)
+    (stop,) = roster.handle(SupervisorHere("0", "host0"), 12.0)
+    assert isinstance(stop, TellStop)
+    assert stop.code == 1
+
+
+def test_a_companion_ends_with_the_verdict_and_does_not_count() -> None:
+    roster = training(2)
+    assert roster.handle(CompanionHere("eval", "h"), 2.0) == []
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    effects = roster.handle(SupervisorFinished("1", 0, ""), 10.0)
+    sentence = "All 2 groups finished."
+    assert effects == [StopCompanion("eval", sentence), Verdict(0, sentence)]  # the stop comes before the verdict
+    assert roster.handle(CompanionHere("late", "h"), 11.0) == [StopCompanion("late", sentence)]
+
+
+def test_a_companion_that_gives_up_changes_nothing_for_the_job() -> None:
+    roster = training(2, min_replicas=2)
+    roster.handle(CompanionHere("eval", "h"), 2.0)
+    (note,) = roster.handle(CompanionFinished("eval", 1, "crash loop"), 3.0)
+    assert isinstance(note, Note)
+    roster.handle(CompanionGone("eval"), 3.1)
+    assert roster.handle(Tick(), 100.0) == []
+    roster.handle(SupervisorFinished("0", 0, ""), 110.0)
+    assert roster.handle(SupervisorFinished("1", 0, ""), 110.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_the_silent_end_of_a_companion_is_a_note_only() -> None:
+    roster = training(2, gone_grace=3.0)
+    roster.handle(CompanionHere("eval", "h"), 2.0)
+    roster.handle(CompanionGone("eval"), 3.0)
+    (note,) = roster.handle(Tick(), 6.0)
+    assert isinstance(note, Note)
+    assert roster.verdict is None
+
+
+def test_the_end_of_a_life_that_is_no_more_the_newest_says_nothing() -> None:
+    roster = training(2)
+    roster.handle(LifeStarted("1", 1, "L1b"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0", "L1b"})), 6.0)
+    assert roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 7.0) == []
+    assert roster.status()["1"]["state"] == "running"
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []  # group 1 trains with it and finishes by itself
+
+
+def test_a_group_that_finishes_without_ever_having_a_life_stops_nobody() -> None:
+    roster = Roster(RosterConfig(groups=("0", "1")))
+    roster.handle(SupervisorHere("0", "host0"), 0.0)
+    roster.handle(SupervisorHere("1", "host1"), 0.0)
+    assert roster.status()["0"] == {"state": "starting", "host": "host0", "attempt": 0, "trouble": ""}
+    assert roster.handle(SupervisorFinished("0", 0, ""), 1.0) == []
+
+
+def test_a_group_that_gave_up_has_not_done_the_jobs_work() -> None:
+    roster = training(3)
+    roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
+    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
+    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    assert roster.status()["0"]["state"] == "failed"
+
+
+def test_a_group_that_was_told_to_stop_has_not_done_the_jobs_work() -> None:
+    """0 and 1 train; 2 and 3 were started again and met without them."""
+    roster = training(4)
+    for n in ("2", "3"):
+        roster.handle(LifeStarted(n, 1, f"L{n}b"), 5.0)
+    roster.handle(QuorumIssued(frozenset({"L0", "L1"})), 6.0)
+    roster.handle(QuorumIssued(frozenset({"L2b", "L3b"})), 6.0)
+    roster.handle(SupervisorGone("3"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("2", 0, FINISHED)]
+    assert roster.handle(SupervisorFinished("2", 0, FINISHED), 10.5) == []
+    assert roster.handle(SupervisorHere("3", "host3"), 11.0) == [TellStop("3", 0, FINISHED)]
+
+
+def test_who_is_away_when_the_job_is_finished_is_told_on_its_return() -> None:
+    roster = training(2)
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
+    roster.handle(SupervisorGone("1"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    assert roster.handle(SupervisorHere("1", "host1"), 11.0) == [TellStop("1", 0, FINISHED)]
+
+
+def test_after_the_verdict_nobody_is_told_anything_else() -> None:
+    roster = training(3, min_replicas=3)
+    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 10.0)
+    assert [(s.group, s.code) for s in stops(effects)] == [("0", 1), ("2", 1)]
+    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == []
+    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
+
+
+def test_who_has_come_once_has_the_grace_of_those_who_go() -> None:
+    roster = training(2, arrive_timeout=30.0, gone_grace=3.0)
+    assert roster.handle(SupervisorGone("1"), 100.0) == []
+    assert roster.handle(Tick(), 102.0) == []
+
+
+def test_a_group_that_comes_back_after_the_verdict_hears_its_own_end() -> None:
+    roster = training(2)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(SupervisorFinished("1", 3, "crash loop"), 11.0)
+    assert roster.verdict is not None
+    (stop,) = roster.handle(SupervisorHere("0", "host0"), 12.0)
+    assert stop == TellStop("0", 0, "group 0 has finished already, with code 0")
+
+
+def test_status_tells_each_group() -> None:
+    roster = training(3)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    roster.handle(SupervisorGone("1"), 10.0)
+    roster.handle(Tick(), 20.0)
+    status = roster.status()
+    assert [s["state"] for s in status.values()] == ["finished", "lost", "running"]
+    assert "host1" in str(status["1"]["trouble"])
+    assert "1: lost" in repr(roster)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"groups": ()}, "groups"),
+        ({"groups": ("0", "0")}, "groups"),
+        ({"groups": ("0",), "min_replicas": 0}, "min_replicas"),
+        ({"groups": ("0",), "min_replicas": 2}, "min_replicas"),
+        ({"groups": ("0",), "gone_grace": 0.0}, "gone_grace"),
+        ({"groups": ("0",), "arrive_timeout": float("nan")}, "arrive_timeout"),
+    ],
+)
+def test_config_errors_name_the_field(options: dict, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        RosterConfig(**options)
+
+
+def test_a_job_without_groups_is_told_so() -> None:
+    with pytest.raises(ConfigError, match="at least one group"):
+        RosterConfig(groups=())
+
+
+def test_a_grace_below_a_second_is_one() -> None:
+    roster = training(2, gone_grace=0.5)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(Tick(), 10.4) == []
+    (note,) = roster.handle(Tick(), 10.5)
+    assert isinstance(note, Note)
+    assert note.text == "Group 1 is lost: its supervisor on host1 is gone without a word."
+
+
+# --- groups over several nodes -----------------------------------------------------------------------------------------
+
+
+def two_nodes(**options: object) -> Roster:
+    """Group a is on two nodes, group b on one; both train in one quorum."""
+    roster = Roster(RosterConfig(groups=("a", "b"), **options))  # type: ignore[arg-type]
+    for event in (
+        SupervisorHere("a", "host0", 0, 2),
+        SupervisorHere("a", "host1", 1, 2),
+        SupervisorHere("b", "host2"),
+        LifeStarted("a", 0, "La"),
+        LifeStarted("b", 0, "Lb"),
+        QuorumIssued(frozenset({"La", "Lb"})),
+    ):
+        assert roster.handle(event, 0.0) == []
+    return roster
+
+
+def test_a_group_is_lost_when_the_supervisor_of_any_node_is() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 on host1 is gone without a word."
+    assert roster.status()["a"]["state"] == "lost"
+    effects = roster.handle(SupervisorFinished("b", 0, ""), 20.0)
+    (verdict,) = verdicts(effects)
+    assert verdict.code == 1
+    assert [s.group for s in stops(effects)] == ["a"]  # its other node is still here, and must go
+
+
+def test_a_lost_group_is_back_when_all_its_nodes_are() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    roster.handle(Tick(), 13.0)
+    assert roster.handle(SupervisorHere("a", "host7", 0, 2), 14.0) == []
+    (note,) = roster.handle(SupervisorHere("a", "host8", 1, 2), 15.0)
+    assert isinstance(note, Note)
+    assert roster.status()["a"]["state"] == "running"
+
+
+def test_a_lost_group_is_back_when_its_last_node_is_although_another_one_is_done() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("a", 0, "", 0), 10.0)
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    roster.handle(SupervisorGone("a", 1), 20.0)
+    assert roster.handle(Tick(), 22.9) == []  # within the grace, and node 0 is done
+    (note,) = roster.handle(Tick(), 23.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 on host1 is gone without a word."
+    (note,) = roster.handle(SupervisorHere("a", "host8", 1, 2), 24.0)
+    assert isinstance(note, Note)
+    assert note.event == "joined"
+
+
+def test_the_first_node_is_node_0() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorGone("a", 0), 10.0)
+    (note,) = roster.handle(Tick(), 13.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 0 on host0 is gone without a word."
+
+
+def test_a_node_that_never_comes_is_named() -> None:
+    roster = Roster(RosterConfig(groups=("a", "b"), arrive_timeout=30.0))
+    roster.handle(SupervisorHere("a", "h", 0, 2), 0.0)
+    roster.handle(SupervisorHere("b", "h"), 0.0)
+    assert roster.status()["a"]["state"] == "awaited"
+    (note,) = roster.handle(Tick(), 30.0)
+    assert isinstance(note, Note)
+    assert note.text == "Group a is lost: its supervisor of node 1 has not come within 30 s."
+
+
+def test_a_group_has_finished_when_all_its_nodes_have() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("b", 0, ""), 10.0)
+    assert roster.handle(LifeExited("a", 0, "La", 0, ""), 10.0) == []  # about to be done: it isn't told to stop
+    assert roster.handle(SupervisorFinished("a", 0, "", 1), 10.0) == []
+    roster.handle(SupervisorGone("a", 1), 10.0)
+    assert roster.handle(Tick(), 20.0) == []  # a node that is done may go
+    assert roster.handle(SupervisorFinished("a", 0, "", 0), 21.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_one_node_that_gives_up_speaks_for_the_group() -> None:
+    roster = two_nodes()
+    roster.handle(SupervisorFinished("a", 1, "too often", 0), 10.0)
+    roster.handle(SupervisorFinished("a", 1, "node 0 stopped: too often", 1), 10.1)
+    (verdict,) = verdicts(roster.handle(SupervisorFinished("b", 0, ""), 20.0))
+    assert verdict.sentence == "1 of 2 groups finished, but group a gave up on host0: too often."
+
+
+# --- one of several lighthouses ------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_in_charge_takes_nobody_for_lost() -> None:
+    roster = training(3, several=True, min_replicas=3)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(Tick(), 1000.0) == []
+    (note, *_, verdict) = roster.handle(Charge(True), 1001.0)
+    assert isinstance(note, Note)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 1
+
+
+def test_one_that_is_cut_off_ends_without_a_word_on_the_job() -> None:
+    roster = training(2, several=True)
+    roster.handle(Charge(True), 2.0)
+    for name in "01":
+        roster.handle(SupervisorGone(name), 10.0)
+    assert roster.handle(Tick(), 69.9) == []
+    (verdict,) = roster.handle(Tick(), 70.0)
+    assert verdict.code == DESERTED
+
+
+def test_one_that_hears_of_the_end_knows_who_is_lost() -> None:
+    roster = training(2, several=True)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert verdicts(roster.handle(SupervisorFinished("0", 0, ""), 50.0)) == [
+        Verdict(1, "1 of 2 groups finished, but group 1 is lost: its supervisor on host1 is gone without a word.")
+    ]
+
+
+def test_a_standby_to_which_nobody_ever_comes_ends_in_time() -> None:
+    roster = Roster(RosterConfig(groups=("0",), several=True, arrive_timeout=30.0, deserted_after=5.0))
+    assert roster.handle(Tick(), 100.0) == []
+    assert roster.handle(Tick(), 134.9) == []
+    assert roster.handle(Tick(), 135.0)[-1].code == DESERTED
+
+
+def test_the_status_names_hosts_and_lives_that_there_are() -> None:
+    roster = Roster(RosterConfig(groups=("0",)))
+    roster.handle(SupervisorHere("0", "host0", node=0, nodes=2), 0.0)
+    roster.handle(LifeStarted("0", 3, "L3"), 0.0)
+    assert roster.status()["0"]["host"] == "host0"
+    assert roster.status()["0"]["attempt"] == 3

@@ -1,0 +1,112 @@
+"""Companions at a stand-alone lighthouse: when is a job over that nobody has announced?"""
+
+from __future__ import annotations
+
+from torchft_x.core.job.outcome import LifeStarted, QuorumIssued, SupervisorFinished, SupervisorGone, SupervisorHere
+from torchft_x.core.job.sidecars import CompanionGone, CompanionHere, StopCompanion
+from torchft_x.core.job.standalone_sidecars import DONE, MISSING, Visits
+from torchft_x.core.messages import Tick
+
+
+def job(*groups: str) -> Visits:
+    """A companion `eval` and these groups are here at time 0."""
+    visits = Visits(settle=3.0, missing=300.0)
+    assert visits.handle(CompanionHere("eval", "h"), 0.0) == []
+    for group in groups:
+        assert visits.handle(SupervisorHere(group, "h"), 0.0) == []
+    return visits
+
+
+def leave(visits: Visits, group: str, now: float, *, done: bool = True) -> None:
+    if done:
+        assert visits.handle(SupervisorFinished(group, 0, ""), now) == []
+    assert visits.handle(SupervisorGone(group), now) == []
+
+
+def test_when_all_groups_are_done_the_companion_is_told() -> None:
+    visits = job("0", "1")
+    leave(visits, "0", 10.0)
+    assert visits.handle(Tick(), 100.0) == []
+    leave(visits, "1", 100.0)
+    assert visits.handle(Tick(), 102.9) == []
+    assert visits.handle(Tick(), 103.0) == [StopCompanion("eval", DONE)]
+    assert visits.handle(Tick(), 200.0) == []
+
+
+def test_a_group_that_went_without_a_word_may_come_back() -> None:
+    visits = job("0")
+    leave(visits, "0", 10.0, done=False)
+    assert visits.handle(Tick(), 200.0) == []
+    visits.handle(SupervisorHere("0", "h"), 201.0)
+    leave(visits, "0", 202.0)
+    assert visits.handle(Tick(), 206.0) == [StopCompanion("eval", DONE)]
+
+
+def test_groups_that_stay_away_are_the_end_too() -> None:
+    visits = job("0")
+    leave(visits, "0", 10.0, done=False)
+    assert visits.handle(Tick(), 309.9) == []
+    assert visits.handle(Tick(), 310.0) == [StopCompanion("eval", MISSING)]
+
+
+def test_a_companion_that_comes_before_its_groups_is_not_ended_by_an_earlier_job() -> None:
+    visits = Visits(settle=3.0)
+    visits.handle(SupervisorHere("0", "h"), 0.0)
+    leave(visits, "0", 10.0)
+    visits.handle(CompanionHere("eval", "h"), 11.0)
+    assert visits.handle(Tick(), 20.0) == []
+    visits.handle(SupervisorHere("0", "h"), 30.0)
+    leave(visits, "0", 40.0)
+    assert visits.handle(Tick(), 43.0) == [StopCompanion("eval", DONE)]
+
+
+def test_a_companion_that_comes_after_its_groups_belongs_to_them() -> None:
+    visits = Visits(settle=3.0)
+    visits.handle(SupervisorHere("0", "h"), 0.0)
+    visits.handle(CompanionHere("late", "h"), 1.0)
+    leave(visits, "0", 2.0)
+    assert visits.handle(Tick(), 5.0) == [StopCompanion("late", DONE)]
+
+
+def test_a_reconnect_of_a_group_is_no_end() -> None:
+    visits = job("0")
+    visits.handle(SupervisorHere("0", "h"), 5.0)
+    visits.handle(SupervisorGone("0"), 5.1)
+    assert visits.handle(Tick(), 1000.0) == []
+
+
+def test_a_companion_that_has_left_is_not_told() -> None:
+    visits = job("0")
+    visits.handle(CompanionGone("eval"), 5.0)
+    leave(visits, "0", 6.0)
+    effects = visits.handle(Tick(), 9.0)
+    assert not any(isinstance(e, StopCompanion) for e in effects)
+
+
+def test_lives_and_quorums_do_not_matter() -> None:
+    visits = job("0")
+    assert visits.handle(LifeStarted("0", 0, "L"), 1.0) == []
+    assert visits.handle(QuorumIssued(frozenset({"L"})), 1.0) == []
+    assert visits.handle(Tick(), 1000.0) == []
+
+
+def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
+    visits = job("0")
+    visits.handle(SupervisorFinished("0", 0, ""), 10.0)
+    visits.handle(SupervisorHere("0", "h"), 10.1)  # its next supervisor is quicker than the end of that stream
+    visits.handle(SupervisorGone("0"), 10.2)
+    leave(visits, "0", 20.0, done=False)
+    assert visits.handle(Tick(), 200.0) == []
+    assert visits.handle(Tick(), 320.0) == [StopCompanion("eval", MISSING)]
+
+
+def test_one_job_after_the_other() -> None:
+    visits = job("0")
+    leave(visits, "0", 10.0, done=False)
+    assert visits.handle(Tick(), 310.0) == [StopCompanion("eval", MISSING)]
+    visits.handle(CompanionGone("eval"), 311.0)
+    visits.handle(SupervisorHere("1", "h"), 400.0)
+    visits.handle(CompanionHere("other", "h"), 400.0)
+    leave(visits, "1", 410.0)
+    visits.handle(CompanionHere("eval", "h"), 411.0)  # it waits for a third job
+    assert visits.handle(Tick(), 413.0) == [StopCompanion("other", DONE)]  # nobody of this job was silent

@@ -1,0 +1,201 @@
+"""R8: what a lighthouse that has just started must wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.scene import member, quorum
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.messages import Hello
+from torchft_x.core.quorum.rule import Wait
+from torchft_x.core.restart.recover import Adopt, Fresh, Report, Start, Takeover, start
+
+OLD = quorum(member("a"), member("b"), id=10)
+NEW = quorum(member("b"), member("c"), id=11)
+
+
+def fresh(now: float = 0.0, **fields: Any) -> Fresh:
+    values = {
+        "now": 100.0 + now,
+        "started_at": 100.0,
+        "reports": {},
+        "new_job": True,
+        "restarted": False,
+        "hello_grace": 1.0,
+        "old_lease": 121.0,
+    }
+    return Fresh(**{**values, **fields})
+
+
+def report(quorum_: Any, valid: bool = True) -> Report:
+    return Report(quorum_, valid)
+
+
+def test_R8_a_new_job_starts_at_once() -> None:
+    assert start(fresh()) == Start()
+
+
+def test_R8_of_unknown_age_it_listens_for_a_moment() -> None:
+    decision = start(fresh(0.9, new_job=False))
+    assert isinstance(decision, Wait)
+    assert decision.until == 101.0
+    assert start(fresh(1.0, new_job=False)) == Start()
+
+
+def test_R8_after_a_restart_without_reports_it_waits_for_the_lease() -> None:
+    decision = start(fresh(120.9, restarted=True))
+    assert isinstance(decision, Wait)
+    assert decision.until == 221.0
+    assert start(fresh(121.0, restarted=True)) == Start()
+    assert start(fresh(121.0, restarted=True, new_job=False)) == Start()
+
+
+def test_R8a_all_members_report_in_person() -> None:
+    assert start(fresh(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
+
+
+def test_R8a_the_first_caller_is_not_enough() -> None:
+    decision = start(fresh(reports={"a": report(OLD)}))
+    assert isinstance(decision, Wait)
+    assert "takes over quorum 10: waiting until b report with a valid lease" in decision.reason
+
+
+def test_R8a_an_ended_lease_vouches_for_nothing() -> None:
+    assert isinstance(start(fresh(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
+
+
+def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
+    decision = start(fresh(reports={"a": report(OLD), "b": report(NEW)}))
+    assert isinstance(decision, Wait)
+    assert "quorum 11: waiting until c" in decision.reason
+    assert start(fresh(reports={"a": report(OLD), "b": report(NEW), "c": report(NEW)})) == Adopt(NEW)
+
+
+def test_R8a_who_has_not_received_it_vouches_too() -> None:
+    """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
+    assert start(fresh(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
+    assert start(fresh(reports={"b": report(NEW), "c": Report(None, lease_valid=False)})) == Adopt(NEW)
+    assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
+    assert start(fresh(reports={"b": Report(None, lease_valid=False)})) == Start()
+
+
+def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
+    """Of quorum 10, which b holds, a is not here: another lighthouse may have let a follow it, and b never heard of it."""
+    assert isinstance(start(fresh(reports={"b": report(OLD), "c": report(NEW)})), Wait)
+    before = quorum(member("z"), member("a"), id=9)
+    told = {"a": report(before), "b": report(OLD), "c": report(NEW)}
+    assert isinstance(start(fresh(reports=told)), Wait)
+    assert start(fresh(reports={**told, "z": report(before)})) == Adopt(NEW, (OLD, before))
+
+
+def test_R8a_a_peers_client_need_not_report() -> None:
+    mixed = quorum(member("a"), member("theirs", library=""), id=10)
+    assert start(fresh(reports={"a": report(mixed)})) == Adopt(mixed)
+
+
+def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
+    assert start(fresh(121.0, reports={"a": report(OLD, valid=False)})) == Adopt(OLD)
+
+
+P3 = quorum(member("a"), member("b"), member("c"), id=12)
+
+
+def heard(*said: tuple[str, Any], lease_left: float = 60.0, **config: Any) -> Takeover:
+    """These members have reported these quorums, in this order, to a lighthouse that was started at 100."""
+    takeover = Takeover(LighthouseConfig(**{"lease": 20.0, "lease_margin": 1.0, **config}), 100.0)
+    for replica_id, quorum_ in said:
+        takeover.hear(Hello(1, replica_id, quorum=quorum_, lease_left=lease_left, granted_through=len(replica_id)))
+    return takeover
+
+
+def test_a_lease_vouches_while_anything_is_left_of_it() -> None:
+    everybody = (("a", OLD), ("b", OLD))
+    assert heard(*everybody, lease_left=0.1).decide(100.0) == Adopt(OLD)
+    assert isinstance(heard(*everybody, lease_left=0.0).decide(100.0), Wait)
+
+
+def test_while_somebody_is_missing_nobody_has_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = [heard(("a", OLD)), heard(("a", OLD), ("b", NEW)), heard(("a", OLD), ("x", None))]
+    complete = [heard(("a", OLD), ("b", OLD)), heard(("b", NEW), ("c", NEW))]
+    monkeypatch.setattr(Takeover, "decide", None)  # can't be called
+    assert [t.lasts(100.0) for t in missing] == [True] * 3
+    assert [t.lasts(221.0) for t in missing] == [False] * 3  # every lease from before is over
+    assert [t.lasts(100.0) for t in complete] == [False] * 2
+
+
+def test_a_member_that_takes_back_what_it_reported() -> None:
+    takeover = heard(("a", OLD), ("b", NEW))
+    assert takeover.lasts(100.0)
+    takeover.hear(Hello(2, "b", quorum=OLD, lease_left=60.0))
+    assert not takeover.lasts(100.0)
+    assert takeover.decide(100.0) == Adopt(OLD)
+
+
+def test_the_highest_grant_that_was_reported_in_that_quorum_counts() -> None:
+    takeover = heard(("a", OLD), ("bbb", OLD), ("cccc", NEW))
+    assert takeover.granted_through(OLD) == 3
+    assert takeover.granted_through(P3) == 0
+    takeover.end()
+    takeover.hear(Hello(9, "a", quorum=OLD, granted_through=7))
+    assert takeover.granted_through(OLD) == 0  # from here on the tenure knows
+
+
+QUORUMS = [None, OLD, NEW, P3, quorum(member("a"), member("theirs", library=""), id=13, lease=30.0)]
+hellos = st.tuples(st.sampled_from("abcd"), st.integers(0, len(QUORUMS) - 1), st.booleans())
+
+
+@given(st.lists(hellos, max_size=12), st.sampled_from([0.0, 20.0, 31.0, 121.0]))
+def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], later: float) -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    for replica_id, index, valid in said:
+        takeover.hear(Hello(1, replica_id, quorum=QUORUMS[index], lease_left=float(valid)))
+        decision = takeover.decide(100.0 + later)
+        if takeover.lasts(100.0 + later):
+            assert isinstance(decision, Wait)
+        elif isinstance(decision, Wait):  # then it is asked, at every event: only where that is cheap or rare
+            assert "before the start" in decision.reason
+
+
+ALIKE = (None, *(quorum(*map(member, names), id=10 + n, lease=20.0) for n, names in enumerate(("ab", "bc", "abc"))))
+told = st.tuples(st.sampled_from("abcd"), st.integers(0, len(ALIKE) - 1), st.booleans())
+
+
+@given(st.lists(told, max_size=16), st.sampled_from([0.0, 20.9, 21.0]))
+def test_where_all_leases_are_alike_it_knows_exactly(said: list[tuple[str, int, bool]], later: float) -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    for replica_id, index, valid in said:
+        takeover.hear(Hello(1, replica_id, quorum=ALIKE[index], lease_left=float(valid)))
+        now = 100.0 + later
+        assert takeover.lasts(now) is isinstance(takeover.decide(now), Wait)
+
+
+def test_the_longest_lease_counts() -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover.hear(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
+    for now, waits in ((150.9, True), (151.0, False)):
+        assert takeover.lasts(now) is isinstance(takeover.decide(now), Wait) is waits
+
+
+def test_where_nobody_has_reported_it_waits_for_the_end_of_the_old_lease_whatever_the_grace() -> None:
+    decision = start(fresh(0.5, restarted=True, new_job=False))
+    assert isinstance(decision, Wait)
+    assert decision.lease
+    assert start(fresh(121.0, restarted=True, new_job=False, hello_grace=500.0)) == Start()
+
+
+def test_what_a_member_of_the_newest_has_received_last_must_have_been_left_by_its_own_members() -> None:
+    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover.hear(Hello(1, "c", quorum=ALIKE[2], lease_left=1.0))
+    takeover.hear(Hello(2, "b", quorum=ALIKE[1], lease_left=1.0))
+    assert takeover.lasts(100.0)  # a may have followed the older one with others
+    takeover.hear(Hello(3, "a", quorum=ALIKE[1], lease_left=1.0))
+    assert not takeover.lasts(100.0)
+    assert takeover.decide(100.0) == Adopt(ALIKE[2], (ALIKE[1],))
+
+
+def test_when_all_leases_are_over_older_quorums_bind_nobody() -> None:
+    assert start(fresh(121.0, reports={"c": report(NEW), "b": report(OLD)})) == Adopt(NEW, ())

@@ -1,0 +1,92 @@
+"""How long a rank waits for other groups: by what it needed itself for the same stretch."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.training.wait_budget import LEAST, MOMENT, TIMES, WaitBudget
+
+
+def budget(own: float, **more: float) -> WaitBudget:
+    """A rank that has worked for so long since the last step, and waits now (at that time)."""
+    b = WaitBudget(0.0, **{"most": 60.0, **more})
+    b.wait(own)
+    return b
+
+
+@pytest.mark.parametrize(("own", "limit"), [(0.0, LEAST), (0.1, LEAST), (1.0, TIMES), (6.0, 6 * TIMES), (20.0, 60.0)])
+def test_the_longer_its_own_part_the_longer_it_waits(own: float, limit: float) -> None:
+    assert budget(own).limit == limit
+
+
+def test_a_limit_of_the_user_is_kept_to_and_never_exceeds_the_timeout() -> None:
+    assert budget(5.0, fixed=1.0).limit == 1.0
+    assert budget(0.1, fixed=500.0).limit == 60.0
+    assert budget(0.1, fixed=500.0).patience(0.1) == 500.0
+
+
+def test_only_the_timeout_counts_where_nobody_could_be_left_out() -> None:
+    b = budget(0.1)
+    b.unlimited = True
+    assert b.limit == 60.0
+
+
+def test_waiting_is_not_work() -> None:
+    b = budget(1.0)
+    b.work(10.0)
+    b.wait(10.5)
+    assert b.limit == pytest.approx(1.5 * TIMES)
+
+
+def test_work_counts_from_the_end_of_the_last_step() -> None:
+    b = budget(20.0)  # an evaluation
+    b.work(20.0)
+    b.next_step(20.0)
+    b.wait(20.1)
+    assert b.limit == LEAST
+
+
+def test_who_asks_at_once_waits_for_others_at_the_boundary_as_long_as_in_a_reduction() -> None:
+    b = WaitBudget(0.0, most=60.0)
+    assert b.patience(0.1) == LEAST
+    assert b.patience(10.0) == 10 * TIMES  # its own evaluation of 10 s: others may have one, too
+
+
+def test_who_has_waited_already_gives_the_others_a_moment() -> None:
+    b = budget(0.1)
+    b.work(0.1 + LEAST)
+    assert b.patience(0.1 + LEAST) == MOMENT
+
+
+def test_a_short_wait_after_the_long_one_changes_nothing() -> None:
+    b = budget(0.1)
+    b.work(0.1 + LEAST)
+    b.wait(0.2 + LEAST)
+    b.work(0.2 + LEAST)  # a reduction that had failed already
+    assert b.patience(0.2 + LEAST) == MOMENT
+
+
+def test_what_was_waited_before_the_timeout_is_taken_off() -> None:
+    b = budget(20.0)
+    b.work(80.0)
+    assert b.patience(80.0) == pytest.approx(20 * TIMES - 60.0)
+
+
+def test_each_step_begins_anew() -> None:
+    b = budget(5.0)
+    b.next_step(10.0)  # while it waits
+    assert b.patience(12.0) == max(LEAST, TIMES * 2.0)
+    b.work(20.0)  # what it waited for in the step before
+    assert b.patience(20.0) == LEAST
+    b.wait(20.0)
+    b.work(40.0)
+    b.next_step(40.0)
+    assert b.patience(40.0) == LEAST
+
+
+def test_a_wait_ends_once() -> None:
+    b = WaitBudget(0.0, most=1000.0, fixed=100.0)
+    b.wait(0.0)
+    b.work(10.0)
+    b.work(50.0)
+    assert b.patience(50.0) == 90.0

@@ -1,0 +1,120 @@
+"""Who gets which accelerator: values in, values out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.devices.assignment import Machine, Usable, share_out, usable, visible
+
+EIGHT = Machine("NVIDIA", tuple("01234567"), "as nvidia-smi -L lists them")
+AMD = Machine("AMD", ("0", "1"), "by /sys/class/kfd")
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("2,3", ("2", "3")),
+        (" 3 , 1 ", ("3", "1")),
+        ("", ()),
+        ("-1", ()),
+        ("0,-1,1", ("0",)),
+        ("none", ()),
+        ("7,8,1", ("7",)),  # there are eight
+        (
+            "GPU-8932f937,GPU-b1028956-cfa2-0990-bf4a-5da9abb51763",
+            ("GPU-8932f937", "GPU-b1028956-cfa2-0990-bf4a-5da9abb51763"),
+        ),
+        ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2", ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2",)),
+        ("MIG-5b1c2d3e,MIG-6b1c2d3e", ("MIG-5b1c2d3e", "MIG-6b1c2d3e")),
+        ("GPU-8932f937,1", ("GPU-8932f937",)),  # a list is of one sort
+        ("1,GPU-8932f937", ("1",)),
+        ("0.0,0.1", ("0.0", "0.1")),  # Intel's tiles
+    ],
+)
+def test_a_list_ends_as_in_cuda(value: str, names: tuple[str, ...]) -> None:
+    assert visible(value, "X", there=8) == names
+
+
+def test_a_device_named_twice_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"CUDA_VISIBLE_DEVICES='1,1' names 1 twice"):
+        visible("1,1", "CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("machine", "environ", "variable", "names"),
+    [
+        (EIGHT, {}, "CUDA_VISIBLE_DEVICES", EIGHT.names),
+        (EIGHT, {"CUDA_VISIBLE_DEVICES": "6,7"}, "CUDA_VISIBLE_DEVICES", ("6", "7")),
+        (EIGHT, {"CUDA_VISIBLE_DEVICES": "6,9"}, "CUDA_VISIBLE_DEVICES", ("6",)),
+        (EIGHT, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES", ()),
+        (EIGHT, {"HIP_VISIBLE_DEVICES": "0", "ZE_AFFINITY_MASK": "0"}, "CUDA_VISIBLE_DEVICES", EIGHT.names),
+        (Machine("NVIDIA", ("MIG-a", "MIG-b"), ""), {"CUDA_VISIBLE_DEVICES": "5"}, "CUDA_VISIBLE_DEVICES", ("5",)),
+        (Machine("NVIDIA", None, "WSL"), {"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES", ("0",)),
+        (AMD, {}, "HIP_VISIBLE_DEVICES", ("0", "1")),
+        (AMD, {"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2"}, "ROCR_VISIBLE_DEVICES", ("GPU-1", "GPU-2")),
+        (AMD, {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"}, "HIP_VISIBLE_DEVICES", ("1",)),
+        (AMD, {"CUDA_VISIBLE_DEVICES": "1"}, "CUDA_VISIBLE_DEVICES", ("1",)),
+        (Machine("Intel", ("0",), ""), {"ZE_AFFINITY_MASK": "0.0,0.1"}, "ZE_AFFINITY_MASK", ("0.0", "0.1")),
+    ],
+)
+def test_what_the_shell_may_use(machine: Machine, environ: dict, variable: str, names: tuple[str, ...]) -> None:
+    found = usable(machine, environ)
+    assert (found.variable, found.names) == (variable, names)
+
+
+def test_gpus_that_cant_be_counted_must_be_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"can't be told \(WSL's /dev/dxg\); name those to use in CUDA_VISIBLE_DEVICES"
+    ):
+        usable(Machine("NVIDIA", None, "WSL's /dev/dxg"), {})
+
+
+def test_each_replica_gets_its_own() -> None:
+    devices = usable(EIGHT, {"CUDA_VISIBLE_DEVICES": "7,5,3,1"})
+    assert share_out(devices, role="trainer", replicas=2, each=2) == ["7,5", "3,1"]
+    assert share_out(devices, role="evaluator", replicas=1, each=1, taken={"7", "5", "0"}) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "taken", "sentence"),
+    [
+        ("0", (), "needs 4, but there is 1 (CUDA_VISIBLE_DEVICES='...' in this shell); ask for fewer"),
+        ("013", (), "needs 4, but there are 3 (CUDA_VISIBLE_DEVICES='...' in this shell); ask for fewer"),
+        (
+            "01234",
+            "01",
+            "needs 4, but there are 5 (CUDA_VISIBLE_DEVICES='...' in this shell), of which other roles have 2;",
+        ),
+        (
+            "",
+            (),
+            "--gpu 2: CUDA_VISIBLE_DEVICES='...' in this shell leaves the job no GPU of this machine; set it otherwise",
+        ),
+    ],
+)
+def test_too_few_is_one_sentence(names: str, taken: str, sentence: str) -> None:
+    devices = Usable("CUDA_VISIBLE_DEVICES", tuple(names), "CUDA_VISIBLE_DEVICES='...' in this shell")
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as caught:
+        share_out(devices, role="trainer", replicas=2, each=2, taken=taken)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.sets(st.integers(0, 40)), st.integers(0, 40))
+def test_nobody_shares_a_device(replicas: int, each: int, taken: set[int], there: int) -> None:
+    devices = Usable("V", tuple(str(k) for k in range(there)), "")
+    used = {str(k) for k in taken}
+    try:
+        parts = share_out(devices, role="r", replicas=replicas, each=each, taken=used)
+    except ConfigError:
+        assert replicas * each > len(set(devices.names) - used)
+        return
+    given = [name for part in parts for name in part.split(",")]
+    assert len(parts) == replicas
+    assert {len(part.split(",")) for part in parts} == {each}
+    assert len(set(given)) == len(given)
+    assert set(given) <= set(devices.names) - used

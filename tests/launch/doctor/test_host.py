@@ -1,0 +1,114 @@
+"""The machine: directories, limits, devices, leftovers."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from torchft_x.launch.devices.assignment import Machine
+from torchft_x.launch.doctor import host
+from torchft_x.launch.doctor.host import (
+    accelerator_finding,
+    check_leftovers,
+    limit_finding,
+    run_dir_finding,
+    shared_memory_finding,
+)
+from torchft_x.launch.doctor.runner import Case
+from torchft_x.observe.processes import Orphan
+
+
+def test_a_run_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    found = run_dir_finding(tmp_path)
+    assert found.text.startswith(f"{tmp_path} can be written")
+    assert " free" in found.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
+    found = run_dir_finding(tmp_path / "a" / "b")
+    assert f"would be made in {tmp_path}" in found.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_can_not_be_written(tmp_path: Path) -> None:
+    assert run_dir_finding(Path("/proc/none")).level == "problem"
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in run_dir_finding(tmp_path / "file").text
+
+
+def test_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "FREE", 1 << 60)
+    found = run_dir_finding(tmp_path)
+    assert found.level == "warning"
+    assert "little" in found.text
+
+
+@pytest.mark.parametrize(("ours", "said"), [(100.0, "100.0 s behind"), (-100.0, "100.0 s ahead of")])
+def test_a_file_server_with_another_clock(ours: float, said: str, tmp_path: Path) -> None:
+    found = run_dir_finding(tmp_path, lambda: time.time() + ours)
+    assert found.level == "warning"
+    assert said in found.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "level", "said"),
+    [
+        ((1024, 4096), "ok", "At most 1024"),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "No limit"),
+        ((256, 4096), "warning", "ulimit -n 1024"),
+        ((256, 512), "warning", "the hard limit is 512"),
+        ((256, resource.RLIM_INFINITY), "warning", "ulimit -n 1024"),
+    ],
+)
+def test_limits(limits: tuple[int, int], level: str, said: str) -> None:
+    found = limit_finding("open files", limits, 1024, "ulimit -n")
+    assert found.level == level
+    assert said in found.text
+
+
+def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--shm-size" not in shared_memory_finding(Path("/")).text
+    assert shared_memory_finding(tmp_path / "none").level == "warning"
+    monkeypatch.setattr(host, "SHARED", 1 << 60)
+    assert "--shm-size" in shared_memory_finding(tmp_path).text
+
+
+TWO = Machine("NVIDIA", ("0", "1"), "as nvidia-smi -L lists them")
+
+
+@pytest.mark.parametrize(
+    ("machine", "visible", "level", "said"),
+    [
+        (None, None, "ok", "on the CPU"),
+        (None, "0", "ok", "on the CPU"),
+        (TWO, None, "ok", "2 of NVIDIA (as nvidia-smi -L lists them); 0, 1 can be used (--gpu N gives"),
+        (TWO, "", "warning", "hides them"),
+        (TWO, "-1", "warning", "hides them"),
+        (TWO, "1", "ok", "1 can be used (--gpu 1 gives it to one group)"),
+        (TWO, "0,2", "warning", "names 2, of which 1 can be used"),
+        (TWO, "1,1", "warning", "names 1 twice"),
+        (TWO, "GPU-12ab", "ok", "GPU-12ab can be used"),
+        (Machine("NVIDIA", None, "WSL"), None, "warning", "can't be told (WSL)"),
+        (Machine("NVIDIA", None, "WSL"), "0", "ok", "some of NVIDIA (WSL); 0 can be used"),
+    ],
+)
+def test_accelerators(machine: Machine | None, visible: str | None, level: str, said: str) -> None:
+    found = accelerator_finding(machine, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert found.level == level
+    assert said in found.text
+
+
+def test_leftovers_are_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(environ={}, folder=Path("/"), home=Path("/"))
+    left = [Orphan(11, "torchft_x supervise", "/runs/a"), Orphan(12, "train.py", "")]
+    monkeypatch.setattr(host, "orphans", lambda: left)
+    (found,) = check_leftovers(case)
+    assert found.level == "warning"
+    assert "11 (torchft_x supervise, of /runs/a), 12 (train.py, of no run directory)" in found.text
+    assert found.text.endswith("kill 11 12")
+    monkeypatch.setattr(host, "orphans", list)
+    assert [f.level for f in check_leftovers(case)] == ["ok"]

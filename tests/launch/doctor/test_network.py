@@ -1,0 +1,187 @@
+"""Ports, names and the lighthouse, with real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rpc.houses import two_houses
+from tests.rpc.support import lighthouse
+from torchft_x.launch.doctor import network
+from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
+from torchft_x.launch.doctor.runner import Case, Finding
+
+
+def case(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Case:
+    return Case(environ=environ, folder=Path("/"), home=Path("/"), lighthouse=given, run_dir=run_dir)
+
+
+def look(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Finding:
+    (found,) = check_lighthouse(case(given, run_dir, **environ))
+    return found
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """A port whose owner takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_ports_work_here() -> None:
+    (found,) = check_ports(case())
+    assert found.level == "ok"
+    assert "IPv4" in found.text
+
+
+# --- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loopback_is_good_on_one_machine_only() -> None:
+    found = name_finding("127.0.0.1", "127.0.0.1", "box")
+    assert found.level == "warning"
+    assert "127.0.0.1 (TORCHFT_X_ADVERTISE_HOST) is 127.0.0.1: good on this machine only" in found.text
+
+
+def test_a_host_name_that_fails_is_said() -> None:
+    assert "because the host name box can't be resolved" in name_finding("127.0.0.1", None, "box").text
+
+
+@pytest.mark.parametrize("name", ["no.such.host.invalid", "a" * 70 + ".b", "a..b"])
+def test_a_name_nobody_knows_is_a_problem(name: str) -> None:
+    found = name_finding(name, name, "box")
+    assert found.level == "problem"
+    assert "can't be resolved" in found.text
+    assert "set TORCHFT_X_ADVERTISE_HOST" in found.text
+
+
+def test_an_address_of_another_machine() -> None:
+    found = name_finding("203.0.113.77", "203.0.113.77", "box")  # reserved for documentation
+    assert found.level == "warning"
+    assert "203.0.113.77 is no address of this machine" in found.text
+
+
+def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do() -> None:
+    def slow(address: str) -> None:
+        time.sleep(0.06 if address == "10.0.0.1" else 0.0)
+
+    limit, network.SLOW_LOOKUP = network.SLOW_LOOKUP, 0.05
+    try:
+        found = reverse_finding(["127.0.0.1", "10.0.0.1"], slow)
+    finally:
+        network.SLOW_LOOKUP = limit
+    assert found.level == "warning"
+    assert "for 10.0.0.1" in found.text
+    assert "/etc/hosts" in found.text
+    assert "RES_OPTIONS='timeout:1 attempts:1'" in found.text
+    assert reverse_finding(["127.0.0.1"], lambda _: None).level == "ok"
+
+
+# --- the lighthouse ----------------------------------------------------------------------------------------------------
+
+
+def test_none_is_expected() -> None:
+    assert look().level == "ok"
+    assert look(TORCHFT_LIGHTHOUSE="auto").level == "ok"
+
+
+def test_one_that_runs_is_described() -> None:
+    with lighthouse(token="secret") as lh:
+        found = look(lh.address(), TORCHFT_X_TOKEN="secret")
+        assert found.level == "ok"
+        assert "knows 0 groups" in found.text
+        assert " ms away" in found.text
+        refused = look(TORCHFT_LIGHTHOUSE=lh.address(), TORCHFT_X_TOKEN="wrong")
+        assert refused.level == "problem"
+        assert "TORCHFT_X_TOKEN" in refused.text
+        assert "secret" not in refused.text + found.text
+
+
+def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
+    with lighthouse(token="secret") as lh:
+        (tmp_path / "lighthouse").write_text(lh.address() + "\n")
+        (tmp_path / "token").touch(0o600)
+        (tmp_path / "token").write_text("secret\n")
+        assert look(run_dir=tmp_path).level == "ok"
+
+
+def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
+    with lighthouse() as lh:
+        port = lh.address().rpartition(":")[2]
+        pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
+        found = look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod)
+        assert found.level == "ok"
+        assert f"http://127.0.0.1:{port}" in found.text
+        local = look(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
+        assert "None is expected" in local.text
+    assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
+
+
+def test_each_of_a_list_is_looked_at_and_must_have_its_place() -> None:
+    with two_houses() as (first, standby), lighthouse() as alone:
+        levels = [f.level for f in check_lighthouse(case(f"{first.address},{standby.address}"))]
+        assert levels == ["ok", "ok"]
+        one, two = check_lighthouse(case(f"{alone.address()},{standby.address}"))
+        assert (one.level, two.level) == ("problem", "ok")
+        assert "was started without --place" in one.text
+        (one,) = check_lighthouse(case(first.address))
+        assert "is number 0 of several" in one.text
+
+
+def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchft_x.rpc.transport import grpc_options
+
+    with lighthouse() as lh:
+        monkeypatch.setattr(network, "__version__", "9.9")
+        assert "install the same everywhere" in look(lh.address()).text
+    described = network._described("It", {"wire": grpc_options.WIRE + 1, "version": "9.9"}, 0.1)
+    assert described.level == "problem"
+    assert f"version {grpc_options.WIRE + 1} of the wire" in described.text
+
+
+def test_another_grpc_server_as_torchfts_own() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc  # not before our own room has made its settings
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    found = look(f"127.0.0.1:{port}")
+    server.stop(None)
+    assert found.level == "problem"
+    assert "perhaps torchft's own" in found.text
+
+
+def test_something_that_does_not_answer(mute: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_STATUS", 0.3)
+    found = look(f"127.0.0.1:{mute}")
+    assert found.level == "problem"
+    assert "takes connections, but does not answer as a lighthouse" in found.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("nowhere", "no valid port"), ("no.such.host.invalid:1", "can't be reached")]
+)
+def test_addresses_that_can_not_be(given: str, said: str) -> None:
+    found = look(given)
+    assert found.level == "problem"
+    assert said in found.text
+
+
+def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
+    found = look("127.0.0.1:9", TORCHFT_X_TOKEN_FILE=str(tmp_path / "none"))
+    assert found.level == "problem"
+    assert "the token can't be read" in found.text
+
+
+def test_threads_are_not_left_behind() -> None:
+    before = threading.active_count()
+    with lighthouse() as lh:
+        look(lh.address())
+    assert threading.active_count() <= before + 1  # the servers' one loop stays

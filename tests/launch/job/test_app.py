@@ -1,0 +1,131 @@
+"""The rendered app, compared with golden files. TORCHFT_X_REGENERATE=1 writes them anew; read the diff then."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from torchx import specs
+
+from torchft_x.launch.job.app import lighthouse_app, to_app
+from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.job.parse import parse_mounts
+
+GOLDEN = Path(__file__).parent / "golden"
+FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "metadata")
+
+JOBS = {
+    "default": FtJob(script="scripts/train_ddp.py", run_dir="/data/runs/1"),
+    "everything": FtJob(
+        script="train.py",
+        script_args=("--steps", "200", "--data", "a b,c", "--", "$HOME"),
+        run_dir="/shared/run",
+        name="big-job",
+        replicas=3,
+        workers_per_replica=8,
+        nodes_per_replica=2,
+        max_restarts=3,
+        min_replicas=2,
+        token_file="/secrets/token",
+        env={"A": "1", "NCCL_DEBUG": "WARN", "TORCHFT_X_LOG_LEVEL": "lost: --log_level decides"},
+        mounts=parse_mounts("type=bind,src=/data,dst=/in,readonly,type=volume,src=v,dst=/shared"),
+        image="registry/img:1",
+        cpu=16,
+        gpu=8,
+        memMB=65536,
+        log_level="warning",
+        debug=True,
+    ),
+    "two_lighthouses": FtJob(script="train.py", run_dir="/r", lighthouses=2),
+    "external_lighthouse": FtJob(script="train.py", run_dir="/r", lighthouse=("http://node1:29510",), replicas=1),
+    "named_resource": FtJob(script="train.py", run_dir="/r", h="aws_p3.2xlarge"),
+    "extra_roles": FtJob(
+        script="train.py",
+        run_dir="/r",
+        env={"A": "job", "B": "job"},
+        extra_roles=(
+            ExtraRole("evaluator", "evaluate.py --every 10", env={"A": "role"}),
+            ExtraRole(
+                "data", ["serve", "--shard", "${replica_id}"], replicas=2, max_restarts=0, image="data:1", h="cpu.small"
+            ),
+        ),
+    ),
+}
+
+
+def rendered(app: specs.AppDef) -> str:
+    """What is ours in an app, the same on every TorchX line."""
+    roles = []
+    for role in app.roles:
+        resource = {k: getattr(role.resource, k) for k in ("cpu", "gpu", "memMB")}
+        facts = {k: getattr(role.ft, k) for k in ("kind", "groups", "nodes", "min_replicas", "own_lighthouse")}
+        mounts = [repr(m) for m in role.mounts]
+        roles.append({k: getattr(role, k) for k in FIELDS} | {"mounts": mounts, "resource": resource, "ft": facts})
+    return json.dumps({"name": app.name, "roles": roles}, indent=2) + "\n"
+
+
+def compare(name: str, app: specs.AppDef) -> None:
+    path = GOLDEN / f"{name}.json"
+    text = rendered(app)
+    if os.environ.get("TORCHFT_X_REGENERATE") == "1":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_golden(name: str) -> None:
+    compare(name, to_app(JOBS[name]))
+
+
+def test_golden_lighthouse() -> None:
+    compare("lighthouse", lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t")))
+
+
+def test_golden_lighthouse_of_several() -> None:
+    several = FtLighthouse(place=0, new_job=True, state_file="/var/tmp/s", token_file="/t")
+    compare("lighthouse_of_several", lighthouse_app(several))
+
+
+def test_every_golden_file_is_used() -> None:
+    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse", "lighthouse_of_several"}
+
+
+def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_TOKEN", "very-secret")
+    assert "very-secret" not in repr(to_app(JOBS["everything"]))
+
+
+def test_the_port_is_the_runs_own() -> None:
+    ports = {FtJob(script="t.py", run_dir=f"/runs/{k}").lighthouse_port for k in range(50)}
+    assert len(ports) > 40
+    assert all(29510 <= p < 31510 for p in ports)
+    assert FtJob(script="t.py", run_dir="/runs/1").lighthouse_port in ports  # of the run directory alone
+
+
+def test_debug_gives_way_to_the_users_variables() -> None:
+    _, trainer = to_app(JOBS["everything"]).roles
+    assert trainer.env["NCCL_DEBUG"] == "WARN"
+    assert trainer.env["TORCHFT_X_LOG_LEVEL"] == "debug"
+    assert {k: trainer.env[k] for k in DEBUG_ENV if k != "NCCL_DEBUG"} == {
+        k: v for k, v in DEBUG_ENV.items() if k != "NCCL_DEBUG"
+    }
+    _, plain = to_app(JOBS["default"]).roles
+    assert not DEBUG_ENV.keys() & plain.env.keys()
+
+
+def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def hook(scheduler: str, info: object) -> None:
+        calls.append(scheduler)  # it returns nothing: the request stays as it is
+
+    monkeypatch.setattr(
+        "torchft_x.launch.schedulers.role.adjust", lambda role, scheduler, info: calls.append(role.name) or info
+    )
+    app = to_app(FtJob(script="t.py", run_dir="/r", extra_roles=(ExtraRole("e", "x"),), hooks=(hook,)))
+    request = object()
+    assert [role.pre_proc("slurm", request) for role in app.roles] == [request] * 3
+    assert calls == ["lighthouse", "trainer", "e", "slurm"]

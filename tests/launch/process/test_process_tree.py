@@ -1,0 +1,96 @@
+"""Processes. What waits for any child runs in a process of its own, so that pytest's children are left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x.launch.process import process_tree
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    head = "import os, signal, subprocess, sys, time\nfrom torchft_x.launch import tree\n"
+    command = [sys.executable, "-c", head + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(20), check=False)
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("", 0)])
+def test_the_end_of_a_process_is_read_before_it_is_collected(end: str, code: int) -> None:
+    child = subprocess.Popen([sys.executable, "-c", f"import os, sys; {end}"])
+    wait_for(lambda: not process_tree.is_alive(child.pid))
+    assert process_tree.exit_status(child.pid) == code
+    assert child.wait() == code
+    assert process_tree.exit_status(child.pid) is None  # gone
+    assert not process_tree.is_alive(child.pid)
+
+
+def test_a_running_process_has_no_exit_status() -> None:
+    assert process_tree.exit_status(os.getpid()) is None
+    assert process_tree.is_alive(os.getpid())
+
+
+def test_a_subreaper_finds_and_ends_orphans_in_other_sessions() -> None:
+    done = python("""
+tree.become_subreaper()
+middle = "import subprocess; print(subprocess.Popen(['sleep', '1000'], start_new_session=True, stdout=-3, stderr=-3).pid)"  # -3: DEVNULL
+pid = int(subprocess.run([sys.executable, "-c", middle], capture_output=True, text=True).stdout)
+assert tree.descendants(os.getpid()) == [pid], "the orphan is ours now"
+assert tree.kill_descendants() == {pid: -9}
+assert tree.descendants(os.getpid()) == []
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_collecting_children() -> None:
+    done = python("""
+assert tree.reap() == {}
+children = [subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({i})"]) for i in (1, 2)]
+found = {}
+while len(found) < 2:
+    found |= tree.reap()
+assert found == {children[0].pid: 1, children[1].pid: 2}
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def parent_and_watcher(folder: Path, parent: str) -> int:
+    """Start a parent that starts a watcher of itself; the watcher's pid. The watcher writes `died` when it acts."""
+    watcher = f"""
+import os, pathlib, time
+from torchft_x.launch import tree
+tree.when_parent_dies({parent}, lambda: (pathlib.Path({str(folder / "died")!r}).write_text("x"), os._exit(0)))
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {watcher!r}]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline() or 0)
+    assert (folder / "died").exists() == (parent != "None")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    return pid
+
+
+def test_the_parents_death_is_seen(tmp_path: Path) -> None:
+    pid = parent_and_watcher(tmp_path, "None")
+    wait_for(lambda: (tmp_path / "died").exists(), what="the watcher")
+    wait_for(lambda: not process_tree.is_alive(pid))
+
+
+def test_a_parent_that_was_dead_before_we_looked(tmp_path: Path) -> None:
+    acted: list[int] = []
+    process_tree.when_parent_dies(os.getppid() + 1, lambda: acted.append(1))
+    assert acted == [1]
+
+
+def test_names() -> None:
+    assert process_tree.signal_name(signal.SIGKILL) == "SIGKILL"
+    assert process_tree.signal_name(99) == "signal 99"

@@ -1,0 +1,90 @@
+"""Which processes are stopped, and for how long: from looks with their times alone; and a real supervisor's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.launch.supervisor.test_group import SLEEPER, Driven, drive
+from tests.util import wait_for
+from torchft_x.launch.process.stopped import REPORT_AFTER, Halts
+
+__all__ = ["drive"]  # the fixture
+
+
+def looks(
+    halts: Halts, stopped: set[int], since: float, until: float, turns: int = 0
+) -> list[tuple[int | None, float]]:
+    """Ten looks a second; the news."""
+    count = round((until - since) * 10)
+    told = [halts.look(dict.fromkeys(stopped, turns), since + i / 10) for i in range(count + 1)]
+    return [x for x in told if x is not None]
+
+
+def test_a_short_stop_is_nobodys_business() -> None:
+    halts = Halts()
+    assert looks(halts, set(), 0.0, 1.0) == []
+    assert looks(halts, {0}, 1.1, 2.0) == []
+    assert looks(halts, set(), 2.1, 3.0) == []
+
+
+def test_a_stop_is_told_once_and_its_end_too() -> None:
+    halts = Halts()
+    ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)
+    assert rank == 1
+    assert seconds == pytest.approx(REPORT_AFTER, abs=0.11)
+    assert looks(halts, set(), 5.1, 6.0) == [(None, 0.0)]
+
+
+def test_each_stop_counts_from_its_own_begin() -> None:
+    halts = Halts()
+    for begin in (0.0, 2.0, 4.0):
+        assert looks(halts, {0}, begin, begin + 0.9) == []
+        assert looks(halts, set(), begin + 1.0, begin + 1.9) == []
+
+
+def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
+    halts = Halts()
+    assert looks(halts, {0}, 0.0, 0.7, turns=5) == []
+    assert looks(halts, {0}, 0.8, 1.5, turns=9) == []
+    assert [rank for rank, _ in looks(halts, {0}, 1.6, 2.5, turns=9)] == [0]
+    assert looks(halts, {0}, 2.6, 3.0, turns=12) == [(None, 0.0)]
+
+
+def test_another_one_is_told_when_the_first_goes_on() -> None:
+    halts = Halts()
+    assert [rank for rank, _ in looks(halts, {0, 1}, 0.0, 2.0)] == [0]
+    assert [rank for rank, _ in looks(halts, {1}, 2.1, 3.0)] == [1]
+
+
+def test_a_supervisor_that_was_stopped_with_its_workers_blames_none() -> None:
+    halts = Halts()
+    assert looks(halts, {0}, 0.0, 0.1) == []
+    assert looks(halts, {0}, 60.0, 60.2) == []  # the gap counts half a second
+    assert looks(halts, set(), 60.3, 61.0) == []
+
+
+def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    (started,) = run.reports("started")
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: run.reports("halted"), what="the stop to be told")
+    (told,) = run.reports("halted")
+    assert (told["life"], told["who"]) == (started["life"], "worker 0")
+    assert REPORT_AFTER <= told["seconds"] < REPORT_AFTER + 0.6
+    os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")
+    assert run.reports("halted")[1]["who"] == ""
+    assert len(run.reports("started")) == 1
+
+
+def test_a_stopped_worker_can_be_ended(drive: Callable[..., Driven]) -> None:
+    run = drive(SLEEPER)
+    os.kill(run.worker(), signal.SIGSTOP)
+    wait_for(lambda: run.reports("halted"), what="the stop to be told")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM  # by SIGKILL, after the grace

@@ -1,0 +1,95 @@
+"""Where the lighthouse role serves. (What else it adds to its command line: test_cli.py.)"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
+from torchft_x.net import any_host
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (env.TOKEN, env.TOKEN_FILE, env.ADVERTISE_HOST, env.LIGHTHOUSE_PORT):
+        monkeypatch.delenv(name, raising=False)
+
+
+def bind(folder: Path, *, local: bool) -> str:
+    argv = complete([], folder, local=local)
+    return argv[argv.index("--bind") + 1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", any_host()])
+def test_the_port_the_others_expect_unless_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv(env.LIGHTHOUSE_PORT, str(port))
+        assert bind(tmp_path, local=False) == "[::]:0"
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"port {port} is taken" in line
+        assert "--run_dir" in line
+    assert bind(tmp_path, local=False) == f"[::]:{port}"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_local_job_takes_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.LIGHTHOUSE_PORT, "30123")
+    assert bind(tmp_path, local=True) == "[::]:0"
+
+
+def test_a_given_token_file_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.TOKEN_FILE, "/mounted/token")
+    assert "--token_file" not in complete([], tmp_path, local=True)  # the server reads the variable
+    assert not (tmp_path / "token").exists()
+
+
+# --- several of one job ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.LIGHTHOUSES, "2")
+    monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-1")
+
+
+@pytest.mark.usefixtures("several")
+def test_each_of_several_has_files_of_its_own_and_the_first_begins_the_job_once(tmp_path: Path) -> None:
+    standby = complete(["--place", "1"], tmp_path, local=True)
+    first = complete(["--place", "0"], tmp_path, local=True)
+    assert "--new_job" in first
+    assert "--new_job" not in standby
+    for place, argv in enumerate((first, standby)):
+        assert argv[argv.index("--address_file") + 1] == str(tmp_path / "lighthouses" / str(place))
+        assert argv[argv.index("--state_file") + 1] == str(tmp_path / "lighthouses" / f"{place}.state")
+    again = complete(["--place", "0"], tmp_path, local=True)
+    assert "--new_job" not in again, "its host may be another, and groups may train"
+
+
+@pytest.mark.usefixtures("several")
+def test_a_directory_in_which_another_job_has_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete(["--place", "0"], tmp_path, local=True)
+    monkeypatch.setenv(env.TORCHX_JOB_ID, "local_cwd://torchx/ddp-2")
+    for place in "01":
+        with pytest.raises(ConfigError, match="Another job with several lighthouses has begun in the run directory"):
+            complete(["--place", place], tmp_path, local=True)
+
+
+def test_who_comes_second_waits_for_the_token(tmp_path: Path) -> None:
+    (tmp_path / "token").touch()
+    made: list[Path] = []
+    waiting = threading.Thread(target=lambda: made.append(make_token(tmp_path)))
+    waiting.start()
+    assert made == []
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret\n")
+    waiting.join()
+    assert made == [tmp_path / "token"]

@@ -1,0 +1,219 @@
+"""Finding the lighthouse: given, by the file in the run directory, or by the host that the scheduler names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchft_x import env
+from torchft_x.errors import AddressError, ConfigError
+from torchft_x.launch.supervisor.locate import Locator, first_host
+from torchft_x.net import Address, parse_addresses
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def dead() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def by_host(port: int, host: str = "127.0.0.1", **more: str) -> dict[str, str]:
+    """The environment of a role whose scheduler names the lighthouse's host."""
+    return {env.LIGHTHOUSE_HOST_IN: "VC_LIGHTHOUSE_0_HOSTS", env.LIGHTHOUSE_PORT: str(port), **more} | (
+        {"VC_LIGHTHOUSE_0_HOSTS": host} if host else {}
+    )
+
+
+# --- by the file -----------------------------------------------------------------------------------------------------
+
+
+def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int) -> None:
+    locator = Locator(tmp_path, None, {})
+    assert locator.look() is None
+    assert str(tmp_path / "lighthouse") in locator.missing
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
+    found = locator.look()
+    assert found is not None
+    assert found.address.url == f"http://127.0.0.1:{port}"
+    assert found.token == "secret"
+    assert found.token_file == str(tmp_path / "token")
+    assert "secret" not in repr(found)
+
+
+def test_a_file_that_names_nobody_is_read_again(tmp_path: Path, port: int, dead: int) -> None:
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{dead}")
+    locator = Locator(tmp_path, None, {})
+    assert locator.look() is None
+    assert "refused" in locator.missing
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
+    assert locator.look() is not None
+
+
+def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
+    folder = tmp_path / "lighthouses"
+    folder.mkdir()
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
+    locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
+    (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
+    assert locator.look() is None
+    assert f"no address in {folder}/0 yet" in locator.missing
+    (folder / "0").write_text(f"http://127.0.0.1:{dead}\n")
+    found = locator.look()
+    assert found is not None
+    assert found.url == f"http://127.0.0.1:{dead},http://127.0.0.1:{port}"
+    assert (found.own, found.token) == (True, "secret")
+
+
+# --- given -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("of another lighthouse")
+    address = f"http://127.0.0.1:{port}"
+    assert Locator(tmp_path, address, {}).look().token is None
+    found = Locator(tmp_path, address, {"TORCHFT_X_TOKEN": "t"}).look()
+    assert (found.token, found.token_file) == ("t", None)
+
+
+def test_of_a_list_one_that_answers_is_enough(port: int, dead: int) -> None:
+    """The host of one of them may be gone; the group goes on with all."""
+    given = f"http://no.such.host.invalid:1,127.0.0.1:{dead},127.0.0.1:{port}"
+    found = Locator(None, given, {}).look()
+    assert found is not None
+    assert found.url == f"http://no.such.host.invalid:1,http://127.0.0.1:{dead},http://127.0.0.1:{port}"
+    locator = Locator(None, f"127.0.0.1:{dead},127.0.0.1:1", {})
+    assert locator.look() is None
+    assert locator.missing.count("Connection refused") == 2
+
+
+def test_nothing_else_is_looked_at_when_one_is_given(tmp_path: Path, port: int, dead: int) -> None:
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
+    locator = Locator(tmp_path, f"http://127.0.0.1:{dead}", by_host(port, TORCHFT_X_TOKEN="t"))
+    assert locator.look() is None
+    assert locator.missing == f"the lighthouse (http://127.0.0.1:{dead}: Connection refused)"
+
+
+@pytest.mark.parametrize(
+    "address", ["nowhere", "http://no.such.host.invalid:1", "http://h:1,nowhere", "http://127.0.0.1:1,"]
+)
+def test_a_wrong_address_fails_at_once_and_names_the_variable(address: str) -> None:
+    with pytest.raises(AddressError, match="TORCHFT_LIGHTHOUSE") as caught:
+        Locator(None, address, {})
+    assert address.split(",")[-1] in str(caught.value)
+
+
+def test_nothing_to_go_by() -> None:
+    with pytest.raises(ConfigError, match="--run_dir"):
+        Locator(None, None, {})
+    with pytest.raises(ConfigError, match="--run_dir"):
+        Locator(None, None, {env.LIGHTHOUSE_HOST_IN: "HOST"})  # without a port
+
+
+# --- by the scheduler's host -----------------------------------------------------------------------------------------
+
+
+def test_by_the_host_the_scheduler_names(tmp_path: Path, port: int) -> None:
+    locator = Locator(tmp_path, None, by_host(port, "127.0.0.1,second.host", TORCHFT_X_TOKEN="t"))
+    found = locator.look()
+    assert found is not None
+    assert (found.address, found.token) == (Address("127.0.0.1", port), "t")
+
+
+def test_no_run_directory_is_needed_for_that(port: int) -> None:
+    assert Locator(None, None, by_host(port, TORCHFT_X_TOKEN="t")).look() is not None
+
+
+def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> None:
+    locator = Locator(tmp_path, None, by_host(port))
+    assert locator.look() is None
+    for place in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
+        assert place in locator.missing
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret")
+    found = locator.look()
+    assert found is not None
+    assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
+
+
+def test_the_file_comes_first(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        (tmp_path / "lighthouse").write_text(f"127.0.0.1:{port}")
+        locator = Locator(tmp_path, None, by_host(other.getsockname()[1]))
+        assert locator.look().address.port == port
+
+
+def test_a_file_of_an_earlier_run_does_not_win(tmp_path: Path, port: int, dead: int) -> None:
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "lighthouse").write_text(f"127.0.0.1:{dead}")
+    assert Locator(tmp_path, None, by_host(port)).look().address.port == port
+
+
+def test_what_is_missing_names_all_that_was_tried(tmp_path: Path, dead: int) -> None:
+    locator = Locator(tmp_path, None, by_host(dead, TORCHFT_X_TOKEN="t"))
+    assert locator.look() is None
+    assert locator.missing == (
+        f"the lighthouse (no address in {tmp_path}/lighthouse yet; "
+        f"http://127.0.0.1:{dead} by VC_LIGHTHOUSE_0_HOSTS: Connection refused)"
+    )
+    unset = Locator(tmp_path, None, by_host(dead, ""))
+    assert unset.look() is None
+    assert "no host in the variable VC_LIGHTHOUSE_0_HOSTS" in unset.missing
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 70, "a..b"])
+def test_a_host_that_is_not_known_yet_is_waited_for(host: str) -> None:
+    locator = Locator(None, None, by_host(1, host, TORCHFT_X_TOKEN="t"))
+    assert locator.look() is None
+    assert host in locator.missing
+
+
+def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("secret")
+    locator = Locator(tmp_path, None, by_host(port, TORCHX_JOB_ID="local_cwd://torchx/x"))
+    assert locator.look() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("", ""),
+        ("n1", "n1"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("fd00::7", "fd00::7"),
+        ("job-lighthouse-0-0.job", "job-lighthouse-0-0.job"),
+        ("a.job,b.job", "a.job"),
+        ("n[1-2]", "n1"),
+        ("n[01-10,12]", "n01"),
+        ("n[7,9-11],m3", "n7"),
+        ("m3,n[1-2]", "m3"),
+        ("rack[1-2]n[3-4]-ib", "rack1n3-ib"),
+    ],
+)
+def test_the_first_host_of_a_list(text: str, host: str) -> None:
+    assert first_host(text) == host
+
+
+def test_a_list_of_addresses() -> None:
+    assert parse_addresses("http://[::1]:2") == (Address("::1", 2),)
+    assert parse_addresses("http://a:1, [::1]:2,c:3") == (Address("a", 1), Address("::1", 2), Address("c", 3))
+    with pytest.raises(AddressError, match="--lighthouse ''"):
+        parse_addresses("a:1,", what="--lighthouse")

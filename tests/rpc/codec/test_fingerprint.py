@@ -1,0 +1,77 @@
+"""What a group declares survives the wire; what exceeds a limit is refused with a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchft_x.core import fingerprint as t
+from torchft_x.core.fingerprint import Trait, Traits, describe, merge
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import fingerprint
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options
+
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C", "Z")), min_size=1)
+one_trait = st.builds(
+    Trait,
+    name=printable,
+    digest=printable,
+    words=printable,
+    parts=st.lists(printable, max_size=3).map(tuple),
+    ranks=st.lists(st.integers(0, t.MAX_RANKS), max_size=3).map(tuple),
+)
+traits = st.lists(one_trait, max_size=3).map(lambda items: Traits(tuple(items)))
+
+
+@given(traits)
+def test_what_is_declared_survives(declared: Traits) -> None:
+    assert fingerprint.from_bytes(fingerprint.to_proto(declared).SerializeToString()) == declared
+
+
+def test_what_we_declare_is_within_the_limits() -> None:
+    """The largest of everything, by as many ranks as are told apart."""
+    parts = [f"{i} {'x' * 300}" for i in range(5000)]
+    ranks = [
+        Traits(tuple(describe(f"{n} {'n' * 300}", f"{rank} {'w' * 300}", parts) for n in range(40)))
+        for rank in range(16)
+    ]
+    whole = merge(ranks)
+    assert len(whole.items) == t.MAX_TRAITS
+    data = fingerprint.to_proto(whole).SerializeToString()
+    assert fingerprint.from_bytes(data) == whole
+    assert len(data) < grpc_options.MAX_MESSAGE / 16
+
+
+def one(**fields: object) -> pb.Traits:
+    return pb.Traits(traits=[pb.Trait(**{"name": "a", "digest": "1", "words": "w", **fields})])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hostile", "sentence"),
+    [
+        (pb.Traits(traits=[pb.Trait(name="a", digest="1", words="w")] * (t.MAX_TRAITS + 1)), "257 traits"),
+        (one(parts=["x"] * (t.MAX_ALL_PARTS + 1)), "parts of traits"),
+        (one(parts=["x" * t.MAX_TEXT] * 1000), "characters in parts"),
+        (one(parts=["x" * (t.MAX_TEXT + 1)]), "characters in a trait's text"),
+        (one(words="x" * (1 << 20)), "characters in a trait's text"),
+        (one(name=""), "empty"),
+        (one(digest=""), "empty"),
+        (one(words="a\x1b[2J"), "unprintable"),
+        (one(parts=["a\nb"]), "unprintable"),
+        (one(ranks=[0] * (t.MAX_RANKS + 1)), "ranks of a trait"),
+        (one(ranks=[1 << 31]), "as a rank"),
+    ],
+)
+def test_hostile_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:
+    with pytest.raises(RefusedError, match=sentence):
+        fingerprint.from_proto(hostile)
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
+    with contextlib.suppress(RefusedError):
+        fingerprint.from_bytes(data)

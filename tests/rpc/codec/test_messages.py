@@ -1,0 +1,314 @@
+"""Values survive the wire; what exceeds a limit is refused with a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rpc.codec.test_fingerprint import traits
+from torchft_x.core import messages as m
+from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.fingerprint import Traits
+from torchft_x.core.job import outcome as r
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import messages, ranks, supervisors
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, limits
+
+texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
+words = texts.filter(str.isprintable)
+names = words.filter(bool)
+numbers = st.integers(0, 2**62)
+prepared = st.builds(Prepared, numbers, numbers, st.integers(0, 2**64 - 1))
+states = st.builds(State, numbers, numbers)
+members = st.builds(
+    Member,
+    replica_id=names,
+    address=words,
+    store_address=texts,
+    state=states,
+    torn=st.booleans(),
+    world_size=st.integers(0, limits.MAX_RANKS),
+    shrink_only=st.booleans(),
+    commit_failures=numbers,
+    data=texts,
+    handles=st.lists(texts, max_size=3).map(tuple),
+    prepared=st.none() | prepared,
+    library=words,
+    carried=st.lists(numbers, max_size=3).map(tuple),
+    votes_late=st.booleans(),
+)
+seconds = st.floats(0, 1e12)
+plain_quorums = st.builds(
+    Quorum,
+    id=numbers,
+    config_id=numbers,
+    number=numbers,
+    members=st.lists(members, min_size=1, max_size=3).map(tuple),
+    created=seconds,
+    granted_through=numbers,
+    lease=seconds,
+    since=numbers,
+)
+quorums = st.builds(
+    dataclasses.replace, plain_quorums, follows=st.lists(plain_quorums, max_size=2).map(tuple)
+)  # fmt: skip
+
+
+@given(quorums)
+def test_a_quorum_survives(quorum: Quorum) -> None:
+    down = messages.parse(pb.Down, messages.quorum_bytes(quorum), "message")
+    assert messages.down_to_event(down) == m.QuorumArrived(quorum)
+
+
+@given(st.none() | quorums, st.none() | quorums, texts, st.integers(0, 16))
+def test_what_a_hello_says_to_one_of_several_survives(
+    held: Quorum | None, before: Quorum | None, chain: str, place: int
+) -> None:
+    hello = m.Hello(7, "a:1", Life(2, 3.0, "t"), "addr", State(1, 2), held, 5, 6.0, "boot", "lib", True, chain, before)
+    p = messages.hello_to_proto(hello, "a", place)
+    assert messages.hello_from_proto(7, pb.Hello.FromString(p.SerializeToString())) == hello
+    assert p.place == place
+
+
+@given(names, st.none() | quorums, texts)
+def test_a_last_word_survives_in_the_report_of_the_end(replica_id: str, held: Quorum | None, chain: str) -> None:
+    word = m.LastWord(replica_id, held, chain)
+    up = pb.SupervisorUp(exited=pb.LifeExited(life="t", word=messages.word_to_proto(word)))
+    assert supervisors.last_word(pb.SupervisorUp.FromString(up.SerializeToString())) == word
+    assert supervisors.last_word(pb.SupervisorUp(exited=pb.LifeExited(life="t"))) is None
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_where_the_others_may_be_is_told(elsewhere: bool) -> None:
+    down = messages.parse(pb.Down, messages.waits_bytes(m.SendWaits((1,), "why", True, elsewhere)), "message")
+    assert (down.waits.lease, down.waits.elsewhere) == (True, elsewhere)
+
+
+def test_with_one_lighthouse_nothing_of_this_is_sent() -> None:
+    """Not a byte more than before there could be several."""
+    quorum = Quorum(900, 800, 1, (Member("a:1"),), created=12.5, granted_through=4, lease=120.0)
+    sent = pb.Hello.FromString(messages.hello_to_proto(m.Hello(7, "a:1", quorum=quorum), "a").SerializeToString())
+    fields = {f.name for f, _ in sent.ListFields()}
+    assert not fields & {"chain", "before", "place"}
+    assert not {f.name for f, _ in sent.quorum.ListFields()} & {"follows", "since"}
+    assert not {
+        f.name for f, _ in pb.Down.FromString(messages.waits_bytes(m.SendWaits((1,), "", False))).waits.ListFields()
+    }
+
+
+declared = st.none() | traits
+
+
+@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared, numbers, seconds)
+def test_a_join_survives(
+    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None, number: int, pace: float
+) -> None:
+    up = messages.parse(
+        pb.Up, messages.join_bytes(m.SendJoin(member, reason, suspects, declared, number, pace)), "message"
+    )
+    assert messages.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared, number, pace)
+
+
+@given(numbers, numbers, numbers, seconds)
+def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
+    up = messages.parse(pb.Up, messages.progress_bytes(m.SendProgress(quorum, step, number, span)), "message")
+    assert messages.up_to_event(7, up) == m.Progress(7, quorum, step, number, span)
+    down = messages.parse(pb.Down, messages.grant_bytes(m.Extend(7, quorum, step, span, number)), "message")
+    assert messages.down_to_event(down) == m.GrantArrived(quorum, step, span, number)
+
+
+@given(st.none() | quorums, states, seconds)
+def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> None:
+    hello = m.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
+    proto = messages.hello_to_proto(hello, "a")
+    assert proto.wire == grpc_options.WIRE
+    assert messages.hello_from_proto(3, proto) == hello
+
+
+@given(
+    st.builds(
+        m.Ask,
+        call=st.just(4),
+        rank=st.integers(0, limits.MAX_RANKS),
+        state=states,
+        torn=st.booleans(),
+        shrink_only=st.booleans(),
+        commit_failures=numbers,
+        checkpoint_metadata=texts,
+        handle=texts,
+        reason=st.sampled_from(list(JoinReason)),
+        suspects=st.lists(texts, max_size=3).map(tuple),
+        traits=st.none() | traits.filter(lambda t: bool(t.items)),
+        step_seconds=seconds,
+        keeps=st.booleans(),
+        votes_late=st.booleans(),
+    )
+)
+def test_an_ask_survives(ask: m.Ask) -> None:
+    assert ranks.ask_from_proto(4, ranks.ask_to_proto(ask, init_sync=True, ours=True)) == ask
+
+
+@given(
+    quorums,
+    st.none() | states.filter(lambda s: s != State()),
+    st.none() | prepared.filter(lambda p: p != Prepared(0, 0, 0)),
+    st.booleans(),
+)
+def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None, again: bool) -> None:
+    reply = ranks.QuorumReply(quorum, 5.0, base, commit, again)
+    whole = messages.quorum_to_proto(quorum).SerializeToString()
+    for holds in {0, quorum.id}:
+        data = ranks.quorum_reply_bytes(reply, whole, holds=holds, lease_left=2.0)
+        held = quorum if holds else None
+        assert ranks.quorum_reply_from_bytes(data, held, who="server", now=3.0) == reply
+    short = ranks.quorum_reply_bytes(reply, whole, holds=quorum.id, lease_left=2.0)
+    if quorum.id:
+        with pytest.raises(RefusedError, match="not torchft_x's"):
+            ranks.quorum_reply_from_bytes(short, None, who="server", now=3.0)
+
+
+digests = st.integers(0, 2**64 - 1)
+
+
+@given(st.booleans(), st.integers(0, 2**61), numbers, digests, st.integers(0, limits.MAX_MEMBERS), st.booleans())
+def test_both_rounds_of_a_vote_survive(
+    ok: bool, step: int, quorum: int, digest: int, contributors: int, broken: bool
+) -> None:
+    vote = m.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
+    assert ranks.vote_from_proto(4, ranks.vote_to_proto(vote)) == vote
+    crossed = m.Crossed(4, 1, step, quorum, ok)
+    assert ranks.vote_from_proto(4, ranks.crossed_to_proto(crossed)) == crossed
+    for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
+        for reply in (ranks.VoteReply(False, "", True, row), ranks.VoteReply(ok, "why")):
+            assert ranks.vote_reply_from_bytes(ranks.vote_reply_bytes(reply)) == reply
+
+
+@given(members)
+def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
+    back = messages.peer_member_from_proto(messages.peer_member_to_proto(member))
+    state = State(member.state.step)
+    assert back == dataclasses.replace(
+        member, state=state, torn=False, prepared=None, library="", carried=(), votes_late=False
+    )
+
+
+def test_the_peer_sees_the_config_id_and_the_time() -> None:
+    quorum = Quorum(900, 800, 1, (Member("a:1"), Member("b:1")), created=12.5)
+    reply = messages.parse(peer_pb.LighthouseQuorumResponse, messages.peer_quorum_bytes(quorum), "reply").quorum
+    assert reply.quorum_id == 800
+    assert [p.replica_id for p in reply.participants] == ["a:1", "b:1"]
+    assert (reply.created.seconds, reply.created.nanos) == (12, 500_000_000)
+
+
+def test_over_leave_and_ping_survive() -> None:
+    over = m.SendOver((1, 2), 5, ("a:1",), "lost")
+    assert messages.over_from_proto(messages.over_to_proto(over)) == m.OverArrived(5, ("a:1",), "lost")
+    up = messages.parse(pb.Up, messages.leave_bytes(m.SendLeave(State(3, 4))), "message")
+    assert messages.up_to_event(1, up) == m.Leave(1, State(3, 4))
+    assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == m.Heard(1)
+    assert messages.up_to_event(1, pb.Up(healed=pb.Healed(step=6))) == m.Healed(1, 6)
+    assert messages.down_to_event(pb.Down(pong=pb.Ping())) is None
+
+
+def test_supervisor_reports() -> None:
+    def event(up: pb.SupervisorUp) -> object:
+        return supervisors.supervisor_event("0", up)
+
+    assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
+    exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
+    assert event(pb.SupervisorUp(exited=exited)) == r.LifeExited("0", 1, "x", -9, "killed")
+    assert supervisors.next_from_proto(pb.NextLife(attempt=7)) == 7
+    with pytest.raises(RefusedError, match="attempt is -1"):
+        supervisors.next_from_proto(pb.NextLife(attempt=-1))
+    done = pb.SupervisorDone(code=3, sentence="gave up")
+    assert event(pb.SupervisorUp(done=done)) == r.SupervisorFinished("0", 3, "gave up")
+
+
+@pytest.mark.parametrize(
+    ("member", "names"),
+    [
+        (pb.Member(replica_id=""), "name"),
+        (pb.Member(replica_id="a\nb"), "unprintable"),
+        (pb.Member(replica_id="a" * 513), "at most 512"),
+        (pb.Member(replica_id="a", address="x" * (limits.MAX_TEXT + 1)), "address"),
+        (pb.Member(replica_id="a", data="x" * (limits.MAX_DATA + 1)), "data"),
+        (pb.Member(replica_id="a", state=pb.State(step=-1)), "step is -1"),
+        (pb.Member(replica_id="a", commit_failures=-1), "commit_failures"),
+        (pb.Member(replica_id="a", world_size=limits.MAX_RANKS + 1), "world size"),
+        (pb.Member(replica_id="a", handles=[""] * (limits.MAX_RANKS + 1)), "handles"),
+        (pb.Member(replica_id="a", carried=[1] * (limits.MAX_CARRIED + 1)), "carrier of 257 quorums"),
+        (pb.Member(replica_id="a", prepared=pb.Prepared(quorum=-1)), "prepared quorum"),
+    ],
+)
+def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
+    with pytest.raises(RefusedError, match=names):
+        messages.member_from_proto(member)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(RefusedError, match="number of seconds"):
+        messages.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
+
+
+@pytest.mark.parametrize("count", [0, limits.MAX_MEMBERS + 1])
+def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
+    with pytest.raises(RefusedError, match="members"):
+        messages.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
+
+
+@pytest.mark.parametrize(("count", "deep"), [(limits.MAX_FOLLOWED + 1, False), (1, True)])
+def test_a_quorum_that_follows_too_many_or_those_that_follow_others_is_refused(count: int, deep: bool) -> None:
+    one = pb.Quorum(id=1, members=[pb.Member(replica_id="a")])
+    followed = pb.Quorum(id=2, members=one.members, follows=[one]) if deep else one
+    with pytest.raises(RefusedError, match=r"follows .* others"):
+        messages.quorum_from_proto(pb.Quorum(id=3, members=one.members, follows=[followed] * count))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
+    for kind, read in [
+        (pb.Up, lambda p: messages.up_to_event(1, p)),
+        (pb.Down, messages.down_to_event),
+        (peer_pb.ManagerQuorumRequest, lambda p: ranks.ask_from_proto(1, p)),
+        (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(1, p)),
+    ]:
+        with contextlib.suppress(RefusedError):
+            read(messages.parse(kind, data, "message"))
+    with contextlib.suppress(RefusedError):
+        ranks.vote_reply_from_bytes(data)
+    with contextlib.suppress(RefusedError):
+        ranks.quorum_reply_from_bytes(data, None, who="server", now=0.0)
+
+
+def test_an_unknown_reason_and_a_second_hello_are_refused() -> None:
+    join = pb.Up(join=pb.Join(member=pb.Member(replica_id="a"), reason="bored"))
+    with pytest.raises(RefusedError, match="bored"):
+        messages.up_to_event(1, join)
+    with pytest.raises(RefusedError, match="one hello"):
+        messages.up_to_event(1, pb.Up(hello=pb.Hello()))
+
+
+def test_a_heartbeat_is_kept_within_reason() -> None:
+    assert limits.check_heartbeat(0.0) == 0.05
+    assert limits.check_heartbeat(1e9) == 3600.0
+    with pytest.raises(RefusedError):
+        limits.check_heartbeat(math.nan)
+
+
+def test_a_member_is_told_as_it_was_when_it_asked_last() -> None:
+    before, after = Member("a:1", state=State(1, 2)), Member("a:1", state=State(3, 4))
+    quorum = Quorum(9, 8, 7, (after, Member("b:1", handles=("x" * 300,))))
+    encoder = messages.QuorumEncoder()
+    for prepared in ([before], [before, after], list(quorum.members)):
+        for asks in prepared:
+            encoder.prepare(asks)
+        assert pb.Down.FromString(encoder.encode(quorum)).quorum == messages.quorum_to_proto(quorum)

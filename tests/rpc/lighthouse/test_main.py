@@ -1,0 +1,287 @@
+"""The command: flags, start-up, address file, bad input in one sentence, signals, and the job's verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rpc.support import Asking, group, life
+from tests.util import scaled, wait_for
+from torchft_x.errors import DeadlineError
+from torchft_x.net import parse_address
+from torchft_x.rpc.coordination import LighthouseClient
+from torchft_x.rpc.lighthouse import main
+from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.rpc.supervisor.client import SupervisorClient
+
+ROOT = Path(__file__).parents[2]
+MAX_RSS_MB = 80
+
+
+class Running:
+    """The command as a process, serving."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.file = folder / "address"
+        self.err = folder / "stderr"
+        command = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", "--min_replicas", "1"]
+        command += ["--bind", "127.0.0.1:0", "--address_file", str(self.file), *flags]
+        environ = {**os.environ, **(env or {})}
+        with self.err.open("w") as err:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=err, env=environ)
+        wait_for(lambda: self.file.exists() or self.process.poll() is not None, 20.0, "the address file")
+        assert self.file.exists(), self.err.read_text()
+        self.address = self.file.read_text().strip()
+
+    def end(self) -> tuple[int, str]:
+        code = self.process.wait(scaled(20.0))
+        return code, self.err.read_text()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(folder: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Running]:
+    made = Running(folder, *flags, env=env)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def logger() -> Iterator[None]:
+    """The command configures logging for its process; put it back for the other tests."""
+    ours = logging.getLogger("torchft_x")
+    before = (ours.handlers[:], ours.propagate, ours.level)
+    yield
+    ours.handlers[:], ours.propagate = before[0], before[1]
+    ours.setLevel(before[2])
+
+
+def run(*flags: str) -> tuple[int, str]:
+    """The command with flags it should refuse."""
+    command = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(30.0))
+    return done.returncode, done.stderr
+
+
+def test_the_flags_are_frozen() -> None:
+    flags = {a.option_strings[-1]: a.default for a in main.make_parser()._actions}
+    assert flags == {
+        "--help": "==SUPPRESS==",
+        "--min_replicas": None,
+        "--bind": "[::]:29510",
+        "--join_timeout_ms": 60000,
+        "--quorum_tick_ms": 100,
+        "--heartbeat_timeout_ms": None,
+        "--token_file": None,
+        "--advertise_host": None,
+        "--address_file": None,
+        "--state_file": None,
+        "--place": None,
+        "--new_job": False,
+        "--run_dir": None,
+        "--job_groups": None,
+        "--job_min_replicas": 1,
+        "--version": "==SUPPRESS==",
+    }
+
+
+def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
+    with running(tmp_path, "--run_dir", str(tmp_path)) as lh:
+        LighthouseClient(lh.address, scaled(10.0)).heartbeat("a:1", scaled(5.0))
+        status = Path(f"/proc/{lh.process.pid}/status").read_text()
+        rss = int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024  # type: ignore[union-attr]
+        assert rss < MAX_RSS_MB
+        assert "torch/" not in Path(f"/proc/{lh.process.pid}/maps").read_text()
+        with group("a:1", lh.address) as a:
+            for _ in range(3):
+                Asking(a).result()
+        lh.process.send_signal(signal.SIGTERM)
+        code, text = lh.end()
+    assert code == 0
+    assert f"Lighthouse listening on {lh.address}" in text
+    assert "No token is set" in text
+    assert text.count("Quorum! q") == 1  # one line per change, not per step
+    assert "Detected quorum change" not in text  # the peer's words, for its log level debug
+    assert "Traceback" not in text
+    assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} (INFO|WARNING) \S", line) for line in text.splitlines())
+    (events,) = (tmp_path / "events").glob("*.jsonl")
+    names = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert names[:3] == ["start", "joined", "quorum"]
+    assert names.count("quorum") == 1
+
+
+def test_the_module_does_not_load_torch() -> None:
+    code = "import torchft_x.rpc.lighthouse.main, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--bind", "127.0.0.1:99999"], "--bind '127.0.0.1:99999' has no valid port"),
+        (["--bind", "nonsense"], "--bind 'nonsense' has no valid port"),
+        (["--bind", "203.0.113.9:0"], "can't listen on 203.0.113.9:0"),
+        (["--min_replicas", "0"], "min_replicas is 0"),
+        (["--join_timeout_ms", "0"], "--join_timeout_ms is 0"),
+        (["--heartbeat_timeout_ms", "-5"], "--heartbeat_timeout_ms is -5"),
+        (["--token_file", "/nowhere/token"], "--token_file /nowhere/token: the token can't be read"),
+        (["--token_file", "/dev/null"], "that is no file"),
+        (["--job_groups", ""], "at least one group"),
+        (["--job_groups", "0,0"], "names a group twice"),
+        (["--job_groups", "0,1", "--job_min_replicas", "3"], "min_replicas is 3"),
+        (["--address_file", "/nowhere/a"], "--address_file /nowhere/a: it can't be written"),
+        (["--run_dir", "/proc/nowhere"], "--run_dir /proc/nowhere"),
+        (["--new_job"], "--new_job is for the first of several lighthouses"),
+        (["--place", "1", "--new_job"], "only the first lighthouse, --place 0, begins a job"),
+        (["--place", "0"], "--place 0 needs --state_file PATH"),
+        (["--place", "16", "--state_file", "/nowhere/s"], "place is 16"),
+        (["--place", "0", "--state_file", "/nowhere/s"], "--state_file /nowhere/s can't be used (No such file"),
+    ],
+)
+@pytest.mark.usefixtures("logger")
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    flags: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = main.main(["--min_replicas", "1", "--bind", "127.0.0.1:0", *flags])
+    err = capfd.readouterr().err
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err
+    assert [x for x in err.splitlines() if x.startswith("torchft_x lighthouse: ")] == [err.splitlines()[-1]]
+
+
+def test_the_first_of_several_begins_a_job_that_is_new_and_no_other(tmp_path: Path) -> None:
+    flags = ["--place", "0", "--state_file", str(tmp_path / "state")]
+    with running(tmp_path, *flags) as lh:
+        assert lighthouse_status(parse_address(lh.address), None, scaled(5.0))["place"] == 0
+        assert "its job has begun (if not: --new_job)" in lh.err.read_text()
+        with group("a:1", f"{lh.address},127.0.0.1:1") as a, pytest.raises(DeadlineError, match="in time"):
+            Asking(a, timeout=0.5).result()
+    (tmp_path / "state").unlink()
+    (tmp_path / "address").unlink()
+    with running(tmp_path, *flags, "--new_job") as lh:
+        assert "the job is new, and begins here" in lh.err.read_text()
+        with group("a:2", f"{lh.address},127.0.0.1:1") as a:
+            Asking(a).result()
+    code, err = run("--min_replicas", "1", "--bind", "127.0.0.1:0", *flags, "--new_job")
+    assert code == 2
+    assert "Leave --new_job out" in err
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        code, err = run("--min_replicas", "1", "--bind", f"127.0.0.1:{s.getsockname()[1]}")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "in use" in err
+
+
+def test_min_replicas_is_required() -> None:
+    code, err = run()
+    assert code == 2
+    assert "--min_replicas" in err
+
+
+def test_the_advertised_host_wins(tmp_path: Path) -> None:
+    with running(tmp_path, "--bind", "[::]:0", "--advertise_host", "node7") as lh:
+        assert parse_address(lh.address).host == "node7"
+
+
+# --- as a role of a job -------------------------------------------------------------------------------------------------
+
+
+def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
+    return [SupervisorClient(address, g, "host", "boot") for g in groups]
+
+
+def test_the_job_ends_with_0_when_all_groups_are_done(tmp_path: Path) -> None:
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        for s in supervisors(lh.address, "0", "1"):
+            s.started(0, "life-" + s.group)
+            s.exited(0, "life-" + s.group, 0, "exited with code 0")
+            s.done(0, "finished")
+            s.close(scaled(10))
+        code, text = lh.end()
+    assert code == 0
+    assert "All 2 groups finished." in text
+
+
+def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
+    with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
+        zero, one = supervisors(lh.address, "0", "1")
+        stops: list[tuple[int, str]] = []
+        one.on_stop(lambda code, sentence: stops.append((code, sentence)))
+        one.started(0, "x")
+        wait_for(
+            lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"
+        )
+        zero.done(1, "group 0 crashed 5 times")
+        zero.close(scaled(10))
+        wait_for(lambda: stops, what="the other group to be told")
+        code, text = lh.end()
+        one.close(0.1)
+    assert code == 1
+    assert stops[0][0] == 1
+    assert "crashed 5 times" in stops[0][1]
+    assert "crashed 5 times" in text
+
+
+def test_what_a_scheduler_that_replaces_processes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = main.make_parser().parse_args(["--min_replicas", "1", "--job_groups", "0,1"])
+    once = main.read_settings(args)
+    assert once.roster is not None
+    assert once.roster.gone_grace < 10
+    assert once.lighthouse.new_job
+    monkeypatch.setenv("TORCHFT_X_REPLACED_WITHIN", "600")
+    replaced = main.read_settings(args)
+    assert replaced.roster is not None
+    assert (replaced.roster.gone_grace, replaced.roster.arrive_timeout) == (600, 600)
+    assert not replaced.lighthouse.new_job  # it may be the second of its kind
+    assert not replaced.lighthouse.restarted
+
+
+@pytest.mark.slow
+def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        zero, one = supervisors(lh.address, "0", "1")
+        zero.started(0, "x")
+        one.started(0, "y")
+        one.close(scaled(10))
+        zero.done(0, "finished")
+        zero.close(scaled(10))
+        code, text = lh.end()
+    assert code == 1
+    assert "group 1 is lost" in text
+
+
+def test_a_supervisors_word_is_a_proof_of_death(tmp_path: Path) -> None:
+    with running(tmp_path, "--job_groups", "0,1") as lh:
+        (one,) = supervisors(lh.address, "1")
+        one.started(0, "token-of-b")
+        with group("0:a", lh.address) as a, group("1:b", lh.address, life=life(0, "token-of-b")) as b:
+            overs: list[tuple[str, ...]] = []
+            a.watch(lambda q, lost, why, left: overs.append(lost), lambda *_: None)
+            asks = [Asking(a), Asking(b)]
+            for ask in asks:
+                ask.result()
+            one.exited(0, "token-of-b", -9, "killed by SIGKILL")  # while its sockets still stand
+            wait_for(lambda: overs, what="the death to be pushed")
+            assert overs == [("1:b",)]
+        one.close()

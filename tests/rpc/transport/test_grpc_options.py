@@ -1,0 +1,71 @@
+"""Listening, advertising, and the notifier's thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import grpc.aio
+import pytest
+
+from tests.util import wait_for
+from torchft_x.errors import AddressError
+from torchft_x.net import Address
+from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport.notifier import Notifier
+
+
+def listen(bind: Address) -> int:
+    async def run() -> int:
+        server = grpc.aio.server(options=grpc_options.server_options(guarded=True, connections=16))
+        try:
+            return grpc_options.listen(server, bind, "The test server")
+        finally:
+            await server.stop(None)
+
+    return loop.call(run(), 10.0)
+
+
+def test_any_port() -> None:
+    assert listen(Address("127.0.0.1", 0)) > 0
+    assert listen(Address("::", 0)) > 0  # also on hosts without IPv6
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as s,
+        pytest.raises(AddressError, match=r"The test server can't listen on 127\.0\.0\.1:\d+: .*in use; free the port"),
+    ):
+        listen(Address("127.0.0.1", s.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("bind", "host", "expected"),
+    [
+        (Address("127.0.0.1", 0), None, "http://127.0.0.1:7"),
+        (Address("127.0.0.1", 0), "node1", "http://node1:7"),
+        (Address("::", 0), "node1", "http://node1:7"),
+        (Address("::1", 0), None, "http://[::1]:7"),
+    ],
+)
+def test_advertised(bind: Address, host: str | None, expected: str) -> None:
+    assert grpc_options.advertised(bind, 7, host).url == expected
+
+
+def test_the_boot_id_is_stable() -> None:
+    assert grpc_options.boot_id() == grpc_options.boot_id()
+
+
+def test_a_notifier_keeps_the_order_and_survives_a_callback_that_raises() -> None:
+    notifier = Notifier("test")
+    seen: list[object] = []
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    notifier.post(lambda: seen.append(threading.current_thread().name))
+    notifier.post(fail)
+    notifier.post(lambda: seen.append(2))
+    notifier.close()
+    wait_for(lambda: len(seen) == 2, what="the callbacks")
+    assert seen == ["torchft_x-test", 2]

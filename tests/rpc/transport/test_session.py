@@ -1,0 +1,204 @@
+"""The connection that comes back: against a server the test controls, also one that says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x.errors import RefusedError, TokenError, TorchftXError
+from torchft_x.net import Address
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport.session import MISSED_PINGS, MOVES, Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.transport.token import TokenCheck, metadata
+
+METHOD = "/test.Echo/Talk"
+
+
+class Server:
+    """Answers hello with ``welcome`` and then does what `mode` says."""
+
+    def __init__(self) -> None:
+        self.mode = "echo"
+        self.heard: list[bytes] = []
+        self.sessions = 0
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self, token: str | None = None) -> None:
+        self._server = grpc.aio.server(
+            interceptors=[TokenCheck(token)], options=grpc_options.server_options(guarded=True, connections=16)
+        )
+        self._server.add_generic_rpc_handlers((grpc_options.stream_service("test.Echo", "Talk", self._talk),))
+        self.port = grpc_options.listen(self._server, Address("127.0.0.1", self.port), "The test")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    async def _talk(self, _it: Any, context: Any) -> None:
+        self.sessions += 1
+        while (data := await context.read()) is not grpc.aio.EOF:
+            self.heard.append(data)
+            if data == b"hello":
+                await context.write(self.mode.encode() if self.mode == "refuse" else b"welcome")
+            elif self.mode == "echo":
+                await context.write(b"re:" + data)
+            elif self.mode == "end":
+                return
+            while self.mode == "chatty":
+                await context.write(b"word")
+                await asyncio.sleep(0)
+
+
+class Owner:
+    """An uplink's owner that writes down what happens."""
+
+    def __init__(
+        self, port: int, token: str | None = None, *, silence: float = 60.0, others: tuple[int, ...] = ()
+    ) -> None:
+        self.log: list[str] = []
+        self.errors: list[TorchftXError] = []
+        self._silence = silence  # after which it is given up; a busy machine may be silent for a while
+        callbacks = UplinkCallbacks(
+            hello=lambda: [b"hello"],
+            welcome=self._welcome,
+            up=lambda: self.log.append("up"),
+            message=lambda data: self.log.append(data.decode()),
+            down=lambda reason: self.log.append(f"down: {reason}"),
+            refused=self.errors.append,
+        )
+        first, *more = (Address("127.0.0.1", p) for p in (port, *others))
+        self.uplink = Uplink(first, METHOD, metadata(token), b"ping", callbacks, others=more)
+        loop.post(self.uplink.start)
+
+    def _welcome(self, data: bytes) -> Rhythm:
+        if data != b"welcome":
+            raise RefusedError("Not you.")
+        return Rhythm(0.02, self._silence)
+
+    def send(self, data: bytes) -> None:
+        loop.post(self.uplink.send, data)
+
+    def close(self) -> None:
+        loop.call(self.uplink.close(1.0), scaled(5.0))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    loop.call(made.start(), scaled(5.0))
+    yield made
+    loop.call(made.stop(), scaled(5.0))
+
+
+def test_messages_in_order_both_ways_and_a_clean_end(server: Server) -> None:
+    owner = Owner(server.port)
+    wait_for(lambda: "up" in owner.log, what="the session")
+    for i in range(20):
+        owner.send(f"m{i}".encode())
+    wait_for(lambda: "re:m19" in owner.log, what="the answers")
+    assert [x for x in owner.log if x.startswith("re:m")] == [f"re:m{i}" for i in range(20)]
+    owner.send(b"last words")
+    owner.close()
+    wait_for(lambda: b"last words" in server.heard, what="the last words")
+    assert not any(x.startswith("down") for x in owner.log)  # we ended it ourselves
+
+
+def test_a_session_that_ends_is_made_again(server: Server) -> None:
+    owner = Owner(server.port)
+    wait_for(lambda: owner.log.count("up") == 1, what="the session")
+    loop.call(server.stop(), scaled(5.0))
+    wait_for(lambda: any(x.startswith("down") for x in owner.log), what="the end to be noticed")
+    owner.send(b"into the void")
+    wait_for(lambda: "refused" in owner.uplink.last_failure, what="a failed reconnect")
+    assert owner.uplink.away().startswith("the lighthouse at http://127.0.0.1:")
+    loop.call(server.start(), scaled(5.0))
+    wait_for(lambda: owner.log.count("up") == 2, what="the second session")
+    assert b"into the void" not in server.heard  # what the owner still wants it says again
+    owner.close()
+
+
+def test_the_lighthouse_says_how_often_to_ping() -> None:
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=0.375)) == Rhythm(0.375, 5.0)
+    assert Rhythm(0.375, 5.0).pings == 13
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0)) == Rhythm(1.0, 5.0)  # an older lighthouse doesn't
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=1.0, ping_s=60.0)) == Rhythm(0.2, 1.0)
+    assert Rhythm(1.0, 1.0).pings == MISSED_PINGS
+    with pytest.raises(RefusedError):
+        rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=float("nan")))
+
+
+def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> None:
+    owner = Owner(server.port, silence=0.1)
+    wait_for(lambda: "re:ping" in owner.log, what="a ping")
+    server.mode = "silent"
+    wait_for(lambda: any("silent for" in x for x in owner.log), what="the silence to be noticed")
+    server.mode = "echo"
+    wait_for(lambda: owner.log.count("up") >= 2, what="the next session")
+    owner.close()
+
+
+def test_of_several_it_speaks_to_one_after_the_other(server: Server) -> None:
+    """Nothing is sent to the next one, and nothing of the former one is heard, before the former stream is closed."""
+    other = Server()
+    loop.call(other.start(), scaled(5.0))
+    owner = Owner(server.port, others=(other.port,))
+    try:
+        wait_for(lambda: owner.log == ["up"], what="the session")
+        server.mode = "chatty"
+        owner.send(b"talk")
+        wait_for(lambda: "word" in owner.log, what="its words")
+        assert other.sessions == 0
+
+        async def leave() -> int:
+            wander = owner.uplink.wander
+            wander.told(True, -100.0, 0.0)  # long ago
+            owner.uplink.look_elsewhere()
+            return len(owner.log)
+
+        said = loop.call(leave(), scaled(5.0))
+        wait_for(lambda: owner.log.count("up") == 2, what="the session with the other")
+        assert owner.log[said:] == [f"down: {MOVES}", "up"]
+        assert owner.uplink.address.port == other.port
+        assert (server.sessions, other.sessions) == (1, 1)
+        assert f"none of the lighthouses http://127.0.0.1:{server.port}, http" in owner.uplink.away()
+    finally:
+        owner.close()
+        loop.call(other.stop(), scaled(5.0))
+
+
+def test_one_that_can_not_be_reached_is_left_at_once(server: Server) -> None:
+    owner = Owner(1, others=(server.port,))
+    wait_for(lambda: owner.log == ["up"], what="the session with the next one")
+    loop.call(server.stop(), scaled(5.0))
+    wait_for(lambda: len(owner.log) == 2, what="its end")
+    loop.call(server.start(), scaled(5.0))
+    wait_for(lambda: owner.log[-1] == "up", what="the session when it is back")
+    assert owner.uplink.address.port == server.port
+    owner.close()
+
+
+@pytest.mark.parametrize("token", ["wrong", None])
+def test_a_refusal_is_final(server: Server, token: str | None) -> None:
+    if token is None:
+        server.mode = "refuse"
+    else:
+        loop.call(server.stop(), scaled(5.0))
+        loop.call(server.start(token="right"), scaled(5.0))
+    owner = Owner(server.port, token)
+    wait_for(lambda: owner.errors, what="the refusal")
+    assert type(owner.errors[0]) is (TokenError if token else RefusedError)
+    sessions = server.sessions
+
+    async def a_while() -> None:
+        await asyncio.sleep(0.3)  # six times the first pause: a retry would have come
+
+    loop.call(a_while(), scaled(5.0))
+    assert server.sessions == sessions
+    owner.close()

@@ -1,0 +1,94 @@
+"""What a rank says about itself, from what it hears."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.train.watched_worker import options
+from torchft_x.core.commit.step import Step
+from torchft_x.core.types import State
+from torchft_x.train.introspection import shared_status as module
+from torchft_x.train.introspection.shared_status import Status
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock."""
+    clock = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def make() -> Status:
+    step = Step(min_replica_size=1)
+    step.state = State(4, 7)
+    return Status(options(0), step, "1:a")
+
+
+def event(name: str, **fields: Any) -> dict[str, Any]:
+    return {"replica_id": "1:a", "rank": 0, "event": name, "t": 50.0, **fields}
+
+
+def test_steps_and_what_is_done_between_them_are_its_measure(now: list[float]) -> None:
+    status = make()
+    now[0] = 130.0
+    status.asked()  # the first step may take long to come
+    status.hear(event("commit", duration=2.0))
+    now[0] = 131.5
+    assert (status.read()["longest_step"], status.read()["step_seconds"], status.read()["commits"]) == (2.0, 1.5, 1)
+    now[0] = 155.0
+    status.asked()  # after an evaluation
+    assert status.read()["longest_step"] == 25.0
+    status.hear(event("drop", reason="why"))
+    now[0] = 156.0
+    assert (status.read()["step_seconds"], status.read()["error"]) == (1.0, "why")
+
+
+def test_a_pause_is_no_measure(now: list[float]) -> None:
+    status = make()
+    status.hear(event("commit", duration=2.0))
+    status.pause(600.0)
+    now[0] = 400.0
+    assert status.read()["paused"]
+    status.pause(0.0)
+    status.asked()
+    assert not status.read()["paused"]
+    assert status.read()["longest_step"] == 2.0
+
+
+def test_it_says_whom_it_lost_and_with_whom_it_is() -> None:
+    status = make()
+    for n in range(10):
+        status.hear(event("member_lost", lost=f"2:{n}", reason="r" * 1000, left=n == 9 or None))
+    status.hear(event("quorum", number=3, members=["1:a", "2:b"]))
+    status.hear(event("configure", config=9, duration=0.5))
+    said = status.read()
+    assert [lost["replica_id"] for lost in said["lost"]] == [f"2:{n}" for n in range(2, 10)]
+    assert len(said["lost"][0]["reason"]) == 200
+    assert [lost["left"] for lost in said["lost"]] == [False] * 7 + [True]
+    assert (said["number"], said["members"], said["config"], said["configured"]) == (3, ["1:a", "2:b"], 9, 49.5)
+    assert (said["step"], said["phase"], said["leaving"]) == (4, "idle", False)
+
+
+def test_others_events_are_not_its_own() -> None:
+    status = make()
+    status.hear(event("commit", duration=2.0) | {"rank": 1})
+    status.hear(event("leave") | {"replica_id": "1:before"})
+    assert (status.read()["commits"], status.read()["leaving"]) == (0, False)
+    status.hear(event("leave"))
+    assert status.read()["leaving"]
+
+
+def test_inner_steps_are_the_progress_of_a_group_that_trains_apart(now: list[float]) -> None:
+    status = make()
+    status.trained()  # it is about to begin
+    now[0] = 160.0
+    status.hear(event("commit", duration=2.0))
+    for now[0] in (168.0, 176.0, 184.0):
+        status.trained()
+    now[0] = 185.0
+    said = status.read()
+    assert (said["apart"], said["step_seconds"], said["longest_step"]) == (True, 1.0, 8.0)
+    assert not make().read()["apart"]

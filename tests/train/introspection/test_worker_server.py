@@ -1,0 +1,116 @@
+"""A real trainer that is looked at and asked all the time: what it says, and that its exit is its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled
+from torchft_x import LighthouseServer
+from torchft_x.launch.postmortem import probe_worker
+from torchft_x.launch.postmortem.probe_worker import Silent, Target
+
+SCRIPT = """
+import sys, time
+import torch
+from torch import nn
+from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft_x.train.introspection.shared_status import Board
+phases, write = [], Board.write
+Board.write = lambda self, *moment: (phases.append(moment[:2]), write(self, *moment))
+net = nn.Linear(2, 2)
+manager = Manager(
+    pg=ProcessGroupGloo(), load_state_dict=net.load_state_dict, state_dict=net.state_dict, min_replica_size=1,
+    replica_id="7", rank=0, world_size=1, hostname="127.0.0.1", lighthouse_addr=sys.argv[1],
+)
+ddp, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, torch.optim.SGD(net.parameters(), lr=0.1))
+while manager.current_step() < 20:
+    time.sleep(0.02)
+    optimizer.zero_grad()
+    ddp(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+print([p for p in phases if p[1] != 1][-6:])
+if sys.argv[2] == "fail":
+    raise ArithmeticError("telltale")
+"""
+
+
+class Torch(http.client.HTTPConnection):
+    """A person's tool, at torch's own server."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("worker")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(scaled(5))
+        self.sock.connect(str(self._path))
+
+    def ask(self, handler: str) -> bytes:
+        self.request("POST", f"/handler/{handler}", body=b"")
+        return self.getresponse().read()
+
+
+@pytest.mark.parametrize(("end", "code", "server"), [("fail", 1, "0"), ("finish", 0, "1")])
+def test_it_answers_while_it_trains_and_its_exit_code_is_its_own(end: str, code: int, server: str) -> None:
+    lighthouse = LighthouseServer("127.0.0.1:0", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, lighthouse.address(), end],
+            env={
+                **os.environ,
+                "TORCHFT_X_PRIVATE": folder,
+                "TORCHFT_X_ATTEMPT": "3",
+                "TORCHFT_X_WORKER_SERVER": server,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        target, torchs = Target(0, process.pid, Path(folder)), Path(folder, "0.torch.sock")
+        heard, recorded, by_torch, deadline = [], 0, {}, time.monotonic() + scaled(60)
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                try:
+                    heard.append(probe_worker.status(target))
+                    if not by_torch and torchs.exists():
+                        by_torch = json.loads(Torch(torchs).ask("torchft_x"))
+                    assert b"Thread" in probe_worker.ask(target, probe_worker.STACKS, 1.0)
+                    recorded += b'"pg_config"' in probe_worker.ask(target, probe_worker.RECORDER, 1.0)
+                except (Silent, ConnectionRefusedError):  # torch's socket is there a moment before it listens
+                    time.sleep(0.001)
+            out, err = process.communicate(timeout=scaled(5))
+            assert process.returncode == code, err.decode()[-2000:]
+            error = Path(folder, "0.error.json")
+            assert error.exists() == (end == "fail")
+            if end == "fail":
+                assert json.loads(error.read_text())["message"]["message"] == "ArithmeticError: telltale"
+        finally:
+            process.kill()
+            process.wait()
+            lighthouse.shutdown()
+    assert recorded
+    assert bool(by_torch) == (server == "1")
+    if by_torch:
+        assert {**by_torch, "t": 0}.keys() == heard[-1].keys()
+        assert by_torch["replica_id"] == heard[-1]["replica_id"]
+    last = [h for h in heard if not h["leaving"]][-1]
+    assert last["replica_id"].startswith("7:")
+    assert (last["rank"], last["attempt"], last["pid"], last["world_size"]) == (0, 3, process.pid, 1)
+    assert last["commits"] > 10
+    assert last["step_seconds"] < scaled(5)
+    # each change of a step's phase is shown: running, voting, idle; and in the first two that a wait for other groups begins
+    # and ends. Inside a grant nothing is asked.
+    assert out.decode().strip() == str([(19, 2), (19, 2), (19, 3), (19, 3), (19, 3), (20, 0)])
+    assert {h["members"] and h["members"][0] for h in heard if h["commits"]} == {last["replica_id"]}
+    assert heard[0]["leaving"] is False
+    assert sorted(h["step"] for h in heard) == [h["step"] for h in heard]

@@ -1,0 +1,191 @@
+"""Groups of one and of three ranks train together: uneven shards, weights by tokens, an island that dies and returns."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.apart import LR, MOMENTUM
+from tests.train.jobs import HOST, lighthouse
+from tests.train.ranks import Groups, Place
+from tests.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
+from tests.util import scaled
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.errors import ConfigError, StepError
+from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.local.diloco import DiLoCo
+from torchft_x.train.local.islands import Follower, Island
+from torchft_x.train.manager import Manager
+
+SYNC = 3
+
+
+class Islander:
+    """One rank."""
+
+    def __init__(self, place: Place, **kwargs: Any) -> None:
+        self.place = place
+        self.net = shard(model(place.group))
+        self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.05)
+        self.island = Island(self.net)
+        self.manager: Manager | None = None
+        self.loop: DiLoCo | Follower
+        if not self.island.leads:
+            self.loop = self.island.follow(self.inner)
+        else:
+            self.manager = Manager(
+                pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=None, state_dict=None, min_replica_size=1,
+                use_async_quorum=False, timeout=scaled(20), quorum_timeout=scaled(20), connect_timeout=scaled(20),
+                rank=0, world_size=1, store_addr=HOST, store_port=place.port, lighthouse_addr=place.lighthouse,
+                replica_id=f"group_{place.group}", hostname=HOST,
+            )  # fmt: skip
+            whole = self.island.whole
+            assert whole is not None
+            outer = torch.optim.SGD(whole.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
+            self.loop = DiLoCo(
+                self.manager, [whole], self.inner, outer, SYNC, island=self.island, weight=lambda: float(place.ranks),
+                quorum_timeout=scaled(20), **kwargs,
+            )  # fmt: skip
+        self.steps = 0
+        self.history: dict[int, Tensors] = {}  # by exchange
+
+    def step(self) -> None:
+        before = self.loop.exchanges
+        self.inner.zero_grad()
+        loss_of(self.net, batch(self.place.group, self.place.rank, self.steps)).backward()
+        self.inner.step()
+        self.steps += 1
+        if self.loop.exchanges != before:
+            self.note()
+
+    def note(self) -> None:
+        self.history[self.loop.exchanges] = {
+            n: (p.full_tensor() if is_dtensor(p) else p).detach().clone() for n, p in self.net.named_parameters()
+        }
+        if self.place.steps is not None and self.place.rank == 0:
+            self.place.steps.value = self.loop.exchanges
+
+    def end(self) -> dict[int, Tensors]:
+        if self.manager is not None:
+            self.manager.shutdown()
+        return self.history
+
+
+def some_steps(place: Place) -> dict[int, Tensors]:
+    me = Islander(place, **place.kwargs)
+    with me.loop:
+        for _ in range(10):
+            me.step()
+    return me.end()
+
+
+def life(place: Place) -> dict[int, Tensors]:
+    me = Islander(place)
+    with me.loop:
+        me.note()
+        until = me.loop.exchanges + 4 if place.kwargs["back"] else 100_000
+        while me.loop.exchanges < until:
+            me.step()
+            time.sleep(0.01)
+    return me.end()
+
+
+def fails(place: Place) -> str:
+    """Rank 0 raises out of an exchange: the others hear it and don't wait."""
+    me = Islander(place)
+    if me.manager is not None:
+        me.manager.should_commit = lambda *_: (_ for _ in ()).throw(RuntimeError("a disk is full"))  # type: ignore[assignment]
+    try:
+        with me.loop:
+            me.step()
+    except (RuntimeError, StepError) as e:
+        return str(e)
+    return "went on"
+
+
+def misused(place: Place) -> str:
+    me = Islander(place)
+    assert me.manager is not None
+    try:
+        DiLoCo(me.manager, [me.net], me.inner, torch.optim.SGD(me.net.parameters()), SYNC, island=me.island)
+    except ConfigError as e:
+        me.end()
+        return str(e)
+    return ""
+
+
+def reference(ranks: list[int], steps: int, delay: int) -> list[Tensors]:
+    """One process; each island's average counts by its ranks."""
+    nets = [model(0) for _ in ranks]
+    adams = [torch.optim.AdamW(n.parameters(), lr=0.05) for n in nets]
+    common = {n: p.detach().clone() for n, p in nets[0].named_parameters()}
+    momentum = {n: torch.zeros_like(t) for n, t in common.items()}
+    delta: Tensors = {}
+    out = []
+    for t in range(1, steps + 1):
+        for g, net in enumerate(nets):
+            adams[g].zero_grad()
+            for r in range(ranks[g]):
+                (loss_of(net, batch(g, r, t - 1)) / ranks[g]).backward()
+            adams[g].step()
+        if t % SYNC == (SYNC - delay) % SYNC:
+            for name, value in common.items():
+                mean = sum(dict(n.named_parameters())[name].detach() * w for n, w in zip(nets, ranks, strict=True))
+                delta[name] = value - mean / sum(ranks)
+        if t % SYNC:
+            continue
+        for name, value in common.items():
+            momentum[name] = MOMENTUM * momentum[name] + delta[name]
+            common[name] = value - LR * (delta[name] + MOMENTUM * momentum[name])
+            for net in nets:
+                dict(net.named_parameters())[name].data.copy_(common[name])
+        out.append({n: t.clone() for n, t in common.items()})
+    return out
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_unequal_islands_train_like_one_process(delay: int) -> None:
+    with lighthouse(2) as address, Groups(address) as groups:
+        one = groups.start(0, some_steps, 1, fragment_sync_delay=delay)
+        three = groups.start(1, some_steps, 3, fragment_sync_delay=delay)
+        found = [*one.results(), *three.results()]
+    want = reference([1, 3], 10, delay)
+    for history in found:
+        assert sorted(history) == [1, 2, 3]
+        for k, weights in history.items():
+            assert_near(weights, want[k - 1], k)
+            for name, value in weights.items():
+                assert torch.equal(value, found[0][k][name])
+
+
+@pytest.mark.slow
+def test_an_island_dies_and_another_of_another_size_takes_its_place() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        stays = groups.start(0, life, 2, back=False)
+        dies = groups.start(1, life, 3, back=False)
+        stays.wait_step(3)
+        dies.wait_step(3)
+        dies.kill()
+        dead = stays.steps.value
+        stays.wait_step(dead + 2)
+        back = groups.start(1, life, 1, back=True).results()
+    (history,) = back
+    first = min(history)
+    assert first > dead
+    assert sorted(history) == list(range(first, first + 5))
+
+
+def test_the_others_hear_it_if_rank_0_fails() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        first, second = groups.start(0, fails, 2).results()
+    assert first == "a disk is full"
+    assert second.startswith("rank 0 of this group can't go on")
+
+
+def test_a_model_that_is_not_the_islands_is_refused() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        (said,) = groups.start(0, misused, 1).results()
+    assert "[island.whole]" in said

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchft_x.transfer.format.flatten import flatten
+from torchft_x.transfer.format.landing import Landing
+from torchft_x.transfer.format.rebuild import find_targets
+
+
+def land(state: Any, into: Any) -> Landing:
+    layout, _ = flatten(state)
+    return Landing(layout, find_targets(layout, into))
+
+
+def test_equal_memory_is_filled_in_place() -> None:
+    into = {"a": torch.zeros(3, 4), "b": torch.zeros(5)}
+    landing = land({"a": torch.ones(3, 4), "b": torch.ones(5)}, into)
+    assert landing.in_place == [True, True]
+    assert [m.data_ptr() for m in landing.memory] == [into["a"].data_ptr(), into["b"].data_ptr()]
+    assert not landing.copies_into_targets
+
+
+def test_two_writers_never_share_memory() -> None:
+    shared = torch.zeros(10)
+    for into in ({"a": shared, "b": shared}, {"a": shared[:6], "b": shared[4:]}):
+        size = into["a"].numel()
+        landing = land({"a": torch.ones(size), "b": torch.ones(size)}, into)
+        assert sorted(landing.in_place) == [False, True]
+        assert landing.copies_into_targets
+
+
+def test_neighbours_in_one_storage_are_both_in_place() -> None:
+    flat = torch.zeros(10)
+    assert land({"a": torch.ones(5), "b": torch.ones(5)}, {"a": flat[:5], "b": flat[5:]}).in_place == [True, True]
+
+
+def test_what_does_not_fit_lands_in_new_memory() -> None:
+    state = {"a": torch.ones(4, 3)}
+    for into in (
+        {"a": torch.zeros(3, 4).t()},
+        {"a": torch.zeros(4, 4)[:, :3]},
+        {"a": torch.zeros(3, 4)},
+        {"a": torch.zeros(4, 3, dtype=torch.float16)},
+        {"a": torch.zeros(4, 3, device="meta")},
+        {"a": [1]},
+        {"b": torch.zeros(4, 3)},
+        None,
+    ):
+        assert land(state, into).in_place == [False]

@@ -1,0 +1,93 @@
+"""A process group around torch groups that somebody else's function creates, one for each set of members.
+
+It is what `ProcessGroupWrapper` works with in a subclass that has the peer's ``_create_pg``. Deadlines, aborts and errors are
+those of the frame for accelerators; here a group may also be on the host, where waiting is the thread's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from torchft_x.comm.accelerator.group import AcceleratorGroup, Members
+from torchft_x.comm.work import GroupWork
+
+_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
+_LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
+
+Create = Callable[[dist.Store, int, int], Any]  # (store, rank, number of members) -> a torch process group
+
+
+class CreatedGroup(AcceleratorGroup):
+    """Makes its torch groups with `create`, on a thread, so that `configure` returns in time whatever that waits for.
+
+    A group of one member does without. Where an abort of the torch group does not end what runs in it (gloo's doesn't), the operation is left to itself,
+    and may still write into its tensors until the torch group's own timeout: their values count for nothing then.
+    """
+
+    _kind = "created"
+
+    def __init__(self, create: Create, timeout: float | timedelta = 60.0) -> None:
+        super().__init__(timeout)
+        self._create_one = create
+
+    def _require(self) -> None:
+        pass
+
+    @property
+    def takes(self) -> str | None:
+        return None
+
+    def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
+        group = self._create_one(store, members.place.rank, members.place.size)
+        return group, _Aborter(group, members)
+
+    def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:
+        if not _on_host(args):
+            return super()._work(members, op, work, args)
+
+        def failed(cause: Exception | None) -> Any:
+            return self._failed(members, op, cause)
+
+        self._watch.add(work, self._timeout, lambda: failed(None))
+        result = args[0] if args else []
+        broken, leave = (lambda: members.error is not None), members.left.append
+        return GroupWork(work, result, failed, broken, leave, between_two=op in _BETWEEN_TWO)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _use(self, device: torch.device) -> None:
+        pass
+
+    def _synchronize(self) -> None:
+        if torch.accelerator.is_available():
+            torch.accelerator.current_stream().synchronize()
+
+
+class _Aborter:
+    """Ends a torch group, and keeps it until what was left to itself in it has ended: its destructor waits for that."""
+
+    def __init__(self, group: Any, members: Members) -> None:
+        self._group = group
+        self._members = members
+
+    def abort(self) -> None:
+        if hasattr(self._group, "abort"):
+            self._group.abort()
+        while any(not work.is_completed() for work in self._members.left):
+            time.sleep(_LEFT_PAUSE)
+        self._members.left.clear()
+
+
+def _on_host(value: Any) -> bool:
+    """Whether all tensors in these arguments are."""
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu"
+    return not isinstance(value, (list, tuple)) or all(map(_on_host, value))

@@ -1,0 +1,307 @@
+"""The frame of process groups on accelerators: who is a member, deadlines, aborts, errors. `torchft_x.comm.accelerator.nccl` adds the
+libraries.
+
+``wait()`` of a collective makes the current *stream* wait, as in torch; the thread goes on. So nobody notices a
+collective that hangs but the watch (`torchft_x.comm.accelerator.stream_watch`): at its deadline the communicator is aborted, the stream goes
+on with whatever is in the tensors, and `errored` says so. Therefore ask `errored` before the result is used, as the
+Manager does: it waits for the stream first.
+
+Each `configure` makes a new communicator. A short-lived thread does it, so that `configure` returns at its deadline or at
+an abort whatever the library is waiting for.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from torchft_x.comm import flight_recorder
+from torchft_x.comm.accelerator.requirements import lacking
+from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.rank_info import Place, checked, refusal
+from torchft_x.comm.single_member import alone
+from torchft_x.comm.store.create import StoreClient, client_of, split_store_address, under
+from torchft_x.comm.work import FailedWork
+from torchft_x.durations import seconds
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+
+_log = logging.getLogger(__name__)
+
+_MEET_PAUSE = 0.01  # seconds between two looks whether the others are there
+_GRACE = 0.5  # seconds beyond the timeout for the connecting thread to say who was missing
+_ABORT_LIMIT = 30.0  # seconds the next communicator waits for the abort of the last one
+
+
+class AcceleratorGroup(ProcessGroup):
+    """The common part. A subclass says which device, and how to make torch's backend."""
+
+    _kind = ""  # "nccl" or "xccl"
+    _device = ""  # kind of device
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        super().__init__()
+        self._require()
+        self._timeout = seconds(timeout)  # of configure and of each collective
+        self._lock = threading.Lock()  # guards `_present`, and the fields of each configuration
+        self._present: Members | None = None  # the newest; may be connecting, up or failed
+        self._watch = Watch()
+
+    def _require(self) -> None:
+        lacking(self._kind, type(self).__name__)
+
+    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+        """torch's backend, connected with the others. `names`: ``group_name`` and ``global_ranks``, for its reports."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._present or 'not configured'})"
+
+    @property
+    def takes(self) -> str | None:
+        return self._device
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """See `ProcessGroup.configure`. The device is the current one of the calling thread.
+
+        `group_rank` and `global_ranks` (of the members, in order) name the group and its ranks in the Flight Recorder.
+        """
+        members = Members(checked(rank, world_size, quorum_id), replica_id)
+        device = self._current_device()
+        name = f"torchft_{quorum_id}" + ("" if group_rank is None else f"_rank_{group_rank}")
+        names = {"group_name": name, "global_ranks": global_ranks or []}
+        where = split_store_address(store_addr) if world_size > 1 else None
+        with self._lock:
+            old, self._present = self._present, members
+        if old is not None:
+            self._finish(old, _Ended(f"the group was configured anew ({old.place})"))
+        if where is None:
+            members.built.set()
+            return
+        members.client = client_of(where[0])
+        limit = self._timeout
+        action = (members, where[1], device, names, limit, old)
+        threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
+        if not members.built.wait(limit + _GRACE):
+            sentence = f"Configuring {members.place} failed: the members did not connect within {limit:g} s."
+            self._finish(members, DeadlineError(sentence))
+        if members.error is not None:
+            raise copy.copy(members.error)
+
+    def _build(
+        self,
+        members: Members,
+        prefix: str,
+        device: torch.device,
+        names: dict[str, Any],
+        limit: float,
+        old: Members | None,
+    ) -> None:
+        """The connecting thread."""
+        assert members.client is not None, "a group of one isn't built"
+        deadline = time.monotonic() + limit
+        backend = None
+        try:
+            if old is not None:
+                old.gone.wait(_ABORT_LIMIT)
+            self._use(device)
+            store = members.store = under(members.client.open(limit), prefix)
+            self._meet(members, store, deadline, limit)
+            group, backend = self._create(store, members, device, names)
+            with self._lock:
+                wanted = members.error is None
+                if wanted:
+                    members.group, members.backend = group, backend
+            members.built.set()
+            if not wanted:
+                _abort(backend)
+        except TorchftXError as e:
+            self._finish(members, e)
+        except Exception as e:
+            first = (str(e).strip().splitlines() or [type(e).__name__])[0]
+            self._finish(members, CollectiveError(f"Configuring {members.place} failed: {first}"))
+
+    _backend_type = "NCCL"  # torch's name of the backend
+
+    def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
+        """A torch group of these members, and what has an ``abort`` for it."""
+        backend = self._backend(store, members.place, device, names)
+        group = dist.ProcessGroup(store, members.place.rank, members.place.size)
+        kind = getattr(dist.ProcessGroup.BackendType, self._backend_type)
+        group._set_default_backend(kind)
+        group._register_backend(torch.device(self._device), kind, backend)
+        return group, backend
+
+    def _meet(self, members: Members, store: dist.Store, deadline: float, limit: float) -> None:
+        """Wait until all members are at the store: the library itself couldn't say who is missing."""
+        place = members.place
+        store.set(f"torchft_x/{place.rank}", "here")
+        missing = list(range(place.size))
+        while missing := [rank for rank in missing if not store.check([f"torchft_x/{rank}"])]:
+            if members.error is not None:
+                raise members.error
+            if time.monotonic() > deadline:
+                assert members.client is not None, "it is open"
+                who = "rank" if len(missing) == 1 else "ranks"
+                raise DeadlineError(
+                    f"Configuring {place} failed: {who} {', '.join(map(str, missing))} did not come to the store at "
+                    f"{members.client.address.target} within {limit:g} s."
+                )
+            time.sleep(_MEET_PAUSE)
+
+    def abort(self, quorum_id: int | None = None) -> None:
+        """See `ProcessGroup.abort`. The library's own abort goes on in the background: it may take seconds."""
+        present = self._present
+        if present is not None and quorum_id in (None, present.place.config_id):
+            self._finish(present, CollectiveError(f"the group was aborted ({present.place})"))
+
+    def _finish(self, members: Members, error: TorchftXError) -> TorchftXError:
+        """Fail a configuration if it hasn't failed yet, and release whoever waits in it. The first error."""
+        with self._lock:
+            first = members.error is None
+            if first:
+                members.error = error  # before the abort: what it releases asks for the error
+        if first:
+            if members.client is not None and members.group is None:
+                members.client.shut()
+            members.failed = not isinstance(error, _Ended)
+            threading.Thread(target=members.let_go, name=f"torchft_x {self._kind} abort", daemon=True).start()
+        members.built.set()
+        assert members.error is not None, "just set"
+        return members.error
+
+    def errored(self) -> Exception | None:
+        """The first failure since the last `configure`, or None, after the current stream has run: until then nobody
+        knows. That takes at most the timeout, at which the watch aborts.
+        """
+        present = self._present
+        if present is None:
+            return None
+        if present.error is None and present.group is not None:
+            self._synchronize()
+        return present.error
+
+    def set_timeout(self, timeout: float | timedelta) -> None:
+        self._timeout = seconds(timeout)
+
+    def shutdown(self) -> None:
+        present = self._present
+        if present is not None:
+            self._finish(present, _Ended(f"the group was shut down ({present.place})"))
+
+    def size(self) -> int:
+        present = self._present
+        return 1 if present is None else present.place.size
+
+    def rank(self) -> int:
+        present = self._present
+        return 0 if present is None else present.place.rank
+
+    def getBackendName(self) -> str:
+        return f"torchft-{self._kind}"
+
+    def _issue(self, op: str, *args: Any) -> Work:
+        members = self._present
+        if members is None:
+            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
+        group = members.group  # read once: another thread may let go of it
+        if members.error is not None or (group is None and not members.built.is_set()):
+            return FailedWork(refusal(op, members.place, members.error))
+        try:
+            if group is None:
+                return alone(op, *args)
+            work = getattr(group, op)(*args)
+        except (RuntimeError, ValueError) as e:
+            # The others may have started it: from here on the members are out of step, so the group is done for.
+            return FailedWork(self._failed(members, op, e))
+
+        return self._work(members, op, work, args)
+
+    def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:
+        """The handle of a collective that was started."""
+
+        def failed(cause: Exception | None) -> TorchftXError:
+            return self._failed(members, op, cause)
+
+        self._watch.add(work, self._timeout, lambda: failed(None))
+        return StreamWork(work, args[0] if args else [], failed, self._watch, lambda: members.error)
+
+    def _failed(self, members: Members, op: str, cause: Exception | None) -> TorchftXError:
+        """A collective failed, or timed out (None): end the group, and return the error to raise."""
+        if members.error is not None:
+            return CollectiveError(f"{op} was released: {members.error}", getattr(members.error, "suspects", ()))
+        if cause is None:
+            why = f"{op} on {members.place} timed out after {self._timeout:g} s; the group was aborted."
+        else:
+            why = f"{op} on {members.place} failed: {(str(cause).strip().splitlines() or [type(cause).__name__])[0]}"
+        return copy.copy(self._finish(members, CollectiveError(why)))
+
+    # -- the device --
+
+    def _current_device(self) -> torch.device:
+        return torch.device(self._device, torch.get_device_module(self._device).current_device())
+
+    def _use(self, device: torch.device) -> None:
+        torch.get_device_module(self._device).set_device(device)
+
+    def _synchronize(self) -> None:
+        torch.get_device_module(self._device).current_stream().synchronize()
+
+
+class _Ended(CollectiveError):
+    """The group's end in peace."""
+
+
+class Members:
+    """One set of members, from the start of a `configure` to the start of the next."""
+
+    def __init__(self, place: Place, replica_id: str) -> None:
+        self.place = place
+        self.replica_id = replica_id  # this member's name
+        self.failed = False  # it didn't end in peace: worth a look into the flight recorder
+        self.client: StoreClient | None = None  # the library asks it later, too
+        self.store: dist.Store | None = None  # kept for it
+        self.group: Any = None  # torch's, once connected
+        self.backend: Any = None  # inside it
+        self.error: TorchftXError | None = None  # the first failure; never unset
+        self.built = threading.Event()  # connecting has ended, well or badly
+        self.gone = threading.Event()  # the library has let go
+        self.left: list[Any] = []  # torch's handles that nobody waits for any more
+
+    def __repr__(self) -> str:
+        return f"{self.place}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
+
+    def let_go(self) -> None:
+        """Abort the library's part; may take long."""
+        backend, self.group, self.backend = self.backend, None, None
+        if backend is not None:
+            if self.failed:
+                place = self.place
+                flight_recorder.dump(place.config_id, self.replica_id, place.rank, place.size, str(self.error))
+            _abort(backend)
+        self.gone.set()
+
+
+def _abort(backend: Any) -> None:
+    try:
+        backend.abort()
+    except RuntimeError as e:
+        _log.warning("The abort of a communicator failed: %s", (str(e).splitlines() or [""])[0])

@@ -1,0 +1,80 @@
+"""Process groups on accelerators: NCCL for CUDA, oneCCL (XCCL) for Intel's XPU.
+
+Written against the interface of PyTorch 2.13; not run on a GPU yet (tests/comm/test_gpu.py does that). XCCL was never run by
+us; ROCm's RCCL is NCCL to PyTorch, and wasn't run either.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from torchft_x import env
+from torchft_x.comm.accelerator.group import AcceleratorGroup
+from torchft_x.comm.rank_info import Place
+
+_log = logging.getLogger(__name__)
+
+_NEVER = timedelta(days=1)  # torch's own timeout of a collective, at which it would end the process; ours is the watch
+
+
+class ProcessGroupNCCL(AcceleratorGroup):
+    """NCCL between replica groups, on CUDA tensors of the current device.
+
+    Args:
+        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
+
+    Raises `ConfigError` where PyTorch has no NCCL or there is no GPU.
+    """
+
+    _kind = "nccl"
+    _device = "cuda"
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        super().__init__(timeout)
+        warning = env.prepare_nccl(self._timeout)
+        if warning is not None:
+            _log.warning(warning)
+
+    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+        options = dist.ProcessGroupNCCL.Options()
+        options.config.blocking = 0  # so that an abort finds no thread inside NCCL
+        options._timeout = _NEVER
+        options.group_name = names["group_name"]
+        options.global_ranks_in_group = names["global_ranks"]
+        backend = dist.ProcessGroupNCCL(store, place.rank, place.size, options)
+        backend._set_sequence_number_for_group()
+        backend.eager_connect_single_device(device)
+        return backend
+
+    def barrier(self, opts: Any = None) -> Work:
+        """On the current device; torch would guess one from the rank."""
+        opts = dist.BarrierOptions() if opts is None else opts
+        if not opts.device_ids:
+            opts.device_ids = [self._current_device().index]
+        return super().barrier(opts)
+
+
+class ProcessGroupXCCL(AcceleratorGroup):
+    """oneCCL between replica groups, on XPU tensors of the current device. Never run by us: we have no such device.
+
+    Args and errors as of `ProcessGroupNCCL`.
+    """
+
+    _kind = "xccl"
+    _device = "xpu"
+    _backend_type = "XCCL"
+
+    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+        options = dist.ProcessGroupXCCL.Options()
+        options._timeout = _NEVER
+        options.group_name = names["group_name"]
+        options.global_ranks_in_group = names["global_ranks"]
+        backend = dist.ProcessGroupXCCL(store, place.rank, place.size, options)
+        backend._set_sequence_number_for_group()
+        return backend

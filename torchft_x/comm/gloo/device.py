@@ -1,0 +1,118 @@
+"""gloo devices: a listening socket, an event loop and its thread, made once and kept for the life of the process.
+
+Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed: one is leased to a
+process group object, goes back to the pool when that object is shut down, and serves the next one on the same host. A
+process has as many devices as it ever had process group objects at the same time, which outside of tests is one.
+
+One lease at a time is also what makes the abort exact: all connections of a leased device belong to its lessee
+(`torchft_x.comm.store.sockets`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch.distributed as dist
+
+from torchft_x.comm.store import sockets
+from torchft_x.env import ADVERTISE_HOST
+from torchft_x.errors import AddressError
+
+_ATTEMPTS = 3  # other threads may open event loops while we look for ours; that rarely happens twice
+
+_lock = threading.Lock()  # guards the pool and serialises the creation of devices
+_pool: dict[str, list[Device]] = {}
+_inherited: list[Device] = []  # of a parent process: their threads don't exist here, so destroying them would hang
+
+
+class Device:
+    """One gloo device. Made by `lease`; `handle` goes into the options of gloo groups."""
+
+    def __init__(self, handle: Any, host: str, epoll: int | None, listener: int | None) -> None:
+        self.handle = handle  # torch's device object
+        self.host = host  # the name or address it listens on, as given
+        self._epoll = epoll  # descriptor of its event loop; None where it couldn't be identified
+        self._listener = listener  # inode of its listening socket: proof that `_epoll` still is that loop
+        self._pid = os.getpid()  # a forked child shares the connections and must not touch them
+
+    def __repr__(self) -> str:
+        return f"Device(host={self.host!r}, abortable={self.abortable})"
+
+    @property
+    def own(self) -> bool:
+        """Whether this process made it, and isn't a fork of the one that did."""
+        return self._pid == os.getpid()
+
+    @property
+    def abortable(self) -> bool:
+        """Whether its connections can be shut down; if not, collectives end at their own timeout."""
+        return self._epoll is not None and self._listener is not None and self.own
+
+    def shut(self) -> int:
+        """Shut down all its connections, finished or not yet established; return their number.
+
+        Takes under a millisecond.
+        """
+        if self._epoll is None or self._listener is None or not self.own:
+            return 0
+        return sockets.shut_watched(self._epoll, self._listener)
+
+    def addresses(self) -> list[str]:
+        """``ip:port`` of our end of each of its sockets, the listening one included."""
+        return [] if self._epoll is None or not self.own else sockets.local_addresses(self._epoll)
+
+
+def lease(host: str) -> Device:
+    """A device listening on `host`, an address or name of this machine. Give it back with `give_back`.
+
+    Raises `AddressError` if gloo can't listen there.
+    """
+    with _lock:
+        free = _pool.setdefault(host, [])
+        while free:
+            device = free.pop()
+            if device.own:
+                return device
+            _inherited.append(device)
+        return _create(host)
+
+
+def give_back(device: Device) -> None:
+    """End a lease. The lessee's group on it must be gone, or at least its connections shut."""
+    with _lock:
+        (_pool.setdefault(device.host, []) if device.own else _inherited).append(device)
+
+
+def _create(host: str) -> Device:
+    """A new device and its event loop, which is the epoll instance that is new and watches one listening socket."""
+    for attempt in range(_ATTEMPTS):
+        before = sockets.epolls()
+        try:
+            handle = dist.ProcessGroupGloo.create_device(hostname=host)
+        except (RuntimeError, ValueError) as e:
+            raise AddressError(
+                f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} "
+                f"(or `host`) to the address others reach this machine by. ({_first_line(e)})"
+            ) from None
+        loops = [(epoll, sockets.listener_inode(epoll)) for epoll in sockets.epolls() - before]
+        loops = [(epoll, inode) for epoll, inode in loops if inode is not None]
+        if len(loops) == 1:
+            return Device(handle, host, *loops[0])
+        if not loops and not before and attempt == 0 and not sockets.epolls():
+            break  # this system lists no event loops at all
+    return Device(handle, host, None, None)
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _first_line(e: BaseException) -> str:
+    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__

@@ -1,0 +1,370 @@
+"""A gloo process group that is rebuilt for each quorum and can be released within milliseconds.
+
+One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `Generation`, one set of members, on
+the same gloo device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort
+whatever gloo is waiting for; once the new members are connected, the same thread lets go of the old group, which
+takes 10 ms and may not hold up training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import ctypes
+import functools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Work
+
+from torchft_x import net
+from torchft_x.comm import finalizers, flight_recorder
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.gloo import device as devices
+from torchft_x.comm.gloo.membership import Generation, full_group
+from torchft_x.comm.rank_info import checked
+from torchft_x.comm.single_member import alone
+from torchft_x.comm.store.create import StoreClient, client_of
+from torchft_x.comm.work import FailedWork, GroupWork
+from torchft_x.durations import seconds
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+
+# Seconds to connect at most, whatever the group's timeout: the members have just been told of each other and are
+# waiting; a connect takes milliseconds, and one that hangs is better tried again with the next quorum.
+_CONNECT_LIMIT = 10.0
+_GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and the store to say who was missing
+_ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
+_MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
+_EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
+_LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
+_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
+_ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
+
+
+class ProcessGroupGloo(ProcessGroup):
+    """gloo between replica groups, on CPU tensors, and on CUDA and XPU tensors through host memory.
+
+    All members must issue the same collectives with the same sizes and types in the same order: gloo ends the *process*
+    (SIGABRT) where sizes differ.
+
+    Args:
+        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
+        host: the address or name of this machine to listen on; else what `torchft_x.net.advertise_host` finds.
+
+    Raises `AddressError` if `host` is not an address of this machine.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
+        super().__init__()
+        self._timeout = seconds(timeout)  # for configure and for each collective
+        self._generations = _Generations(
+            net.advertise_host(host)
+        )  # all state; outlives this object in works and threads
+        finalizers.when_forgotten(self, self._generations.close)  # it must not keep its threads
+
+    def __repr__(self) -> str:
+        return f"ProcessGroupGloo({self._generations.present or 'not configured'})"
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """See `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
+
+        Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
+        (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
+        """
+        checked(rank, world_size, quorum_id)
+        generation = Generation(
+            store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
+        )
+        limit = min(self._timeout, _CONNECT_LIMIT)
+        deadline = time.monotonic() + limit
+        self._generations.start(generation, self._timeout)
+        generation.built.wait(limit + _GRACE)
+        if not generation.ready:
+            late = time.monotonic() > deadline - _ROUNDING
+            raise self._generations.not_connected(generation, limit, late)
+
+    def abort(self, quorum_id: int | None = None) -> None:
+        self._generations.abort(quorum_id)
+
+    def errored(self) -> Exception | None:
+        present = self._generations.present
+        return None if present is None else present.error
+
+    def set_timeout(self, timeout: float | timedelta) -> None:
+        self._timeout = seconds(timeout)
+        present = self._generations.present
+        group = None if present is None else present.torch_group
+        if group is not None:
+            group.set_timeout(timedelta(seconds=self._timeout))
+
+    def shutdown(self) -> None:
+        self._generations.close()
+
+    def size(self) -> int:
+        present = self._generations.present
+        return 1 if present is None else present.size
+
+    def rank(self) -> int:
+        present = self._generations.present
+        return 0 if present is None else present.rank
+
+    def getBackendName(self) -> str:
+        return "torchft-gloo"
+
+    def _issue(self, op: str, *args: Any) -> Work:
+        generations = self._generations
+        generation = generations.present
+        if generation is None:
+            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
+        group = generation.torch_group  # read once: another thread may let go of it
+        if generation.error is not None or (group is None and not generation.ready):
+            return FailedWork(generation.refusal(op))
+        try:
+            if group is None:
+                return alone(op, *args)
+            if op in _ONLY_ON_FULL_GROUP:
+                group = full_group(group, generation.rank, generation.size)
+            work = getattr(group, op)(*args)
+        except (RuntimeError, ValueError) as e:
+            # The others may have started it: from here on the members are out of step, so the group is done for.
+            return FailedWork(generations.failed(generation, op, e))
+        result = args[0] if args else []
+        failed = functools.partial(generations.failed, generation, op)
+        broken, leave = (lambda: generation.error is not None), generation.left.append
+        return GroupWork(work, result, failed, broken, leave, between_two=op in _BETWEEN_TWO)
+
+
+class _Generations:
+    """The present generation, and everything that may end it.
+
+    The lock guards which generation is the present one and the fields of each. Connections are shut under it too,
+    although that is I/O (under a millisecond, never blocking): all generations share the device, so an abort that has
+    checked its id must be finished before a newer generation's first connection exists.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host  # address or name our device listens on
+        self._lock = threading.Lock()  # see above
+        self._device: devices.Device | None = devices.lease(host)  # None after close()
+        self.present: Generation | None = None  # the newest; may be connecting, up or failed
+        self._spare: StoreClient | None = None  # the store's client that the last configure connected with
+        self._uncleaned: deque[Generation] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
+        _all.add(self)
+
+    def start(self, generation: Generation, timeout: float) -> None:
+        """Make it the present one, release the old one's collectives, and connect in the background."""
+        with self._lock:
+            old, self.present = self.present, generation
+            if old is not None:
+                self._end(old, "the group was configured anew")
+                if old.rank == 0 and old.size > 1:
+                    self._uncleaned.append(old)
+            device = self._device = self._device or devices.lease(self._host)
+            device.shut()
+            if generation.size == 1:
+                generation.built.set()
+        needed = generation.size > 1 or (old is not None and old.torch_group is not None)
+        if needed and not _in_background(functools.partial(self._build, generation, device, timeout, old)):
+            with self._lock:
+                self._end(generation, "the process ends")
+
+    def failed(self, generation: Generation, op: str, cause: BaseException | None) -> CollectiveError:
+        """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise."""
+        with self._lock:
+            error = generation.failure(op, cause)
+            if generation.error is None:
+                generation.error = copy.copy(error)  # what is raised collects a traceback, and with it whole frames
+                self._shut(generation)
+                _record(generation)
+            return error
+
+    def not_connected(self, generation: Generation, timeout: float, late: bool) -> TorchftXError:
+        """`generation` was not connected: end it and return the error to raise."""
+        error = generation.error or generation.cause
+        if not isinstance(error, TorchftXError):  # those of the store and of abort() are sentences already
+            sentence = generation.not_connected(timeout)
+            error = DeadlineError(sentence) if late else CollectiveError(sentence)
+        with self._lock:
+            if generation.error is None:
+                generation.error = error
+                self._shut(generation)
+            return copy.copy(generation.error)
+
+    def abort(self, config_id: int | None) -> None:
+        with self._lock:
+            present = self.present
+            if present is None or (config_id is not None and config_id != present.config_id):
+                return
+            recorded = present.error is not None
+            self._end(present, "the group was aborted")
+            if not recorded:
+                _record(present)
+
+    def close(self) -> None:
+        """End the present generation and give the device back. `start` begins again."""
+        with self._lock:
+            present, device = self.present, self._device
+            if device is None or not device.own:
+                return  # closed before; or a forked child, to which neither connections nor threads belong
+            if present is not None:
+                self._end(present, "the group was shut down")
+            self._device = self._spare = None
+        if not _in_background(functools.partial(_let_go, present, device)):
+            _let_go(present, device)
+
+    def _end(self, generation: Generation, why: str) -> None:
+        """Under the lock: fail a generation if it hasn't failed yet, and release whoever waits in it."""
+        if generation.error is None:
+            generation.error = CollectiveError(f"{why} ({generation})")
+        generation.built.set()
+        self._shut(generation)
+
+    def _shut(self, generation: Generation) -> None:
+        """Under the lock: break the connections, if they are this generation's; while connecting, also the store
+        client's.
+        """
+        if generation.client is not None and generation.torch_group is None:
+            generation.client.shut()
+        if self.present is generation and self._device is not None:
+            self._device.shut()
+
+    def _build(self, generation: Generation, device: devices.Device, timeout: float, old: Generation | None) -> None:
+        """The connecting thread: what is awaited first, then what only has to be done some time."""
+        store = self._connect(generation, device, timeout) if generation.size > 1 else None
+        if old is None or not old.left or not _in_background(functools.partial(_let_go, old)):
+            _let_go(old)
+        if store is None:
+            return
+        try:
+            generation.meet(store, device)
+            self._clean(generation, store)
+        except RuntimeError:
+            pass  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
+
+    def _connect(self, generation: Generation, device: devices.Device, timeout: float) -> Any:
+        """The store, if the members are connected and still wanted."""
+        limit = min(timeout, _CONNECT_LIMIT)
+        deadline = time.monotonic() + limit
+        try:
+            store = self._client_for(generation).open(limit)
+            if generation.error is not None:
+                return None
+            group = generation.connect(store, device, max(deadline - time.monotonic(), 0.001))
+            group.set_timeout(timedelta(seconds=timeout))
+        except Exception as e:
+            generation.cause = e.with_traceback(None)  # which would keep the store's client alive
+            generation.built.set()
+            return None
+        with self._lock:
+            wanted = generation.error is None
+            if wanted:
+                generation.torch_group = group
+                self._spare = generation.client  # what we still ask of it doesn't block, so it may serve the next one
+        generation.built.set()
+        return store if wanted else None
+
+    def _client_for(self, generation: Generation) -> StoreClient:
+        assert generation.store_address is not None, "a group of one has no store"
+        with self._lock:
+            spare, self._spare = self._spare, None
+            if spare is None or not spare.usable or spare.address != generation.store_address:
+                spare = client_of(generation.store_address)
+            generation.client = spare
+        return spare
+
+    def _clean(self, generation: Generation, store: Any) -> None:
+        """Delete the keys of past generations, but of the last one: a slow member may still be reading those."""
+        with self._lock:
+            here = [g for g in list(self._uncleaned)[:-1] if g.store_address == generation.store_address]
+            for past in here:
+                self._uncleaned.remove(past)
+        for past in here:
+            past.forget_keys(store)
+
+
+def _let_go(generation: Generation | None, device: devices.Device | None = None) -> None:
+    """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device.
+
+    Dropping a group blocks until its operations have ended. Those that were left to themselves are waited for before.
+    """
+    if generation is not None:
+        while any(not work.is_completed() for work in generation.left):
+            if _ending:  # its destructor would hold up the end of the process
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
+                return
+            time.sleep(_LEFT_PAUSE)
+        generation.left.clear()
+        generation.torch_group = generation.client = None
+    if device is not None:
+        devices.give_back(device)
+
+
+def _record(generation: Generation) -> None:
+    """Once per generation, when it has just failed or been aborted."""
+    if generation.torch_group is not None and flight_recorder.wanted():
+        place = (generation.config_id, generation.replica_id, generation.rank, generation.size)
+        _in_background(functools.partial(_dump, *place, str(generation.error)))
+
+
+def _dump(config_id: int | None, replica_id: str, rank: int, size: int, reason: str) -> None:
+    flight_recorder.dump(config_id, replica_id, rank, size, reason)
+
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that run gloo's code
+_all: weakref.WeakSet[_Generations] = weakref.WeakSet()  # what the end of the process has to close
+
+
+_birth = threading.Lock()  # guards `_ending`, and that a thread which runs is in `_threads`
+_ending = False  # the process ends: no thread of ours begins any more
+
+
+def _in_background(action: functools.partial[None]) -> bool:
+    """False: the process ends, and nothing was begun."""
+    thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
+    with _birth:
+        if _ending:
+            return False
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter starts no threads any more
+            return False
+        _threads.add(thread)
+        return True
+
+
+def _at_exit() -> None:
+    """No thread may be inside gloo when the interpreter goes away: the process would end with SIGABRT."""
+    global _ending
+    with _birth:
+        _ending = True
+    deadline = time.monotonic() + _EXIT_GRACE
+    finalizers.finish(_EXIT_GRACE)
+    for generations in list(_all):
+        generations.close()
+    for thread in list(_threads):
+        thread.join(max(deadline - time.monotonic(), 0))
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held it; the parent's threads and groups are the parent's."""
+    global _birth
+    _birth = threading.Lock()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,202 @@
+"""One set of members of a process group, from the start of a `configure` to the start of the next.
+
+It knows who is in it, where they meet, how to connect with gloo, and how to say in one sentence what went wrong. It
+decides nothing: `torchft_x.comm.gloo.group` says when.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.comm.gloo.device import Device
+from torchft_x.comm.rank_info import Place, refusal
+from torchft_x.comm.store.create import KeyedAddress, StoreClient, drop, split_store_address, under, value_within
+from torchft_x.errors import CollectiveError, TorchftXError
+from torchft_x.net import Address
+
+GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
+
+_MEET_PAUSE = 0.02  # seconds between two looks whether all members have told their names
+_MEET_TIMEOUT = 2.0  # seconds until we do without names
+_MAX_NAME = 256  # characters of another member's name in our messages
+_MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
+_SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with the place in its source
+_PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # and names peers like this
+
+
+class Generation:
+    """One set of members. The owner writes `error` and `torch_group` under its lock; the rest belongs to the
+    connecting thread.
+    """
+
+    def __init__(self, *, store_addr: str, replica_id: str, rank: int, size: int, config_id: int | None) -> None:
+        self.replica_id = replica_id  # our name for the others' messages
+        self.rank = rank  # our place among the members
+        self.size = size  # number of members
+        self.config_id = config_id  # the quorum's id for this set; None if the caller has none
+        self.store_address: Address | KeyedAddress | None = None  # where they meet; a group of one needs no store
+        self._prefix = ""  # of their keys in the store
+        if size > 1:
+            self.store_address, self._prefix = split_store_address(store_addr)
+        self.client: StoreClient | None = None  # in use for connecting, by one thread; shut to end it
+        self.torch_group: Any = None  # torch's gloo group once connected, until it is let go
+        # torch's handles that nobody waits for any more; the group stays until they have ended
+        self.left: list[Any] = []
+        self.error: TorchftXError | None = None  # the first failure; never unset
+        self.cause: BaseException | None = None  # what the connecting thread ran into; read after `built`
+        self.missing: list[int] | None = None  # ranks that never came, if known; read after `built`
+        self.built = threading.Event()  # connecting has ended, well or badly, or need not be waited for
+        self._members: dict[str, tuple[int, str]] = {}  # "ip:port" of a member's socket -> its rank and replica id
+
+    def __repr__(self) -> str:
+        state = self.error or ("up" if self.ready else "connecting")
+        return f"Generation({self}: {state})"
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.rank, self.size, self.config_id)
+
+    @property
+    def ready(self) -> bool:
+        """Whether collectives may be issued."""
+        return self.error is None and (self.torch_group is not None or (self.size == 1 and self.built.is_set()))
+
+    # -- connecting: on a thread of its own, without the owner's lock --
+
+    def connect(self, store: dist.Store, device: Device, timeout: float) -> Any:
+        """Connect with all members through gloo; blocks until they are there. `timeout` (s) is also that of each
+        collective.
+
+        Raises RuntimeError with gloo's words, and sets `missing`.
+        """
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout)
+        options._threads = GLOO_THREADS
+        options._devices = [device.handle]
+        place = under(store, self._prefix)
+        try:
+            return dist.ProcessGroupGloo(place, self.rank, self.size, options)
+        except RuntimeError:
+            if self.error is None:  # else we were told to stop, and the store's client is shut
+                self.missing = [rank for rank in range(self.size) if not place.check([_gloo_key(rank)])]
+            raise
+
+    def meet(self, store: dist.Store, device: Device) -> None:
+        """Tell the members which sockets are ours, and learn theirs, so that errors can name them. Best effort.
+
+        Asks again and again instead of waiting in the store: keys of a configuration that is over get deleted, and the
+        store's broken waits print pages of C++ stack traces.
+        """
+        place = under(store, self._prefix)
+        notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
+        place.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
+        members: dict[str, tuple[int, str]] = {}
+        give_up = time.monotonic() + _MEET_TIMEOUT
+        for rank in range(self.size):
+            while (raw := value_within(place, _notice_key(rank), _MEET_PAUSE)) is None:
+                if self.error is not None or time.monotonic() > give_up:
+                    return
+            members.update((address, (rank, name)) for address, name in _read_notice(raw))
+        self._members = members  # one assignment: readers see all or nothing
+
+    def forget_keys(self, store: dist.Store) -> None:
+        """Delete from the store what this set's members left there."""
+        drop(under(store, self._prefix), [of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
+
+    # -- sentences --
+
+    def not_connected(self, timeout: float) -> str:
+        """Why connecting took too long or failed, naming the members that never came if that is known."""
+        where = "nowhere" if self.store_address is None else f"the store at {self.store_address.target}"
+        why = "" if self.cause is None else f" ({_plain(self.cause)})"
+        if self.missing is None:
+            return f"Configuring {self} failed: not all members were connected by {where} within {timeout:g} s{why}."
+        if not self.missing:
+            return f"Configuring {self} failed: all members came to {where}, but did not connect in {timeout:g} s{why}."
+        who = "rank" if len(self.missing) == 1 else "ranks"
+        ranks = ", ".join(map(str, self.missing))
+        return f"Configuring {self} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
+
+    def refusal(self, op: str) -> CollectiveError:
+        """Why a collective can't be started now."""
+        return refusal(op, self._place, self.error)
+
+    def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
+        """How a collective failed; `cause` None: it didn't end within the limit given to wait()."""
+        if self.error is not None:
+            return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
+        if cause is None:
+            return CollectiveError(
+                f"{op} on {self} did not end within the limit given to wait(); the group was aborted."
+            )
+        text, suspects = self._name_peers(_plain(cause))
+        return CollectiveError(f"{op} on {self} failed: {text}.", suspects)
+
+    def _name_peers(self, text: str) -> tuple[str, tuple[str, ...]]:
+        """Put members' names in place of the addresses in gloo's message; also returns their replica ids.
+
+        gloo prints the port's two bytes the wrong way round on little-endian machines, so both ways are looked up.
+        """
+        suspects: list[str] = []
+
+        def name(match: re.Match[str]) -> str:
+            port = int(match[2])
+            for known in (f"{match[1]}:{port}", f"{match[1]}:{socket.htons(port & 0xFFFF)}"):
+                if known in self._members:
+                    rank, replica_id = self._members[known]
+                    suspects.append(replica_id)
+                    return f"rank {rank} ({replica_id})" if replica_id else f"rank {rank}"
+            return match[0]
+
+        text = _PEER.sub(name, text)
+        return text, tuple(s for s in suspects if s)
+
+
+def full_group(torch_group: Any, rank: int, size: int) -> Any:
+    """A whole torch process group around a bare gloo one, for the two collectives that the bare one lacks."""
+    full = dist.ProcessGroup(dist.HashStore(), rank, size)
+    for kind in ("cpu", "cuda", "xpu"):
+        if kind == "cpu" or getattr(torch, kind).is_available():
+            full._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, torch_group)
+    full._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    return full
+
+
+def _gloo_key(rank: int) -> str:
+    """The key under which gloo publishes a member's address (its context 0)."""
+    return f"0/{rank}"
+
+
+def _notice_key(rank: int) -> str:
+    return f"torchft_x/{rank}"
+
+
+def _read_notice(raw: bytes) -> list[tuple[str, str]]:
+    """(address, replica id) for each socket of a member. What isn't understood is left out: these are names for
+    messages.
+    """
+    try:
+        notice = json.loads(raw[:_MAX_NOTICE])
+        name = str(notice["id"])[:_MAX_NAME]
+        return [(str(address), name) for address in notice["at"]]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+def _plain(cause: BaseException | None) -> str:
+    """A gloo or store message in one line, without source places, advice and stack traces."""
+    line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    line = _SOURCE_LINE.sub("", line).split(" This is typically", 1)[0]
+    return line.strip().rstrip(".")

@@ -1,0 +1,92 @@
+"""Several tensors as one run of values: any shape, stride and floating dtype, read and written piece by piece."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from torchft_x.comm.quantized.format import Format, decode
+
+
+def get_padded_sizes(tensors: list[Tensor], world_size: int) -> list[torch.Size]:
+    """Sizes with the first dimension rounded up to a multiple of `world_size`. A vector counts as a matrix of one column."""
+    sizes = [(*t.shape, 1) if t.dim() == 1 else tuple(t.shape) or (1, 1) for t in tensors]
+    return [torch.Size((math.ceil(s[0] / world_size) * world_size, *s[1:])) for s in sizes]
+
+
+class Run:
+    """Values of several tensors one after the other, in the order of their indices."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._copies: list[tuple[Tensor, Tensor]] = []  # of those with gaps: (the tensor, its copy that is worked on)
+        self._flats = [self._flat(t.detach()) for t in tensors]  # a view of each
+        self._ends: list[int] = []  # where each ends in the run
+        self.numel = 0
+        for flat in self._flats:
+            self.numel += flat.numel()
+            self._ends.append(self.numel)
+        self.device = self._flats[0].device if self._flats else torch.device("cpu")
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if not tensor.is_contiguous():
+            copied = tensor.contiguous()
+            self._copies.append((tensor, copied))
+            tensor = copied
+        return tensor.view(-1)
+
+    def _pieces(self, a: int, b: int) -> Iterator[Tensor]:
+        """Views of the values from `a` to `b`."""
+        k = bisect.bisect_right(self._ends, a)
+        while a < b:
+            flat, end = self._flats[k], self._ends[k]
+            begin = end - flat.numel()
+            upto = min(b, end)
+            if upto > a:
+                yield flat[a - begin : upto - begin]
+            a, k = max(upto, a), k + 1
+
+    def read(self, a: int, b: int) -> Tensor:
+        pieces = list(self._pieces(a, b))
+        if len(pieces) == 1:
+            return pieces[0]
+        if not pieces:
+            return torch.empty(0, device=self.device)
+        return torch.cat([p.float() for p in pieces])
+
+    def write(self, a: int, b: int, part: Tensor, fmt: Format) -> None:
+        """Decode a share into its place."""
+        pieces = list(self._pieces(a, b))
+        if len(pieces) == 1 and pieces[0].dtype == torch.float32:
+            decode(part, b - a, fmt, pieces[0])
+        else:
+            self.put(a, b, decode(part, b - a, fmt))
+
+    def put(self, a: int, b: int, values: Tensor) -> None:
+        for piece in self._pieces(a, b):
+            piece.copy_(values[: piece.numel()])
+            values = values[piece.numel() :]
+
+    def close(self) -> None:
+        """Give the results to the tensors with gaps."""
+        for tensor, copied in self._copies:
+            tensor.copy_(copied)
+
+
+def parts_of(inputs: Sequence[Tensor], world: int) -> list[list[Tensor]]:
+    """By rank, its rows of each input, then zeros in the place of those that it lacks."""
+    parts: list[list[Tensor]] = [[] for _ in range(world)]
+    for tensor, size in zip(inputs, get_padded_sizes(list(inputs), world), strict=True):
+        whole = tensor.detach().contiguous().view(-1)
+        each = size.numel() // world
+        for r, part in enumerate(parts):
+            mine = whole[r * each : (r + 1) * each]
+            part.append(mine)
+            if mine.numel() < each:
+                part.append(mine.new_zeros(each - mine.numel()))
+    return parts

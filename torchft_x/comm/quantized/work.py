@@ -1,0 +1,116 @@
+"""The handle of a quantised collective: what is left to do, and who does it. See `torchft_x.comm.quantized.collectives`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from torchft_x.comm.work import DoneWork
+from torchft_x.errors import CollectiveError
+
+Phases = Generator[Work, None, None]
+"""Issues collectives, and yields those that must be over before it can go on."""
+
+
+def start(
+    phases: Phases,
+    tensors: list[Tensor],
+    pg: Any,
+    stream: torch.Stream | None,
+    still: Callable[[], bool] = lambda: True,
+) -> Work:
+    """Issue what can be issued now."""
+    if stream is not None:
+        stream.wait_stream(torch.accelerator.current_stream())
+    work = QuantizedWork(phases, tensors, stream, still)
+    work._advance()
+    if work.is_completed() and work._error is None and stream is None:
+        return DoneWork(tensors)  # nothing to do
+    if tensors and tensors[0].device.type != "cpu" and "gloo" not in pg.getBackendName():
+        with contextlib.suppress(Exception):  # wait() raises it again
+            work._drive(None)
+    return work
+
+
+class QuantizedWork(Work):
+    """A quantised collective under way; ``wait()`` drives it. See the module."""
+
+    def __init__(
+        self, phases: Phases, tensors: list[Tensor], stream: torch.Stream | None, still: Callable[[], bool]
+    ) -> None:
+        super().__init__()
+        self._phases: Phases | None = phases  # what is left to do; None at the end
+        self._pending: Work | None = None  # what it waits for
+        self._tensors = tensors  # value of the future
+        self._still = still  # whether the group has the same members
+        self._stream = stream  # it works there; None: on the current one
+        self._error: Exception | None = None  # how it ended, if badly
+
+    def is_completed(self) -> bool:
+        """Whether it is done. It gets no further by itself."""
+        return self._phases is None
+
+    def result(self) -> Any:
+        return self._tensors
+
+    def wait(self, timeout: timedelta | None = None, *, each: timedelta | None = None) -> bool:
+        """Do the rest, for at most `timeout` in all, and `each` for one phase (None or zero: the group's own, for each phase).
+        Raises what failed."""
+        self._drive(timeout, each)
+        if self._stream is not None:
+            torch.accelerator.current_stream().wait_stream(self._stream)
+        return True
+
+    def get_future(self) -> Future[Any]:
+        """Does the rest; a future that is done."""
+        future: Future[Any] = Future()
+        try:
+            self.wait()
+            future.set_result(self._tensors)
+        except Exception as e:
+            future.set_exception(e)
+        return future
+
+    def _drive(self, timeout: timedelta | None, each: timedelta | None = None) -> None:
+        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
+        while self._phases is not None:
+            try:
+                assert self._pending is not None
+                if deadline is None:
+                    self._pending.wait(each) if each else self._pending.wait()
+                else:
+                    # Not zero, which would mean the group's own limit.
+                    left = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
+                    self._pending.wait(min(left, each) if each else left)
+            except Exception as e:
+                self._end(e)
+            else:
+                self._advance()
+        if self._error is not None:
+            raise self._error
+
+    def _advance(self) -> None:
+        """Up to the next work that must be waited for."""
+        assert self._phases is not None
+        try:
+            if not self._still():
+                raise CollectiveError("a quantised reduction was not finished: the group got other members meanwhile.")
+            with torch.no_grad(), self._stream or contextlib.nullcontext():
+                self._pending = next(self._phases)
+        except StopIteration:
+            self._end(None)
+        except Exception as e:
+            self._end(e)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._phases is not None:
+            self._phases.close()
+        self._error, self._phases, self._pending = error, None, None

@@ -1,0 +1,336 @@
+"""The store where process groups of several replica groups meet; who calls proves first that it knows the store's key.
+
+The key is drawn by the process that serves, and is part of the address that the quorum carries, which nobody reads without the run's
+token. One thread serves all, within limits: a stranger costs a connection until it has failed to prove anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import logging
+import os
+import resource
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from torchft_x.comm.store import wire
+from torchft_x.comm.store.table import Full, Table
+
+log = logging.getLogger(__name__)
+
+MAX_STRANGERS = 64
+"""Connections that have proved nothing yet; with more, the oldest is closed."""
+PATIENCE = 10.0
+"""Seconds until such a connection is closed."""
+_MOST = 16384  # connections, where the process may open many files
+_REST = 0.05  # seconds until another accept, where no descriptor is free
+_CHUNK = 1 << 16
+_WRITES = (wire.SET, wire.APPEND, wire.COMPARE_SET, wire.ADD)
+
+
+_ACTIONS: dict[int, tuple[range, Callable[[Table, list[bytes]], list[bytes] | None]]] = {
+    wire.SET: (range(2, 3), lambda t, f: t.set(*f)),
+    wire.APPEND: (range(2, 3), lambda t, f: t.append(*f)),
+    wire.DROP: (range(1, wire.MAX_FIELDS), lambda t, f: t.drop(f)),
+    wire.COMPARE_SET: (range(3, 4), lambda t, f: [t.compare_set(*f)]),
+    wire.ADD: (range(2, 3), lambda t, f: [t.add(*f)]),
+    wire.CHECK: (range(1, wire.MAX_FIELDS), lambda t, f: [b"1" if all(t.get(k) is not None for k in f) else b""]),
+    wire.DELETE: (range(1, wire.MAX_FIELDS), lambda t, f: [b"1" if sum(map(t.delete, f)) else b""]),
+    wire.COUNT: (range(1), lambda t, f: [str(len(t)).encode()]),
+}
+"""Numbers of fields, and what is done; None: without an answer."""
+
+
+class _Caller:
+    """One connection."""
+
+    def __init__(self, sock: socket.socket, now: float) -> None:
+        self.sock = sock
+        self.since = now
+        self.nonces: tuple[bytes, bytes] | None = None  # the client's and ours, once it has said hello
+        self.is_known = False  # it has proved that it knows the key
+        self.said = bytearray()  # not yet understood
+        self.answer = bytearray()  # not yet sent
+        self.waits: tuple[float, list[bytes]] | None = None  # deadline, keys
+
+
+class StoreServer:
+    """Serves on a listener, which it closes, until `close`."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.key = secrets.token_bytes(16)
+        self._listener = listener
+        self._table = Table()
+        self._lock = threading.Condition()  # guards the table; notified when it changes
+        self._touched: deque[bytes] = deque()  # keys that this process itself has set, for those who wait
+        self.pid = os.getpid()  # a forked child has no thread of ours
+        self._callers: dict[socket.socket, _Caller] = {}  # all connections
+        self._strangers: dict[socket.socket, _Caller] = {}  # those that have proved nothing, the oldest first
+        self._waiting: set[_Caller] = set()
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit - limit // 4)
+        self._ready = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        listener.setblocking(False)
+        self._woken.setblocking(False)
+        self._ready.register(listener, selectors.EVENT_READ)
+        self._ready.register(self._woken, selectors.EVENT_READ)
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="torchft_x store", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def keys(self) -> list[str]:
+        with self._lock:
+            return [key.decode("utf-8", "replace") for key in self._table]
+
+    def delete_below(self, prefix: str) -> None:
+        """Forget all keys that begin so."""
+        with self._lock:
+            self._table.delete_below(prefix.encode())
+
+    def do(self, number: int, fields: list[bytes]) -> list[bytes] | None:
+        """An operation that doesn't wait, from any thread of this process. Raises as the table."""
+        with self._lock:
+            answer = _ACTIONS[number][1](self._table, fields)
+            if number in _WRITES:
+                self._lock.notify_all()
+        if number in _WRITES and self._waiting:
+            self._touched.append(fields[0])
+            with contextlib.suppress(OSError):  # it is closed meanwhile
+                self._wake.send(b"!")
+        return answer
+
+    def await_values(self, keys: list[bytes], seconds: float, given_up: Callable[[], bool]) -> list[bytes] | None:
+        """All of these, from any thread of this process; None: not in time, or `given_up` (`nudge` makes it look)."""
+        found: list[bytes | None] = []
+
+        def all_there() -> bool:
+            found[:] = [self._table.get(key) for key in keys]
+            return None not in found or self._closed or given_up()
+
+        with self._lock:
+            self._lock.wait_for(all_there, seconds)
+        return None if None in found else [value for value in found if value is not None]
+
+    def nudge(self) -> None:
+        with self._lock:
+            self._lock.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Hang up on everybody. May be called again."""
+        if not self._closed:
+            self._closed = True
+            self.nudge()
+            self._wake.close()
+            if threading.current_thread() is not self._thread:
+                self._thread.join(5.0)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                for key, events in self._ready.select(self._pause()):
+                    if key.fileobj is self._listener:
+                        self._admit()
+                    elif key.fileobj is self._woken:
+                        self._hear_of_ours()
+                    elif isinstance(key.fileobj, socket.socket):
+                        caller = self._callers.get(key.fileobj)
+                        if caller is not None:
+                            self._attend(caller, events)
+                self._expire()
+        finally:
+            for sock in [self._listener, self._woken, *self._callers]:
+                sock.close()
+            self._ready.close()
+
+    def _hear_of_ours(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(_CHUNK)
+        while self._touched:
+            self._tell(self._touched.popleft())
+
+    def _pause(self) -> float | None:
+        """Seconds until somebody's time is up."""
+        ends = [c.waits[0] for c in self._waiting if c.waits is not None]
+        ends += [c.since + PATIENCE for c in itertools.islice(self._strangers.values(), 1)]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for caller in [c for c in self._waiting if c.waits is not None and c.waits[0] <= now]:
+            self._waiting.discard(caller)
+            caller.waits = None
+            self._say(caller, wire.TOO_LATE, [])
+            self._understand(caller)
+        for caller in [c for c in self._strangers.values() if now > c.since + PATIENCE]:
+            self._drop(caller)
+
+    def _admit(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # gone again
+            return
+        except OSError as e:  # no descriptor is free
+            log.warning("a caller of the store must wait: %s", e)
+            self._make_room()
+            time.sleep(_REST)
+            return
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._make_room()
+        if len(self._callers) >= self._most:
+            log.warning("a caller of the store is turned away: %d are connected", len(self._callers))
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._callers[sock] = self._strangers[sock] = _Caller(sock, time.monotonic())
+        self._ready.register(sock, selectors.EVENT_READ)
+
+    def _make_room(self) -> None:
+        for caller in list(itertools.islice(self._strangers.values(), 1)):
+            self._drop(caller)
+
+    def _drop(self, caller: _Caller) -> None:
+        if self._callers.pop(caller.sock, None) is not None:
+            self._strangers.pop(caller.sock, None)
+            self._waiting.discard(caller)
+            self._ready.unregister(caller.sock)
+            caller.sock.close()
+
+    def _attend(self, caller: _Caller, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._send(caller)
+            if events & selectors.EVENT_READ:
+                data = caller.sock.recv(_CHUNK if caller.is_known else wire.HELLO + wire.PROOF)
+                if not data:
+                    return self._drop(caller)
+                caller.said += data
+                if len(caller.said) > wire.MAX_REQUEST + _CHUNK:  # it goes on while it waits for an answer
+                    return self._drop(caller)
+                self._understand(caller)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(caller)
+
+    def _send(self, caller: _Caller) -> None:
+        if caller.answer:
+            try:
+                del caller.answer[: caller.sock.send(caller.answer)]
+            except BlockingIOError:
+                pass
+        want = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.answer else 0)
+        if self._ready.get_key(caller.sock).events != want:
+            self._ready.modify(caller.sock, want)
+
+    def _say(self, caller: _Caller, status: int, fields: list[bytes]) -> None:
+        if caller.sock not in self._callers:
+            return
+        caller.answer += wire.pack(status, fields)
+        if len(caller.answer) > wire.MAX_ANSWER:
+            return self._drop(caller)
+        try:
+            self._send(caller)
+        except OSError:
+            self._drop(caller)
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    def _understand(self, caller: _Caller) -> None:
+        """All that has come of it; what is wrong ends the connection."""
+        try:
+            if not caller.is_known and not self._recognise(caller):
+                return
+            while caller.waits is None and caller.sock in self._callers:
+                length = wire.length_of(caller.said)
+                if length is not None and length > wire.MAX_REQUEST:
+                    raise ValueError(f"a request of {length} bytes")
+                if length is None or len(caller.said) < length:
+                    return
+                frame = bytes(caller.said[:length])
+                del caller.said[:length]
+                self._do(caller, *wire.unpack(frame))
+        except (ValueError, Full, OverflowError) as e:
+            if caller.is_known:
+                log.warning("a caller of the store is dismissed: %s", e if str(e) else "the store is full")
+            self._drop(caller)
+
+    def _recognise(self, caller: _Caller) -> bool:
+        """Raises ValueError for who is no member."""
+        said = caller.said
+        if caller.nonces is None:
+            if len(said) < wire.HELLO:
+                return False
+            if said[: len(wire.NAME)] != wire.NAME:
+                raise ValueError
+            caller.nonces = bytes(said[len(wire.NAME) : wire.HELLO]), secrets.token_bytes(wire.NONCE)
+            del said[: wire.HELLO]
+            caller.answer += caller.nonces[1] + wire.proof(self.key, b"server", *caller.nonces)
+            self._send(caller)
+        if len(said) < wire.PROOF:
+            return False
+        if not hmac.compare_digest(bytes(said[: wire.PROOF]), wire.proof(self.key, b"client", *caller.nonces)):
+            raise ValueError
+        del said[: wire.PROOF]
+        caller.is_known = True
+        self._strangers.pop(caller.sock, None)
+        return True
+
+    def _do(self, caller: _Caller, number: int, fields: list[bytes]) -> None:
+        if number == wire.GET:
+            self._wait(caller, fields)
+            return
+        action = _ACTIONS.get(number)
+        if action is None or len(fields) not in action[0]:
+            raise ValueError(f"operation {number} with {len(fields)} fields")
+        with self._lock:
+            answer = action[1](self._table, fields)
+            if number in _WRITES:
+                self._lock.notify_all()
+        if answer is not None:
+            self._say(caller, wire.DONE, answer)
+        if number in _WRITES and self._waiting:
+            self._tell(fields[0])
+
+    def _wait(self, caller: _Caller, fields: list[bytes]) -> None:
+        if not fields or len(fields[0]) > 12:
+            raise ValueError("a wait without its time")
+        seconds = min(max(int(fields[0]), 0), 1 << 31) / 1000
+        caller.waits = (time.monotonic() + seconds, fields[1:])
+        self._waiting.add(caller)
+        self._look(caller)
+
+    def _look(self, caller: _Caller) -> None:
+        """Answer it, if all it waits for is there."""
+        assert caller.waits is not None, "it waits"
+        keys = caller.waits[1]
+        with self._lock:
+            values = [self._table.get(key) for key in keys]
+        if None not in values:
+            caller.waits = None
+            self._waiting.discard(caller)
+            self._say(caller, wire.DONE, [v for v in values if v is not None])
+
+    def _tell(self, key: bytes) -> None:
+        """Those who wait for this key."""
+        for caller in [c for c in self._waiting if c.waits is not None and key in c.waits[1]]:
+            self._look(caller)
+            if caller.waits is None:
+                self._understand(caller)

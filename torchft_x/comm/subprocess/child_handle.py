@@ -1,0 +1,315 @@
+"""A child process with a group in it, as its parent sees it: from the start of a `configure` to the start of the next."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from torchft_x import env, errors
+from torchft_x.comm.accelerator import ipc
+from torchft_x.comm.rank_info import Place, refusal
+from torchft_x.comm.subprocess import args_codec, shared_memory
+from torchft_x.comm.subprocess.fork_server import NURSERY
+from torchft_x.comm.work import FailedWork
+from torchft_x.errors import CollectiveError, TorchftXError
+
+_END_LIMIT = 10.0  # seconds to hear how a child ended; what it held is not used again otherwise
+_GRACE = 1.0  # seconds beyond the group's timeout for the child to tell by itself that a collective ran into it
+
+
+class ChildWork(Work):
+    """A collective that runs in a child process. What it writes is in the caller's tensors when it is completed."""
+
+    def __init__(self, result: Any, devices: list[torch.device], late: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._result = result  # value of the future
+        self._late = late  # called when a wait has lasted too long; ends the group. None: the group's own limit
+        self._ended = threading.Event()
+        self._error: Exception | None = None  # how it ended, if badly
+        self._future: Future[Any] = Future(devices=devices) if devices else Future()
+        self.limit = 0.0  # seconds until the group's own timeout has certainly passed
+
+    def settle(self, error: Exception | None) -> None:
+        """It has ended. Called once."""
+        self._error = error
+        self._ended.set()
+        if error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(error)
+
+    def is_completed(self) -> bool:
+        return self._ended.is_set()
+
+    def result(self) -> Any:
+        return self._result
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end, at most `timeout` (None or zero: the group's own). Raises `CollectiveError`.
+
+        If the limit runs out the group is aborted; nothing writes into the tensors afterwards.
+        """
+        given = timeout.total_seconds() if timeout else None
+        if not self._ended.wait(self.limit if given is None or given < 0 else given):
+            self._late(given)
+            self._ended.wait()  # it has been settled, or is just being
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> Future[Any]:
+        return self._future
+
+
+class _Load(NamedTuple):
+    """The tensors of a collective, as the child can use them."""
+
+    where: list[Any]  # of each, see child_main.py
+    segment: shared_memory.Segment | None  # None: there are none, or all are the device's
+    copies: list[tuple[Tensor, Tensor]]  # (destination, place in the segment) of what it writes
+    event: Any  # that the child's stream has to wait for
+    devices: list[torch.device]  # of tensors that are shared as they are
+    kept: list[Any]  # what the child uses of ours
+
+
+class _Pending(NamedTuple):
+    """A collective whose end wasn't told yet."""
+
+    op: str
+    work: ChildWork
+    load: _Load
+
+
+class Cradle:
+    """One child. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
+
+    def __init__(self, kind: str, device: str, memory: shared_memory.Arena, place: Place) -> None:
+        self._kind = kind  # of the group, see child.KINDS
+        self._shared_device = "cuda" if device == "cuda" else None  # tensors there are shared, others are copied
+        self._arena = memory
+        self.place = place  # among the members
+        self._pid = os.getpid()  # a forked process shares the pipes and must not touch them
+        self._lock = threading.Lock()  # guards what follows; nothing blocks under it
+        self.error: TorchftXError | None = None  # the first failure; never unset
+        self._pending: dict[int, _Pending] = {}
+        self._orphans: list[
+            shared_memory.Segment
+        ] = []  # of collectives that were given up; the child may still write there
+        self.timeout = 0.0  # seconds; of each collective
+        self.started = threading.Event()  # the child runs
+        self.configured = threading.Event()  # the child has connected with the others, or something failed
+        self._issuing = threading.Lock()  # collectives reach the child in the order of their numbers
+        self._numbers = itertools.count()
+        self._known: dict[int, int] = {}  # numbers and sizes of the segments the child has mapped; under `_issuing`
+        self._commands, self._life = NURSERY.child()
+        threading.Thread(target=self._listen, name="torchft_x child", daemon=True).start()
+
+    @property
+    def active(self) -> int:
+        """Number of collectives that run."""
+        return len(self._pending)
+
+    def configure(self, timeout: float, device: int, host: str | None, at: dict[str, Any]) -> None:
+        """Begin; `configured` is set at the end."""
+        self.timeout = timeout
+        self._commands.limit_sends(timeout)
+        about = {"timeout": timeout, "device": device, "host": host, "at": at, "flight": env.flight_folder()}
+        self._tell({"configure": self._kind, **about})
+
+    def set_timeout(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._commands.limit_sends(timeout)
+        self._tell({"timeout": timeout})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._commands.send(message)
+        except OSError:
+            pass  # it ended; `_listen` says how
+
+    def issue(self, op: str, args: tuple[Any, ...]) -> Work:
+        try:
+            packed = args_codec.pack(op, args)
+            load = self._load(op, args)
+        except (CollectiveError, RuntimeError, OSError, ValueError) as e:
+            # The others may have started it: from here on the members are out of step, so the group is done for.
+            return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
+        work = ChildWork(args[0] if args else [], load.devices, self._late_for(op))
+        work.limit = self.timeout + _GRACE
+        with self._issuing:
+            number = next(self._numbers)
+            with self._lock:
+                if self.error is not None:
+                    if load.segment is not None:
+                        self._arena.give_back(load.segment)
+                    return FailedWork(refusal(op, self.place, self.error))
+                self._pending[number] = _Pending(op, work, load)
+            self._send(number, op, packed, load)
+        return work
+
+    @torch.no_grad()
+    def _load(self, op: str, args: tuple[Any, ...]) -> _Load:
+        """Bring the tensors to where the child can use them."""
+        tensors = [t for arg in args for t in args_codec.tensors_in(arg)]
+        inputs = {id(t) for t in args_codec.read(op, args)}
+        outputs = {id(t) for t in args_codec.written(op, args)}
+        staged = [t for t in tensors if t.device.type != self._shared_device]
+        starts, nbytes = shared_memory.place(staged)
+        segment = self._arena.take(nbytes) if nbytes else None
+        where: list[Any] = []
+        copies: list[tuple[Tensor, Tensor]] = []
+        event, kept = None, list(args)
+        devices: list[torch.device] = []
+        rest = iter(starts)
+        for t in tensors:
+            if t.device.type == self._shared_device:
+                where.append(["ipc", *ipc.export(t)])
+                devices = [t.device]
+                continue
+            start = next(rest)
+            where.append(["shm", start, str(t.dtype).removeprefix("torch."), list(t.shape)])
+            if segment is not None and t.numel():
+                place = shared_memory.view(segment.memory, start, t.dtype, t.shape)
+                if id(t) in inputs:
+                    place.copy_(t.detach())
+                if id(t) in outputs:
+                    copies.append((t.detach(), place))
+        if devices:
+            event, made = ipc.record_event(devices[0])
+            kept.append(made)
+        return _Load(where, segment, copies, event, devices, kept)
+
+    def _send(self, number: int, op: str, packed: list[Any], load: _Load) -> None:
+        segment, fds = load.segment, []
+        described: list[Any] = [0, 0, False]
+        if segment is not None:
+            is_new = self._known.get(segment.number) is None
+            described = [segment.number, segment.size, is_new]
+            fds = [segment.fd] if is_new else []
+            self._known[segment.number] = segment.size
+        message = {
+            "do": op,
+            "id": number,
+            "args": packed,
+            "tensors": load.where,
+            "segment": described,
+            "event": load.event,
+        }
+        try:
+            self._commands.send(message, fds)
+        except OSError:
+            if self.error is None:  # it ended (then `_listen` knows how), or it didn't read for the whole timeout
+                self._life.hang_up()
+
+    def _late_for(self, op: str) -> Callable[[float | None], None]:
+        def late(given: float | None) -> None:
+            limit = "within the limit given to wait()" if given else f"and timed out after {self.timeout:g} s"
+            self.end(CollectiveError(f"{op} on {self.place} did not end {limit}; the group was aborted."))
+
+        return late
+
+    def end(self, error: TorchftXError) -> TorchftXError:
+        """Fail whatever still runs, and kill the child. The error that was the first."""
+        if self._pid != os.getpid():
+            return error
+        with self._lock:
+            if self.error is None:
+                self.error = error
+            first = self.error
+            given_up, self._pending = self._pending, {}
+            self._orphans += [p.load.segment for p in given_up.values() if p.load.segment is not None]
+        self.started.set()
+        self.configured.set()
+        self._life.hang_up()
+        self._commands.shut()  # also ends a send in progress
+        for pending in given_up.values():
+            sentence = str(error) if pending.op in str(error) else f"{pending.op} was released: {first}"
+            pending.work.settle(CollectiveError(sentence, getattr(first, "suspects", ())))
+        return first
+
+    # -- the listening thread --
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message, _ = self._commands.recv()
+                if "id" in message:
+                    self._ended(message["id"], message["error"])
+                elif "started" in message:
+                    self.started.set()
+                elif message["configured"] is None:
+                    self.configured.set()
+                else:
+                    self.end(_rebuilt(message["configured"]))
+        except EOFError:
+            pass
+        how = self._how_it_ended()
+        self.end(CollectiveError(f"the group ({self.place}) failed: {how or 'its child process is out of reach'}"))
+        self._life.close()
+        self._commands.close()
+        with self._lock:
+            orphans, self._orphans = self._orphans, []
+        if how is not None:  # else it may still write there
+            for segment in orphans:
+                self._arena.give_back(segment)
+
+    @torch.no_grad()
+    def _ended(self, number: int, error: list[Any] | None) -> None:
+        with self._lock:
+            pending = self._pending.pop(number, None)
+        if pending is None:
+            return  # given up
+        if error is None:
+            for destination, place in pending.load.copies:
+                destination.copy_(place)
+            if pending.load.segment is not None:
+                self._arena.give_back(pending.load.segment)
+            pending.work.settle(None)
+            return
+        failure = _rebuilt(error)
+        with self._lock:
+            if pending.load.segment is not None:
+                self._orphans.append(pending.load.segment)
+        self.end(failure)
+        told = str(failure) if pending.op in str(failure) else f"{pending.op} was released: {failure}"
+        pending.work.settle(CollectiveError(told, getattr(failure, "suspects", ())))
+
+    def _how_it_ended(self) -> str | None:
+        """What its last message says; None if nobody tells."""
+        deadline = time.monotonic() + _END_LIMIT
+        try:
+            while True:
+                self._life.wait_readable(max(deadline - time.monotonic(), 0.001))
+                message, _ = self._life.recv()
+                if "status" in message:
+                    return _told_status(message["status"])
+        except EOFError:
+            return None
+
+
+def _told_status(status: int) -> str:
+    if status == -signal.SIGABRT:
+        return (
+            "its child process was aborted (SIGABRT), which gloo does where tensors of members differ in size or type, "
+            "or where they issue collectives in different order: make all members issue the same. configure() starts a "
+            "new one."
+        )
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+    return f"its child process {how}; configure() starts a new one."
+
+
+def _rebuilt(error: list[Any]) -> TorchftXError:
+    name, sentence, suspects = error
+    kind = getattr(errors, name, CollectiveError)
+    return CollectiveError(sentence, tuple(suspects)) if kind is CollectiveError else kind(sentence)

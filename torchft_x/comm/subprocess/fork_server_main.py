@@ -1,0 +1,127 @@
+"""The helper process of `torchft_x.comm.subprocess.fork_server`: ``python -m torchft_x.comm.subprocess.fork_server_main CONTROL_FD PARENT_PID``.
+
+One thread, so that forking is sound. A child that ended is reaped only when the parent has hung up on it: until then its
+pid is nobody else's. Ends when the parent does, by whichever it sees first: the end of the control pipe, or a new
+parent. A child gets SIGKILL from the kernel when this process ends (PR_SET_PDEATHSIG: bound to the thread that forked,
+and there is one), and leaves by itself when its command pipe ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import selectors
+import signal
+import sys
+import traceback
+from socket import socket
+
+import torch
+
+from torchft_x.comm.subprocess import child_main
+from torchft_x.comm.subprocess.pipe import Pipe, close_all_but
+
+_PR_SET_PDEATHSIG = 1
+_LOOK = 1.0  # seconds between two looks whether the parent still lives
+
+
+class _Ward:
+    """A child, from here."""
+
+    def __init__(self, pid: int, life: Pipe) -> None:
+        self.pid = pid
+        self.life = life
+        self.ended = False  # its end was told
+        self.dropped = False  # the parent has hung up
+
+
+def main() -> None:
+    control, parent = Pipe(socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches all; the parent decides what it means
+    wake, wake_far = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_far, False)
+    signal.set_wakeup_fd(wake_far, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    loop = selectors.DefaultSelector()
+    loop.register(control, selectors.EVENT_READ)
+    loop.register(wake, selectors.EVENT_READ)
+    wards: dict[int, _Ward] = {}
+    while os.getppid() == parent:
+        for key, _ in loop.select(_LOOK):
+            if key.fileobj is control:
+                try:
+                    _, fds = control.recv()
+                except EOFError:
+                    return
+                ward = _fork(*fds)
+                wards[ward.pid] = ward
+                loop.register(ward.life, selectors.EVENT_READ, ward)
+            elif key.fileobj == wake:
+                try:
+                    os.read(wake, 4096)
+                except BlockingIOError:
+                    pass
+            else:
+                ward = key.data
+                loop.unregister(ward.life)
+                ward.dropped = True
+                if not ward.ended:
+                    os.kill(ward.pid, signal.SIGKILL)  # not reaped yet, so it is ours
+        for ward in [w for w in wards.values() if not w.ended]:
+            ward.ended = _tell_end(ward)
+        for ward in [w for w in wards.values() if w.ended and w.dropped]:
+            os.waitpid(ward.pid, 0)
+            ward.life.close()
+            del wards[ward.pid]
+
+
+def _tell_end(ward: _Ward) -> bool:
+    """Whether it has ended; if so the parent is told how."""
+    found = os.waitid(os.P_PID, ward.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return False
+    code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    try:
+        ward.life.send({"status": code})
+    except OSError:
+        pass  # nobody wants to know
+    return True
+
+
+def _fork(commands: int, life: int) -> _Ward:
+    told = Pipe(socket(fileno=life))
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(commands)
+        try:
+            told.send({"pid": pid})
+        except OSError:
+            pass
+        return _Ward(pid, told)
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != nursery:
+            os._exit(1)  # it died before we asked to be told
+        close_all_but([commands])
+        resource.setrlimit(
+            resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
+        )  # aborts are expected
+        torch.set_num_threads(1)
+        child_main.serve(Pipe(socket(fileno=commands)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

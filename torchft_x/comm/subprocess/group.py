@@ -1,0 +1,205 @@
+"""Process groups that live in a child process: what kills or hangs the communication library can't touch the trainer.
+
+Each `configure` starts a new child and kills the one before, so an abort is a kill: nothing of a library's state, threads
+or sockets is left. It costs a copy of each CPU tensor in and out of shared memory (`torchft_x.comm.subprocess.shared_memory`); CUDA
+tensors are shared as they are (`torchft_x.comm.accelerator.ipc`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from torchft_x import net
+from torchft_x.comm import finalizers
+from torchft_x.comm.accelerator.requirements import lacking
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.rank_info import Place, checked, refusal
+from torchft_x.comm.single_member import alone
+from torchft_x.comm.subprocess.child_handle import Cradle
+from torchft_x.comm.subprocess.fork_server import NURSERY
+from torchft_x.comm.subprocess.shared_memory import Arena
+from torchft_x.comm.work import FailedWork
+from torchft_x.durations import seconds
+from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+
+_GRACE = 1.0  # seconds beyond the timeout for the child to say by itself what is missing
+_START_LIMIT = 60.0  # seconds the first child of a process may take, whose helper imports torch first
+
+
+class ProcessGroupBaby(ProcessGroup):
+    """The common part; use one of its subclasses.
+
+    Args:
+        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take. The first
+            configure of a process may take longer by the time a helper process needs to import torch.
+        host: as in `ProcessGroupGloo`.
+    """
+
+    _kind = ""  # of the group in the child, see child.KINDS
+    _device = "cpu"  # kind of device it works on
+
+    def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
+        super().__init__()
+        if self._kind == "":
+            raise ConfigError("ProcessGroupBaby is not a group by itself; use ProcessGroupBabyGloo or another of them.")
+        if self._device != "cpu":
+            lacking(self._kind, type(self).__name__)
+        self._timeout = seconds(timeout)
+        self._host = net.advertise_host(host) if self._device == "cpu" else None  # where the child listens
+        self._arena = Arena()
+        self._lock = threading.Lock()  # one configuration follows another
+        self._latest: list[Cradle | _Alone] = []  # the present configuration, if there is one
+        finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # it must not keep its child
+        NURSERY.warm_up()
+
+    @property
+    def takes(self) -> str | None:
+        return None if self._device == "cpu" else self._device
+
+    def __repr__(self) -> str:
+        present = self._present
+        state = "not configured" if present is None else f"{present.place}: {present.error or 'up'}"
+        return f"{type(self).__name__}({state})"
+
+    @property
+    def _present(self) -> Cradle | _Alone | None:
+        return next(iter(self._latest), None)
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """See `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
+        place = checked(rank, world_size, quorum_id)
+        with self._lock:
+            self._end("the group was configured anew")
+            made = _Alone(place) if world_size == 1 else Cradle(self._kind, self._device, self._arena, place)
+            self._latest[:] = [made]
+        if isinstance(made, Cradle):
+            at = {"store_addr": store_addr, "replica_id": replica_id, "rank": rank, "world_size": world_size}
+            self._connect(made, {**at, "quorum_id": quorum_id})
+
+    def _connect(self, cradle: Cradle, at: dict[str, Any]) -> None:
+        cradle.configure(self._timeout, _device_index(self._device), self._host, at)
+        limit = max(self._timeout, _START_LIMIT)
+        if not cradle.started.wait(limit):
+            cradle.end(DeadlineError(f"Configuring {cradle.place} failed: no child process was there in {limit:g} s."))
+        elif not cradle.configured.wait(limit := self._timeout + _GRACE):
+            cradle.end(
+                DeadlineError(f"Configuring {cradle.place} failed: its child process did not answer in {limit:g} s.")
+            )
+        if cradle.error is not None:
+            raise copy.copy(cradle.error)
+
+    def abort(self, quorum_id: int | None = None) -> None:
+        self._end("the group was aborted", quorum_id)
+
+    def _end(self, why: str, quorum_id: int | None = None) -> None:
+        present = self._present  # read once: a newer one stays
+        if present is not None and present.error is None and quorum_id in (None, present.place.config_id):
+            present.end(CollectiveError(f"{why} ({present.place})"))
+
+    def errored(self) -> Exception | None:
+        present = self._present
+        return None if present is None else present.error
+
+    def set_timeout(self, timeout: float | timedelta) -> None:
+        self._timeout = seconds(timeout)
+        present = self._present
+        if isinstance(present, Cradle):
+            present.set_timeout(self._timeout)
+
+    def shutdown(self) -> None:
+        self._end("the group was shut down")
+
+    def size(self) -> int:
+        present = self._present
+        return 1 if present is None else present.place.size
+
+    def rank(self) -> int:
+        present = self._present
+        return 0 if present is None else present.place.rank
+
+    def num_active_work(self) -> int:
+        """Number of collectives whose end the child hasn't told yet."""
+        present = self._present
+        return present.active if isinstance(present, Cradle) else 0
+
+    def getBackendName(self) -> str:
+        return f"torchft-baby-{self._kind}"
+
+    def _issue(self, op: str, *args: Any) -> Work:
+        present = self._present
+        if present is None:
+            return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
+        if present.error is not None or (isinstance(present, Cradle) and not present.configured.is_set()):
+            return FailedWork(refusal(op, present.place, present.error))
+        return present.issue(op, args)
+
+
+class ProcessGroupBabyGloo(ProcessGroupBaby):
+    """gloo in a child process. Tensors on any device are copied through shared host memory."""
+
+    _kind = "gloo"
+
+
+class ProcessGroupBabyNCCL(ProcessGroupBaby):
+    """NCCL in a child process, on CUDA tensors of the current device, which it shares (about 1 GB of device memory for
+    the child's own context).
+
+    ``wait()`` blocks the calling thread, not only its stream, until the result is there: a stream that waits for an
+    event of another process would wait for ever once that process is killed. Raises `ConfigError` without CUDA or NCCL.
+    """
+
+    _kind = "nccl"
+    _device = "cuda"
+
+
+class ProcessGroupBabyXCCL(ProcessGroupBaby):
+    """oneCCL in a child process, on XPU tensors, which are copied through host memory. Raises `ConfigError` without XPU
+    or XCCL. Never run by us: we have no such device.
+    """
+
+    _kind = "xccl"
+    _device = "xpu"
+
+
+class _Alone:
+    """A configuration with one member: no child."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.error: TorchftXError | None = None
+
+    def issue(self, op: str, args: tuple[Any, ...]) -> Work:
+        try:
+            return alone(op, *args)
+        except (RuntimeError, ValueError) as e:
+            return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
+
+    def end(self, error: TorchftXError) -> TorchftXError:
+        self.error = self.error or error
+        return self.error
+
+
+def _end_all(configurations: list[Cradle | _Alone]) -> None:
+    for each in configurations:
+        each.end(CollectiveError("the group was forgotten"))
+
+
+def _device_index(kind: str) -> int:
+    return 0 if kind == "cpu" else int(torch.get_device_module(kind).current_device())

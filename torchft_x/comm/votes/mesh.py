@@ -1,0 +1,292 @@
+"""One set of members that vote with each other, as seen by one of them: how they connect, and a turn. `comm.votes.all_min` says when."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+
+from torchft_x.comm.store.create import drop, listen, value_within
+from torchft_x.comm.store.sockets import shut
+from torchft_x.comm.votes.handshake import SECRET_BYTES, Reception, introduction
+from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
+
+_MAX_NOTICE = 512  # bytes of what a member says in the store about itself
+_TICK = 0.02  # seconds until an abort is noticed while connecting
+_AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
+
+
+class Circle:
+    """See the module. `end` may come from any thread.
+
+    Args:
+        rank: our place among the members.
+        names: replica ids of all members, by rank.
+        width: how many integers (int64) a row has.
+    """
+
+    def __init__(self, rank: int, names: Sequence[str], config_id: int, width: int) -> None:
+        self.config_id = config_id
+        self.size = len(names)
+        self._rank = rank
+        self._names = names
+        self._deadline = 0.0  # of connecting
+        self._message = struct.Struct(f"!Q{width}q")  # number of the turn, a row
+        self._turn = 0  # number of turns begun
+        self._secret = secrets.token_bytes(SECRET_BYTES)  # who knows it has read our place in the store
+        self._using = threading.Lock()  # held by the thread that uses the sockets; who has it may close them
+        self._lock = threading.Lock()  # guards what follows
+        self._why = ""  # it has ended; a clause
+        self._open: list[socket.socket] = []  # all there are
+        self._connecting = self.size > 1  # from the beginning to the end of `connect`
+        self._store: dist.Store | None = None  # while connecting
+        self._listener: socket.socket | None = None  # the same
+        self._there: dict[int, socket.socket] = {}  # rank we send to -> connection
+        self._back: dict[int, socket.socket] = {}  # rank we hear -> connection
+        self._told = _heirs(rank, self.size)  # ranks we send to, in the order of the rounds
+
+    def __repr__(self) -> str:
+        return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
+
+    # --- its end: any thread ----------------------------------------------------------------------------------------
+
+    def end(self, why: str) -> bool:
+        """Release whoever waits. Whether connecting was under way."""
+        with self._lock:
+            self._why = self._why or why
+            for sock in self._open:
+                shut(sock)
+            return self._connecting
+
+    def close(self) -> None:
+        """After `end`: give the sockets back, once their user has noticed."""
+        with self._using, self._lock:
+            for sock in self._open:
+                sock.close()
+            self._open, self._there, self._back = [], {}, {}
+
+    def _keep(self, sock: socket.socket) -> socket.socket:
+        with self._lock:
+            self._open.append(sock)
+            if self._why:
+                shut(sock)
+        return sock
+
+    def _drop(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.remove(sock)
+        sock.close()
+
+    # --- connecting ---------------------------------------------------------------------------------------------------
+
+    def offer(self, store: dist.Store, host: str) -> None:
+        """Tell the members where we are. Raises `UnreachableError` if the store is lost meanwhile."""
+        listener, shown = listen(host, 0, backlog=256)
+        with self._using:
+            self._listener = self._keep(listener)
+            self._store = store
+            listener.setblocking(False)
+            notice = {"host": shown, "port": listener.getsockname()[1], "secret": self._secret.hex()}
+            try:
+                store.set(_key(self._rank), json.dumps(notice))
+            except RuntimeError as e:
+                raise UnreachableError(f"The store where the members meet is lost: {_first_line(e)}") from None
+
+    def connect(self, timeout: float) -> None:
+        """After `offer`. Ends the circle if it raises."""
+        with self._using:
+            self._deadline = time.monotonic() + timeout
+            try:
+                self._connect()
+            except (OSError, RuntimeError, ValueError) as e:
+                released = f"{self._place} was released: {self._why}." if self._why else ""
+                error: TorchftXError = CollectiveError(released or f"{self._place} failed: {_first_line(e)}")
+                if isinstance(e, TorchftXError):
+                    error = e
+                self.end(str(error))
+                raise error from None
+            finally:
+                self._store, self._connecting = None, False
+
+    def _connect(self) -> None:
+        store, listener = self._store, self._listener
+        assert store is not None, "offer() comes first"
+        assert listener is not None, "offer() comes first"
+        for rank in self._told:
+            self._there[rank] = self._call(store, rank)
+        wanted = {rank for rank in range(self.size) if self._rank in _heirs(rank, self.size)}
+        with Reception(listener, self._secret, self._keep, self._drop) as reception:
+            while wanted:
+                self._check(sorted(wanted))
+                for rank, sock in reception.members(_TICK):
+                    if rank in wanted:
+                        wanted.remove(rank)
+                        self._back[rank] = sock
+                    else:
+                        self._drop(sock)
+        self._drop(listener)
+        self._listener = None
+        drop(store, [_key(self._rank)])  # whoever wanted to read it is here
+
+    def _check(self, missing: Sequence[int]) -> None:
+        if self._why:
+            raise CollectiveError(f"{self._place} was released: {self._why}.")
+        if time.monotonic() > self._deadline:
+            who = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
+            raise DeadlineError(f"{self._place} failed: {who} did not come in time.")
+
+    def _call(self, store: dist.Store, rank: int) -> socket.socket:
+        """A connection to `rank`, which knows who we are."""
+        while (raw := value_within(store, _key(rank), _TICK)) is None:
+            self._check([rank])
+        try:
+            if len(raw) > _MAX_NOTICE:
+                raise ValueError(f"{len(raw)} bytes")
+            notice = json.loads(raw)
+            where, secret = (str(notice["host"]), int(notice["port"])), bytes.fromhex(notice["secret"])
+        except (ValueError, TypeError, KeyError) as e:
+            raise CollectiveError(
+                f"{self._place} failed: what {self._name(rank)} says of itself is no address: {e}."
+            ) from None
+        try:
+            sock = self._dial(where, rank)
+            sock.sendall(introduction(secret, self._rank))
+            sock.setblocking(False)
+        except OSError as e:
+            self._check([rank])
+            words = f"{self._place} failed: {self._name(rank)} can't be reached at {where[0]}:{where[1]}: {e}."
+            raise CollectiveError(words, (self._names[rank],)) from None
+        return sock
+
+    def _dial(self, where: tuple[str, int], rank: int) -> socket.socket:
+        family, kind, protocol, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+        sock = self._keep(socket.socket(family, kind, protocol))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        sock.connect_ex(address)
+        with selectors.DefaultSelector() as ready:
+            ready.register(sock, selectors.EVENT_WRITE)
+            while not ready.select(_TICK):
+                self._check([rank])
+        if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, os.strerror(code))
+        sock.setblocking(True)
+        return sock
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
+        """See `Tally.least`. Ends the circle if it raises."""
+        mine, deadline = list(row), time.monotonic() + timeout
+        with self._using:
+            self._turn += 1
+            if self.size == 1:
+                meanwhile()
+            for nth, there in enumerate(self._told):
+                self._say(there, mine, deadline)
+                if nth == 0:
+                    meanwhile()
+                mine = list(map(min, mine, self._hear((2 * self._rank - there) % self.size, deadline)))
+        return mine
+
+    def _say(self, rank: int, row: Sequence[int], deadline: float) -> None:
+        try:
+            sock, data = self._there[rank], self._message.pack(self._turn, *row)
+            try:
+                sent = sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):  # never seen: a message is small, and the one before has been answered
+                _send_rest(sock, data[sent:], deadline)
+        except (OSError, KeyError) as e:
+            raise self._broken(rank, e) from None
+
+    def _hear(self, rank: int, deadline: float) -> Sequence[int]:
+        try:
+            turn, *row = self._message.unpack(self._receive(self._back[rank], deadline))
+            if turn != self._turn:
+                raise ConnectionError(f"it is in its turn {turn}, this rank in turn {self._turn}")
+        except (OSError, KeyError) as e:
+            raise self._broken(rank, e) from None
+        return row
+
+    def _receive(self, sock: socket.socket, deadline: float) -> bytes:
+        """A message. Raises OSError."""
+        data, size = b"", self._message.size
+        awake = time.monotonic() + _AWAKE
+        while len(data) < size:
+            try:
+                got = sock.recv(size - len(data))
+            except BlockingIOError:
+                if time.monotonic() > awake:
+                    _sleep_until_readable(sock, deadline)
+                continue
+            if not got:
+                raise ConnectionResetError("connection closed by the other side")
+            data += got
+        return data
+
+    def _broken(self, rank: int, cause: Exception) -> TorchftXError:
+        """The vote ended badly at the connection to `rank`: nobody shall wait in vain for this member."""
+        released = self._why
+        error: TorchftXError
+        if released:
+            error = CollectiveError(f"the vote of {self._short} was released: {released}.")
+        elif isinstance(cause, TimeoutError):
+            error = DeadlineError(
+                f"the vote of {self._short} did not end in time: nothing came from {self._name(rank)}."
+            )
+        else:
+            words = "it was never connected" if isinstance(cause, KeyError) else str(cause)
+            error = CollectiveError(
+                f"the vote of {self._short} broke at {self._name(rank)}: {words}.", (self._names[rank],)
+            )
+        self.end(str(error))
+        return error
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} ({self._names[rank]})"
+
+    @property
+    def _short(self) -> str:
+        return f"rank {self._rank} of {self.size}"
+
+    @property
+    def _place(self) -> str:
+        return f"connecting {self._short} for the vote of configuration {self.config_id}"
+
+
+def _heirs(rank: int, size: int) -> list[int]:
+    """Whom `rank` tells what it knows, in the order of the rounds. After the last one everybody has heard of everybody."""
+    return [(rank + (1 << k)) % size for k in range((size - 1).bit_length())]
+
+
+def _key(rank: int) -> str:
+    return f"vote/{rank}"
+
+
+def _first_line(error: Exception) -> str:
+    """torch's store adds pages of stack traces."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _send_rest(sock: socket.socket, data: bytes, deadline: float) -> None:
+    sock.settimeout(max(deadline - time.monotonic(), 0.001))
+    sock.sendall(data)
+    sock.setblocking(False)
+
+
+def _sleep_until_readable(sock: socket.socket, deadline: float) -> None:
+    """Raises TimeoutError."""
+    with selectors.PollSelector() as ready:
+        ready.register(sock, selectors.EVENT_READ)
+        if not ready.select(max(deadline - time.monotonic(), 0.001)):
+            raise TimeoutError

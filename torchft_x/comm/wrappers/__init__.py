@@ -1,0 +1,1 @@
+"""Process groups around other process groups, and the device mesh made of them."""

@@ -1,0 +1,216 @@
+"""R21: while a job is being finished, and after that, nobody begins it again.
+
+A member that leaves at the end of the training takes the newest state with it, into its process: that evaluates, exports,
+saves. By R9(b) it is over, so a group that comes late, or comes back, could begin a new lineage and train it all again.
+So its *departure* is remembered, and a new lineage waits:
+
+* while its process runs, as its supervisor says; without a supervisor, while a socket stands that it left open;
+* when that has ended well, the job is finished. Who was in it and did not finish it is told to stop.
+
+A process that ends with an error has not finished the job, and a member that leaves before the end (a preemption) says
+so: then R9 decides alone. A group that finished the job may begin another one, and so may groups that were never in it: a
+lighthouse may outlive its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torchft_x.core.journal import Departure
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.messages import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
+from torchft_x.core.quorum.rule import Candidate, Form, Wait, listed
+from torchft_x.core.types import Member, State, group_of
+
+GRACE = 10.0
+"""Seconds that a group which was in a finished job is held for one that finished it: that one would begin another job."""
+_FORGOTTEN = 60.0  # seconds after which a group that was held and asks again is held anew
+_LOOK = 1.0  # seconds between two looks at a process that has no supervisor
+_PATIENCE = 60.0  # seconds more, told again and again to those that wait for a process to end
+
+
+class Endings:
+    """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
+
+    def __init__(
+        self, roll: Roll, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
+    ) -> None:
+        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`, `job`: known from a
+        lighthouse before this one."""
+        self._roll = roll  # every member heard of
+        self._lease = lease
+        self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
+        self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
+        self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
+        self._lives: dict[str, str] = {}  # group -> its newest member
+        self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
+        self._looked = now  # when processes were last looked at
+        self._told: dict[int, float] = {}  # session -> when it was last told to be patient
+        self._held: dict[str, tuple[float, float]] = {}  # group -> since when, and when last, it was held for GRACE
+        self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
+
+    def __repr__(self) -> str:
+        return f"<Endings {self.departures}>"
+
+    # --- what is heard -----------------------------------------------------------------------------------------------
+
+    def left(self, record: Record, state: State, *, early: bool, lingers: str, now: float) -> None:
+        """It has left in good order."""
+        if early or record.replica_id in self._early:
+            self._early.add(record.replica_id)
+        elif record.life.token or lingers:  # else nobody can ever say how it ends
+            self._put(Departure(record.replica_id, record.life, state, lingers), now)
+
+    def life_ended(self, token: str, code: int, records: Iterable[Record], now: float) -> None:
+        """The process of that life has ended; `records`: what was known of it as a member of quorums that count."""
+        for group, d in list(self._left.items()):
+            if token and d.life.token == token:
+                if code == 0:
+                    self._put(replace(d, ended=True), now)
+                else:
+                    self._drop(group)
+                return
+        for record in records if code == 0 else ():  # its leave was lost, or it ended without one
+            newest = self._lives.get(group_of(record.replica_id), record.replica_id)
+            if record.replica_id not in self._early and record.replica_id == newest:  # else it has come back since
+                self._put(Departure(record.replica_id, record.life, ended=True), now)
+
+    def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
+        """Nobody can know how a process without a supervisor has ended: it left in good order."""
+        d = self._left.get(group_of(replica_id))
+        if refused and d is not None and d.replica_id == replica_id and d.lingers == address:
+            self._put(replace(d, ended=True), now)
+
+    def issued(self, members: Iterable[Member], *, new_lineage: bool) -> None:
+        """These train now."""
+        members = list(members)
+        groups = {group_of(m.replica_id) for m in members}
+        if new_lineage:
+            if self._left:  # the job was finished: this is another one
+                self.job = ()
+            self.trains(members)  # a lineage that was lost was of the same job
+            self._early.clear()
+            self._held.clear()
+            for group in list(self._left):
+                self._drop(group)
+        else:
+            self.trains(members)
+            for group in groups & self._left.keys():  # it has come back
+                self._drop(group)
+
+    def trains(self, members: Iterable[Member]) -> None:
+        """These are in the job."""
+        lives = {group_of(m.replica_id): m.replica_id for m in members}
+        self._lives.update(lives)
+        for group, replica_id in lives.items():
+            if group in self._left and self._left[group].replica_id != replica_id:
+                self._drop(group)  # the end of an earlier life, heard before
+        if new := lives.keys() - set(self.job):
+            self.job = tuple(sorted(new.union(self.job)))
+
+    def look(self, now: float) -> list[LighthouseEffect]:
+        """Do the processes without a supervisor still run?"""
+        if not self._left or now - self._looked < _LOOK:
+            return []
+        self._looked = now
+        return [Probe(d.replica_id, d.lingers) for d in self.departures if d.lingers and not d.ended]
+
+    # --- what follows ------------------------------------------------------------------------------------------------
+
+    def objection(self, decision: Form, now: float) -> Wait | None:
+        """Why this new lineage may not begin (now)."""
+        assert decision.left is not None
+        groups = {group_of(m.replica_id) for m in decision.members}
+        if any(map(self._has_finished, decision.members)):
+            return None  # who has finished the job begins another one
+        running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
+        silent = self._unfinished(decision.left.members, now)
+        if running or silent:
+            which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
+            return Wait(
+                f"{which}, and its process still runs: nobody trains the job again before it is known how that ends.",
+                lease=True,
+                ending=True,
+            )
+        if not self._left or groups.difference(self.job):
+            return None
+        d = max(self._left.values(), key=lambda d: d.state)
+        return Wait(
+            f"The job is finished: {d.replica_id} has completed it, at {d.state}, and has ended. To train it again start "
+            "the groups that completed it, too, or a new lighthouse.",
+            finished=True,
+        )
+
+    def tell(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
+        """Words to those that wait so: to be patient; or that it is over, after a moment."""
+        effects: list[LighthouseEffect] = []
+        records = {r.session: r for c in asking if (r := self._roll.get(c.member.replica_id)) and r.session is not None}
+        if wait.ending:
+            due = tuple(s for s, r in records.items() if self._is_due(s, r, now))
+            effects += [SendPatience(due, _PATIENCE, wait.reason)] if due else []
+        for session, record in records.items():
+            if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
+                self._early.add(record.replica_id)  # its process may end with 0 now, as stopped ones do
+                group = self._roll.guardians.group_of(record.life.token)
+                effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
+        return effects
+
+    def _held_since(self, record: Record, now: float) -> float:
+        """When its group was first held so, in whichever life: one that gives up sooner would ask again for ever."""
+        group = group_of(record.replica_id)
+        since, last = self._held.get(group, (now, now))
+        if now - last > _FORGOTTEN:
+            since = now
+        if record.join is not None:
+            since = min(since, record.join.since)
+        self._held[group] = since, now
+        return since
+
+    def _is_due(self, session: int, record: Record, now: float) -> bool:
+        """Only who has a supervisor is told: what it waits for is one's word, too, that a process runs."""
+        if not record.life.token or now - self._told.get(session, -_PATIENCE) < _PATIENCE / 2:
+            return False
+        self._told[session] = now
+        return True
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _has_finished(self, member: Member) -> bool:
+        """Whether its group has, or this process. A later life may have been started since its supervisor was last heard."""
+        d, record = self._left.get(group_of(member.replica_id)), self._roll.get(member.replica_id)
+        return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
+
+    def _runs(self, group: str, d: Departure, now: float) -> bool:
+        """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""
+        if d.ended:
+            return False
+        heard = self._roll.guardians.heard(d.life.token)
+        if heard is not None:
+            self._seen[group] = max(self._seen[group], heard)
+        if d.lingers or now - self._seen[group] < self._lease:
+            return True
+        self._drop(group)
+        return False
+
+    def _unfinished(self, members: Iterable[Member], now: float) -> list[str]:
+        """Of these, who is gone without a leave (it may have been lost with the lighthouse's predecessor), though its
+        supervisor says that the process runs."""
+        found = []
+        for record in self._roll.of(members):
+            heard = self._roll.guardians.heard(record.life.token)
+            ended = self._roll.has_ended(record.life) or record.replica_id in self._early
+            if record.proof and heard is not None and not ended and now - heard < self._lease:
+                found.append(record.replica_id)
+        return found
+
+    def _put(self, departure: Departure, now: float) -> None:
+        group = group_of(departure.replica_id)
+        self._left[group] = departure
+        self._seen[group] = now
+        self.departures = tuple(self._left.values())
+
+    def _drop(self, group: str) -> None:
+        self._left.pop(group, None)
+        self._seen.pop(group, None)
+        self.departures = tuple(self._left.values())

@@ -1,0 +1,427 @@
+"""The machine of a group server: it speaks for all ranks of one replica group.
+
+It turns one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
+quorum in hand is over. A group is *asking* while a join is unanswered: it stands frozen at a step boundary (R4) and
+asks again on every new session, because a join belongs to its session (R3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchft_x.core.commit.two_phase import Pledge
+from torchft_x.core.fingerprint import Traits, merge
+from torchft_x.core.group.join import GroupConfig, make_join
+from torchft_x.core.group.lease import Hold
+from torchft_x.core.messages import (
+    AnswerQuorum,
+    AnswerVote,
+    Ask,
+    CallGone,
+    Crossed,
+    Depart,
+    FailCalls,
+    FencedArrived,
+    GrantArrived,
+    GroupEffect,
+    GroupEvent,
+    Hello,
+    Note,
+    OverArrived,
+    PongArrived,
+    PushEnd,
+    PushOver,
+    QuorumArrived,
+    RefusedArrived,
+    SendJoin,
+    SendLeave,
+    SendProgress,
+    SessionDown,
+    SessionUp,
+    Tick,
+    Vote,
+)
+from torchft_x.core.types import JoinReason, Prepared, Quorum, State
+
+__all__ = ["Group", "GroupConfig"]
+
+
+class Group:
+    """See the module's first lines. One thread at a time; the shell holds the lock."""
+
+    def __init__(self, config: GroupConfig, now: float) -> None:
+        self._config = config
+        self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
+        self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
+        self._declared: dict[int, Traits] = {}  # rank -> what it last declared
+        self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
+        self._told: Traits | None = None  # what was sent on the present session
+        # When it was first sent on the present session, or the newest ping that was answered since: the quorum that will
+        # answer it is decided later, so its lease may count from here. None: not sent.
+        self._sent_at: float | None = None
+        self._number = 0  # under which it was sent last; a grant of that number answers it
+        self._hold = Hold(now)  # the quorum in hand
+        self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
+        self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
+        self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
+        self._again = False  # all ranks that asked for the quorum in hand, or for the next one, keep their gradients
+        self._state = State()  # newest the group server knows: last asked with, or committed since
+        self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
+        self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
+        self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last told
+        self._session = False  # whether a session to the lighthouse stands
+        self._no_session = "no session to the lighthouse yet"  # why not, for people
+        self._end = ""  # why the group must stop; every later call gets it
+
+    def __repr__(self) -> str:
+        return f"<Group {self._config.replica_id} {self._state} {self._hold} {self.waiting or 'idle'}>"
+
+    # --- what the shell may ask ----------------------------------------------------------------------------------
+
+    @property
+    def quorum(self) -> Quorum | None:
+        """Quorum in hand."""
+        return self._hold.quorum
+
+    @property
+    def lease_until(self) -> float:
+        """End of the lease of the quorum in hand, on the group's monotonic clock."""
+        return self._hold.lease_until
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def waiting(self) -> str:
+        """What the asking ranks wait for, as a sentence for deadlines and status; '' if nobody waits."""
+        if self._join is not None:
+            if not self._session:
+                return f"the lighthouse has not answered the join: {self._no_session}."
+            return "the lighthouse has not answered the join; its status says what it waits for."
+        if self._asks:
+            missing = [str(r) for r in range(self._config.world_size) if r not in self._asks]
+            return f"group rank {', '.join(missing)} has not asked for a quorum yet."
+        return ""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether some of its ranks ask, and others do not yet."""
+        return 0 < len(self._asks) < self._config.world_size
+
+    def metadata(self, rank: int) -> str | None:
+        """Where a healer's rank finds this rank's checkpoint; None: not told yet."""
+        return self._metadata.get(rank)
+
+    def hello(self, now: float) -> Hello:
+        """Values for the hello of a new session. The shell on the other side puts its session number in.
+
+        Who runs past its grant allows itself some steps here, and names them (`Hold.promise`).
+        """
+        if self._runs_past(now):
+            self._hold.promise(self._state.step, self._config.promised, self._step_seconds, now)
+        return Hello(
+            session=0,
+            replica_id=self._config.replica_id,
+            life=self._config.life,
+            address=self._config.address,
+            state=self._state,
+            quorum=self._hold.quorum,
+            granted_through=max(self._hold.granted_through, self._cleared.step + 1 if self._cleared else 0),
+            lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
+            boot_id=self._config.boot_id,
+            library=self._config.library,
+            runs_on=self._config.runs_on,
+        )
+
+    def _runs_past(self, now: float) -> bool:
+        """Whether only the lease ends what it may run in the quorum in hand, while it has no session (R16)."""
+        held = self._hold.quorum
+        if held is None or not all(m.library for m in held.members):  # the peer's clients ask at each step
+            return False
+        return self._config.runs_on and self._join is None and self._settled and self._hold.usable(now)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether it has committed in the quorum in hand, in which everybody carries the same state."""
+        return self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
+        """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        match event:
+            case Ask():
+                return self._on_ask(event, now)
+            case Vote():
+                return self._on_vote(event, now)
+            case Crossed():
+                return self._on_crossed(event, now)
+            case CallGone(call):
+                self._on_call_gone(call)
+            case SessionUp():
+                self._session = True
+                self._hold.greeted(now)
+                self._hold.forget_requests()
+                self._told = None
+                return self._send_join(now, new_session=True)
+            case SessionDown(reason):
+                return self._on_session_down(reason, now)
+            case QuorumArrived(quorum):
+                return self._on_quorum(quorum)
+            case GrantArrived():
+                return self._on_grant(event, now)
+            case OverArrived():
+                return self._on_over(event)
+            case FencedArrived(by):
+                text = f"{self._config.replica_id} must stop: {by}, a newer life of its group, is running."
+                return self._finish(text, fenced=True)
+            case RefusedArrived(sentence):
+                return self._finish(sentence, fenced=False)
+            case PongArrived(sent_at):
+                if self._sent_at is not None:  # else who waits for longer than a lease would get one that is over
+                    self._sent_at = max(self._sent_at, sent_at)
+            case Depart():
+                return self._on_depart(event)
+            case Tick():
+                return self._progress(now)  # ranks bring their own deadlines, the lease is checked at the vote
+        return []
+
+    def _on_ask(self, ask: Ask, now: float) -> list[GroupEffect]:
+        if self._end:
+            return [FailCalls((ask.call,), self._end, retry=False)]
+        if not 0 <= ask.rank < self._config.world_size:
+            text = f"group rank {ask.rank} is outside this group of {self._config.world_size} ranks."
+            return [FailCalls((ask.call,), text, retry=False)]
+        self._metadata[ask.rank] = ask.checkpoint_metadata
+        if ask.traits is not None and ask.traits != self._declared.get(ask.rank):
+            self._declared[ask.rank] = ask.traits
+            self._traits = None
+        owed = self._owed.pop(ask.rank, None)
+        # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
+        worth = self._commit is not None or self._hold.usable(now)
+        if owed is not None and owed.state == ask.state and self._join is None and worth:
+            return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
+        if self._may_run_on(ask, now):
+            self._cleared = ask.state
+            return [self._answer((ask.call,), base=ask.state), *self._progress(now)]
+        effects: list[GroupEffect] = []
+        older = self._asks.get(ask.rank)
+        if older is not None and older.call != ask.call:
+            text = f"group rank {ask.rank} has asked for a quorum again, from another call."
+            effects.append(FailCalls((older.call,), text, retry=False))
+        self._asks[ask.rank] = ask
+        effects += self._pledge.release(frozenset(self._asks))
+        if len(self._asks) == self._config.world_size:
+            state = min(a.state for a in self._asks.values())
+            self._again = all(a.keeps for a in self._asks.values())
+            if state != self._state:
+                self._pledge.moved()
+            self._state = state
+            lapsed = self._hold.quorum is not None and not self._hold.usable(now)
+            join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
+            if join != self._join:
+                # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
+                sent = self._join is not None and self._sent_at is not None and self._session
+                self._join = join
+                effects += [] if sent else self._send_join(now)
+        return effects
+
+    def _on_call_gone(self, call: int) -> None:
+        self._pledge.gone(call)
+        for rank, ask in list(self._asks.items()):
+            if ask.call == call:
+                del self._asks[rank]
+                if self._join is not None:
+                    self._owed[rank] = ask  # the join stands at the lighthouse and can't be taken back
+        self._maybe_withdraw()
+
+    def _maybe_withdraw(self) -> None:
+        """The join died with its session (R3) and no rank waits for the answer: the group is not frozen any more."""
+        if self._session or self._asks or self._join is None:
+            return
+        self._join = None
+        self._sent_at = None
+        self._owed.clear()
+
+    def _on_session_down(self, reason: str, now: float) -> list[GroupEffect]:
+        self._session = False
+        self._no_session = reason
+        self._hold.forget_requests()
+        self._maybe_withdraw()
+        return self._run_on(now)  # R16
+
+    def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
+        """Only the answer to the join in hand counts. Anything else belongs to an earlier session (R3)."""
+        stale = quorum.id <= self._hold.quorum_id
+        if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
+            text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
+            return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
+        self._hold.receive(quorum, self._sent_at)
+        self._cleared = None
+        effects, commit = self._pledge.open(quorum)
+        self._commit = commit
+        if commit is not None:
+            self._state = commit.state
+        return effects + self._answer_asks(commit=commit)
+
+    def _answer(
+        self,
+        calls: tuple[int, ...],
+        *,
+        base: State | None = None,
+        commit: Prepared | None = None,
+        again: bool = False,
+    ) -> AnswerQuorum:
+        quorum = self._hold.quorum
+        assert quorum is not None
+        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit, again)
+
+    def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
+        """The join in hand is answered: every rank that waits hears it."""
+        self._join = None
+        self._sent_at = None
+        calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
+        self._asks.clear()
+        again = self._again and base is None
+        return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
+
+    def _on_over(self, event: OverArrived) -> list[GroupEffect]:
+        if event.quorum_id != self._hold.quorum_id or self._hold.over:
+            return []
+        self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
+        push = PushOver(event.quorum_id, event.lost, event.reason, event.left)
+        return [push, *self._pledge.over(self._hold.over)]
+
+    # --- commit --------------------------------------------------------------------------------------------------
+
+    @property
+    def _frozen(self) -> str:
+        """R4: why nothing is committed now, or ''."""
+        return self._end or ("the group has asked for the next quorum." if self._join is not None else "")
+
+    def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
+        objection = self._end or self._hold.over or self._frozen
+        if objection:
+            return [AnswerVote((vote.call,), False, objection)]
+        # a peer's client may vote without a quorum
+        lease_until = self._hold.lease_until if self._hold.quorum is not None else now
+        effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
+        return self._release(self._committed(effects, vote.step))
+
+    def _on_crossed(self, event: Crossed, now: float) -> list[GroupEffect]:
+        """That the quorum is over meanwhile changes nothing: a vote that has passed is the decision (R13)."""
+        if self._frozen:
+            return [AnswerVote((event.call,), False, self._frozen)]
+        effects = self._pledge.crossed(event, now=now, lease_until=self._hold.lease_until)
+        return self._release(self._committed(effects, event.step))
+
+    def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
+        """And let go of votes that wait for a rank which asks for the next quorum instead."""
+        return effects + self._pledge.release(frozenset(self._asks)) if self._asks else effects
+
+    def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
+        """See whether these answers tell a commit, and move on with it."""
+        if self._hold.quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
+            state = State(step + 1, self._hold.quorum.id)
+            if state != self._state:
+                self._state = state
+                self._pledge.committed()
+        return effects
+
+    # --- running on ----------------------------------------------------------------------------------------------
+
+    def _may_run_on(self, ask: Ask, now: float) -> bool:
+        """Whether this rank's next step is covered by what the group holds. All ranks at a state hear the same."""
+        held = self._hold.quorum
+        if not self._config.runs_on or held is None or self._join is not None or self._hold.over:
+            return False
+        plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
+        if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
+            return False
+        if ask.state == self._cleared:
+            return True
+        self._step_seconds = ask.step_seconds or self._step_seconds
+        return (
+            self._hold.everybody_carries
+            and not self._asks
+            and self._hold.allows(ask.state.step + 1, now, connected=self._session)
+        )
+
+    def _progress(self, now: float) -> list[GroupEffect]:
+        """Ask for more steps, or a longer lease, ahead of need."""
+        if not (self._config.runs_on and self._session) or self._join is not None:
+            return []
+        if not self._hold.wants_more(self._state.step, now):
+            return []
+        number = self._hold.progress(now)
+        return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
+
+    def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
+        extended = self._hold.extend(grant)
+        if self._join is not None and grant.number != self._number:
+            return []  # R3: it answers an earlier request, and at the lighthouse the join stands until it has its own answer
+        effects = self._run_on(now) if extended else []
+        if effects or self._join is None:
+            return effects
+        # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
+        self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
+        self._sent_at = None
+        self._owed.clear()
+        return self._send_join(now)
+
+    def _run_on(self, now: float) -> list[GroupEffect]:
+        """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
+        join = self._join
+        plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
+        if join is None or not plain or not self._config.runs_on or not self._asks:
+            return []
+        if join.member.torn or join.member.commit_failures or not self._settled:
+            return []
+        if not self._hold.allows(self._state.step + 1, now, connected=self._session):
+            return []
+        self._cleared = self._state
+        self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
+        return self._answer_asks(base=self._state)
+
+    def _on_depart(self, event: Depart) -> list[GroupEffect]:
+        if self._end:
+            return []
+        leave = SendLeave(self._state, event.early, event.lingers)
+        effects: list[GroupEffect] = [leave] if self._session else []
+        return effects + self._stop_calls(f"{self._config.replica_id} is leaving the job.")
+
+    def _finish(self, sentence: str, *, fenced: bool) -> list[GroupEffect]:
+        if self._end:
+            return []
+        return [*self._stop_calls(sentence), PushEnd(sentence, fenced)]
+
+    def _stop_calls(self, sentence: str) -> list[GroupEffect]:
+        """Nothing will be answered any more: every waiting rank hears why, at once."""
+        self._end = sentence
+        self._join = None
+        calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
+        self._asks.clear()
+        self._owed.clear()
+        effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
+        return effects + self._pledge.cancel(sentence)
+
+    # --- the join ------------------------------------------------------------------------------------------------
+
+    def _send_join(self, now: float, *, new_session: bool = False) -> list[GroupEffect]:
+        if self._join is None or not self._session:
+            return []
+        if new_session or self._sent_at is None:
+            self._sent_at = now
+        if self._join.reason is JoinReason.BOUNDARY and self._hold.quorum is not None and not self._hold.usable(now):
+            self._join = replace(self._join, reason=JoinReason.REJOINED)  # since it was made
+        told, self._told = self._told, self._join.traits
+        self._number = self._hold.number(now) if self._config.runs_on else 0
+        traits = None if told is self._told else self._join.traits
+        return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
+
+    def _group_traits(self) -> Traits | None:
+        """What all ranks together declared. None: nothing."""
+        if self._traits is None:
+            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(self._config.world_size)])
+        return self._traits if self._traits.items else None

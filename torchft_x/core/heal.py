@@ -1,0 +1,204 @@
+"""Who heals from whom in a quorum, and who contributes gradients: pure functions of the quorum message.
+
+Every rank of every group computes its own answer from the same bytes, so nothing has to be agreed on twice. The
+arithmetic (who is primary, which source a healer takes) is torchft's ``compute_quorum_results``, so that its ranks and
+ours, in the same quorum, come to matching answers. Ours on top: members are compared by ``(step, committed_in)`` and
+not by the step alone, a torn member always heals, and healing stays within one library. Where nobody is the peer's, a
+healer takes the next source after each step that it could not commit: the one before may be out of its reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from torchft_x.core.quorum.rule import listed
+from torchft_x.core.types import Member, Quorum, State
+from torchft_x.errors import ConfigError, StepError
+
+
+class WorldSizeMode(Enum):
+    """What happens to the number of contributing groups when the quorum grows."""
+
+    DYNAMIC = 0  # every group at the top contributes
+    FIXED_WITH_SPARES = 1  # at most `min_replica_size` contribute; the rest are spares and contribute zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one group rank does in a quorum. "Rank" without more is a replica rank: a place among the members."""
+
+    quorum_id: int
+    config_id: int  # the process group is rebuilt when it differs from the one last built
+    number: int  # the quorum's small number, for people
+    replica_rank: int  # own place among all members
+    replica_world_size: int  # number of all members
+    top: State  # newest complete state, where the first step begins; what healers end up at (R17)
+    heal: bool  # this member fetches `top` before its next commit
+    sources: tuple[Member, ...]  # members it may fetch from, the one that serves it first; empty if it does not heal
+    source_rank: int | None  # replica rank of sources[0]
+    dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member
+    store_address: str  # where this group rank's process group meets: the primary's store
+    max_replica_rank: int | None  # own place among the members at the top; None: not at the top
+    max_world_size: int  # number of members at the top
+    replica_ids: tuple[str, ...]  # of all members, in replica rank order
+    handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
+    commit_failures: int  # the most failed commits in a row of any member
+
+    @property
+    def snapshot(self) -> State:
+        """The name under which sources offer `top`. Before the first commit each quorum begins at weights of its own
+        (`init_sync`): a source may have offered others, and copied the present ones since.
+        """
+        return self.top if self.top.committed_in else State(self.top.step, self.quorum_id)
+
+
+def plan(
+    quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None
+) -> Plan:
+    """The part of `replica_id`'s group rank `group_rank` in this quorum.
+
+    `base`: where the step begins, if not at the quorum's top: a later step of the same quorum, which all members carry.
+
+    With `init_sync`, members that all stand at step 0 start from one member's weights: everybody else heals from it. It
+    is the same one for all group ranks, unless clients of the peer are among them, which choose another for each.
+
+    Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
+    no member holds a complete state.
+    """
+    members = tuple(sorted(quorum.members, key=lambda m: m.replica_id))
+    replica_ids = tuple(m.replica_id for m in members)
+    if replica_id not in replica_ids:
+        raise ConfigError(f"{replica_id} is not a member of quorum {quorum.id} ({', '.join(replica_ids)}).")
+    settled = quorum.settled
+    top = settled.top if base is None else base
+    carriers = {m.replica_id for m in settled.carriers}
+    at_top = [i for i, m in enumerate(members) if m.replica_id in carriers]
+    if not at_top:
+        raise StepError(
+            f"no member of quorum {quorum.id} holds a complete state ({', '.join(replica_ids)}): every one broke off "
+            "in the middle of a heal. Restart the groups, from a checkpoint if there is one."
+        )
+    own = replica_ids.index(replica_id)
+    primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
+    # The first weights of a model that is cut over the ranks come from one group, for all ranks; the peer can't say so.
+    ours = all(map(_is_ours, members))
+    origin = at_top[0] if ours else primary
+    healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
+    ready = [i for i in range(len(members)) if i not in healers]
+    turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
+    sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
+    if own in sources_of and not sources_of[own]:
+        raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
+    sources = sources_of.get(own, [])
+    return Plan(
+        quorum_id=quorum.id,
+        config_id=quorum.config_id,
+        number=quorum.number,
+        replica_rank=own,
+        replica_world_size=len(members),
+        top=top,
+        heal=bool(sources),
+        sources=tuple(members[i] for i in sources),
+        source_rank=sources[0] if sources else None,
+        dst_ranks=tuple(r for r, choice in sources_of.items() if choice[:1] == [own]),
+        store_address=members[primary].store_address,
+        max_replica_rank=at_top.index(own) if own in at_top else None,
+        max_world_size=len(at_top),
+        replica_ids=replica_ids,
+        handles=tuple(m.handles[group_rank] if group_rank < len(m.handles) else "" for m in members),
+        commit_failures=max(m.commit_failures for m in members),
+    )
+
+
+def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list[tuple[Member, str]]:
+    """Those who could heal in a quorum of these members from the other library only, each with a sentence; or those
+    they would heal from: one newcomer must not turn away all others. Who trains already (`running`, replica ids) stays,
+    then the more, then ours.
+
+    `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
+    steps only.
+    """
+    libraries = {m.library for m in members}
+    if len(libraries) < 2 or len(set(map(_is_ours_by_name, libraries))) < 2:
+        return []
+    settled = Quorum(0, 0, 0, members).settled
+    ready = list(settled.carriers)
+    homes = {_is_ours(m) for m in ready}
+    top = settled.top
+    behind = [
+        m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
+    ]
+    if not ready or not behind:
+        return []
+    if _weight(ready, running) < _weight(behind, running):
+        return [(m, _alone(m, behind, top)) for m in ready]
+    return [(m, _across_libraries(m, ready, top)) for m in behind]
+
+
+def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, bool]:
+    return sum(m.replica_id in running for m in side), len(side), any(map(_is_ours, side))
+
+
+def later(plan: Plan) -> Plan:
+    """The plan for later steps of the same quorum, which all members carry: nobody heals any more."""
+    if not (plan.heal or plan.sources or plan.dst_ranks):
+        return plan  # once a step
+    return replace(plan, heal=False, sources=(), source_rank=None, dst_ranks=())
+
+
+def participation(
+    plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int
+) -> tuple[int | None, int]:
+    """(own rank among those whose gradients count, or None; how many count): R10, by the peer's rule.
+
+    `contributes_after_heal`: healers apply the state before their forward (synchronous quorum with healing allowed),
+    so every member counts at once. Otherwise only members at the top do, and at step 0 that is everybody.
+    """
+    rank, size = plan.max_replica_rank, plan.max_world_size
+    if contributes_after_heal:
+        rank, size = plan.replica_rank, plan.replica_world_size
+    if mode is WorldSizeMode.FIXED_WITH_SPARES:
+        size = min(size, min_replica_size)
+        if rank is not None and rank >= min_replica_size:
+            rank = None
+    return rank, size
+
+
+def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
+    """Replica ranks the healer may fetch from, for the `nth` in turn. Only of its own library (I5)."""
+    usable = [i for i in ready if _is_ours(members[i]) == _is_ours(members[healer])]
+    if not usable:
+        return []
+    first = (nth + group_rank) % len(usable)
+    return usable[first:] + usable[:first]
+
+
+def _is_ours(member: Member) -> bool:
+    return _is_ours_by_name(member.library)
+
+
+def _is_ours_by_name(library: str) -> bool:
+    return library.startswith("torchft_x/")
+
+
+def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
+    """The two libraries send state in different formats, and theirs is pickle, which we don't read."""
+    names = listed([m.replica_id for m in ready])
+    theirs, ours = ("torchft", "torchft_x") if _is_ours(healer) else ("torchft_x", "torchft")
+    return (
+        f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
+        "between the two libraries; run all groups on one."
+    )
+
+
+def _alone(member: Member, behind: list[Member], top: State) -> str:
+    """For those who stand further than the others can follow."""
+    names = listed([m.replica_id for m in behind])
+    ours, theirs = ("torchft_x", "torchft") if _is_ours(behind[0]) else ("torchft", "torchft_x")
+    return (
+        f"{member.replica_id} ({theirs}) says that it stands at {top}, and {names} ({ours}) would have to fetch that from "
+        "it, but state is not moved between the two libraries. Start its group from the checkpoint of the others, and at "
+        "step 0 from the same weights with init_sync=False, or run all groups on one library."
+    )

@@ -1,0 +1,326 @@
+"""Lives of groups over several nodes: begun on all nodes together, ended on all, reported once.
+
+Each node of such a group has a supervisor of its own. They don't talk to each other: when all of them are ready, the
+lighthouse *begins* a life (the same attempt, token and meeting address for all); the first part that ends badly, or whose
+supervisor stays away for longer than the grace, makes the life *over*, and every node ends its part. A life is reported
+as ended, which for the other groups is proof of death, only when every node has confirmed it. A node whose supervisor
+was replaced before it confirmed can't: then nothing is proven, the next life may begin all the same, and the old one is
+left to the lease.
+
+The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. What
+goes in and comes out is in `core.messages.nodes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchft_x.core.job.outcome import LifeExited, LifeStarted
+from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.nodes import (
+    CloseStream,
+    NodeDone,
+    NodeEffect,
+    NodeEnded,
+    NodeEvent,
+    NodeGone,
+    NodeHere,
+    NodeReady,
+    NodeStarted,
+    RefuseNode,
+    SendBegin,
+    SendLifeOver,
+    SendStop,
+)
+
+_REMEMBERED = 8  # lives that are over, per group: how they ended is said again to a node that missed it
+_NOTE_WAIT_AFTER = 5.0  # seconds a group isn't complete before the log says who is missing
+_LOST = -9  # code of a life that ended because a supervisor did: what befell its workers
+
+
+class _Life:
+    """The newest life of a group, from its begin until every node is accounted for."""
+
+    def __init__(self, attempt: int, token: str, meeting: str) -> None:
+        self.attempt = attempt  # the same on all nodes
+        self.token = token  # core.types.Life.token
+        self.meeting = meeting  # empty: begun by a lighthouse before us, and known from the nodes' word only
+        self.ended: set[int] = set()  # nodes that have confirmed that nothing of it runs there
+        self.well: set[int] = set()  # those of them that finished with 0
+        self.unproven: set[int] = set()  # nodes whose supervisor was replaced before it confirmed
+        self.over: tuple[int, str] | None = None  # code and reason, once it is over
+
+    def runs_on(self, node: int) -> bool:
+        """As far as anybody knows."""
+        return node not in self.ended and node not in self.unproven
+
+
+class _Seat:
+    """One node of a group."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node  # its number
+        self.host = ""  # of the newest supervisor; empty: none has come yet
+        self.incarnation = ""  # of the newest supervisor
+        self.replaced: set[str] = set()  # incarnations that a newer one has replaced
+        self.session: int | None = None  # newest stream, while it stands
+        self.away_since: float | None = None  # since when a life misses it; None: it stands, or none does
+        self.ready: NodeReady | None = None  # while it waits for a life
+        self.done = False  # this incarnation has said so
+
+
+class _Group:
+    def __init__(self, name: str, nodes: int) -> None:
+        self.name = name  # group id
+        self.seats = [_Seat(n) for n in range(nodes)]  # by node
+        self.attempt = -1  # of the newest life that anybody knows
+        self.life: _Life | None = None  # until every node is accounted for
+        self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest lives that are over
+        self.stopped: tuple[int, str] | None = None  # no life is begun any more: a node is done, or all finished
+        self.waits_since: float | None = None  # when it began to wait; None: it doesn't
+        self.noted = ""  # what the log was told about that
+
+
+class Assembly:
+    """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
+
+    def __init__(self, make_token: Callable[[], str], gone_grace: float = 3.0) -> None:
+        self._make_token = make_token  # random, which a machine can't be
+        self._gone_grace = gone_grace  # seconds
+        self._groups: dict[str, _Group] = {}  # by group id
+        self._sessions: dict[int, tuple[_Group, _Seat]] = {}  # newest stream of each node
+
+    def __repr__(self) -> str:
+        return f"Assembly({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
+
+    def status(self) -> dict[str, dict[str, object]]:
+        """Per group over several nodes, json-able."""
+        return {
+            g.name: {
+                "nodes": len(g.seats),
+                "attempt": max(0, g.attempt),
+                "life": g.life.token if g.life else "",
+                "waits_for": self.waits_for(g.name),
+            }
+            for g in self._groups.values()
+        }
+
+    def waits_for(self, name: str) -> str:
+        """Why no life of this group can begin, a clause for people; empty: one runs, or none is wanted."""
+        group = self._groups[name]
+        if group.stopped is not None or (group.life is not None and group.life.over is None):
+            return ""
+        ending = [] if group.life is None else [s for s in group.seats if group.life.runs_on(s.node)]
+        missing = [s for s in group.seats if s.session is None]
+        unready = [s for s in group.seats if s.session is not None and s.ready is None and s not in ending]
+        what = [_named(missing, "to come" if group.attempt < 0 else "to come back")]
+        what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
+        return f"group {name} waits for {' and '.join(w for w in what if w)}"
+
+    def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
+        """Take one event at `now` (monotonic seconds) and return what is to be done."""
+        if isinstance(event, Tick):
+            return [effect for group in self._groups.values() for effect in self._settle(group, now)]
+        if isinstance(event, NodeHere):
+            return self._on_here(event, now)
+        place = self._sessions.get(event.session)
+        if place is None:  # of a stream that has been replaced or refused
+            return []
+        effects = self._hear(*place, event, now)
+        return [*effects, *self._settle(place[0], now)]
+
+    # --- hearing -------------------------------------------------------------------------------------------------------
+
+    def _on_here(self, event: NodeHere, now: float) -> list[NodeEffect]:
+        group = self._groups.get(event.group)
+        if group is None:
+            group = self._groups[event.group] = _Group(event.group, event.nodes)
+        if event.nodes != len(group.seats):
+            text = (
+                f"Node {event.node} of group {group.name} was told that the group has {event.nodes} nodes, the others"
+            )
+            return [RefuseNode(event.session, f"{text} {len(group.seats)}; give all of them the same --nodes.")]
+        seat = group.seats[event.node]
+        if event.incarnation in seat.replaced:
+            text = f"Another supervisor has taken over node {seat.node} of group {group.name}, on {seat.host}."
+            return [RefuseNode(event.session, text)]
+        effects: list[NodeEffect] = []
+        if seat.session is not None:
+            del self._sessions[seat.session]
+            effects.append(CloseStream(seat.session))
+            seat.session = None
+        if seat.incarnation not in ("", event.incarnation):
+            effects += self._replace(group, seat)
+        seat.session, seat.incarnation, seat.host = event.session, event.incarnation, event.host
+        seat.away_since = seat.ready = None  # what is true is said again
+        self._sessions[event.session] = (group, seat)
+        if group.stopped is not None and not seat.done:
+            effects.append(SendStop(event.session, *group.stopped))
+        return [*effects, *self._settle(group, now)]
+
+    def _replace(self, group: _Group, seat: _Seat) -> list[NodeEffect]:
+        """A newer supervisor: it runs nothing, and what the old one ran is anybody's guess."""
+        seat.replaced.add(seat.incarnation)
+        seat.done = False
+        life = group.life
+        if life is None or not life.runs_on(seat.node):
+            return []
+        life.unproven.add(seat.node)
+        why = f"the supervisor of node {seat.node} was started again"
+        return [] if life.over is not None else self._end(group, life, _LOST, why)
+
+    def _hear(self, group: _Group, seat: _Seat, event: NodeEvent, now: float) -> list[NodeEffect]:
+        if isinstance(event, NodeGone):
+            del self._sessions[event.session]
+            seat.session = seat.ready = None
+            return []
+        if isinstance(event, NodeReady):
+            return self._on_ready(group, seat, event)
+        if isinstance(event, NodeStarted):
+            return self._on_started(group, seat, event)
+        if isinstance(event, NodeEnded):
+            return self._on_ended(group, seat, event)
+        return self._on_done(group, seat, event) if isinstance(event, NodeDone) else []
+
+    def _on_ready(self, group: _Group, seat: _Seat, event: NodeReady) -> list[NodeEffect]:
+        seat.ready = event
+        life = group.life
+        if life is None or not life.runs_on(seat.node):
+            return []
+        if life.over is None and life.meeting:  # the order to begin was lost with the stream before
+            seat.ready = None
+            return [SendBegin(event.session, life.attempt, life.token, life.meeting)]
+        return self._runs_nothing(group, life, seat, f"node {seat.node} did not begin with the others")
+
+    def _on_started(self, group: _Group, seat: _Seat, event: NodeStarted) -> list[NodeEffect]:
+        effects = self._known(group, event)
+        life = group.life
+        if life is not None and life.token == event.life:
+            return effects if life.over is None else [*effects, SendLifeOver(event.session, life.token, *life.over)]
+        over = group.past.get(event.life, (_LOST, "another life of the group has been begun"))
+        return [*effects, SendLifeOver(event.session, event.life, *over)]
+
+    def _on_ended(self, group: _Group, seat: _Seat, event: NodeEnded) -> list[NodeEffect]:
+        effects = self._known(group, event)
+        life = group.life
+        if life is None or life.token != event.life:
+            over = group.past.get(event.life, (event.code or _LOST, event.reason))
+            return [*effects, SendLifeOver(event.session, event.life, *over)]
+        life.ended.add(seat.node)
+        if event.code == 0:
+            life.well.add(seat.node)
+        if life.over is not None:
+            return [*effects, SendLifeOver(event.session, life.token, *life.over)]
+        if event.code != 0:
+            effects += self._end(group, life, event.code, event.reason)
+        elif len(life.well) == len(group.seats):
+            effects += self._end(group, life, 0, "")
+        return effects
+
+    def _on_done(self, group: _Group, seat: _Seat, event: NodeDone) -> list[NodeEffect]:
+        seat.done = True
+        effects: list[NodeEffect] = []
+        life = group.life
+        if life is not None and not (event.code == 0 and seat.node in life.well):
+            effects += self._runs_nothing(group, life, seat, f"node {seat.node} stopped: {event.sentence}")
+        if group.stopped is None:
+            group.stopped = (event.code, f"node {seat.node} stopped: {event.sentence}")
+            effects += [
+                SendStop(s.session, *group.stopped) for s in group.seats if s.session is not None and not s.done
+            ]
+        return effects
+
+    def _known(self, group: _Group, event: NodeStarted | NodeEnded) -> list[NodeEffect]:
+        """Remember the number, and take over a life that a lighthouse before us has begun."""
+        group.attempt = max(group.attempt, event.attempt)
+        if group.life is not None or event.life in group.past or group.stopped is not None:
+            return []
+        life = group.life = _Life(event.attempt, event.life, "")
+        effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
+        for s in group.seats:
+            if s.ready is not None:  # it has come to us before, and knows nothing of this life
+                effects += self._runs_nothing(group, life, s, f"node {s.node} is not part of it")
+        return effects
+
+    def _runs_nothing(self, group: _Group, life: _Life, seat: _Seat, why: str) -> list[NodeEffect]:
+        """The node is here and runs nothing. That is a confirmation if we ourselves gave this supervisor the life."""
+        if life.runs_on(seat.node):
+            (life.ended if life.meeting else life.unproven).add(seat.node)
+        return [] if life.over is not None else self._end(group, life, _LOST, why)
+
+    # --- deciding ------------------------------------------------------------------------------------------------------
+
+    def _end(self, group: _Group, life: _Life, code: int, reason: str) -> list[NodeEffect]:
+        life.over = (code, reason)
+        return [
+            SendLifeOver(s.session, life.token, code, reason)
+            for s in group.seats
+            if s.session is not None and not s.done
+        ]
+
+    def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
+        """What follows from how things stand, whichever event made them so."""
+        effects: list[NodeEffect] = []
+        life = group.life
+        if life is not None and life.over is None:
+            effects += self._miss(group, life, now)
+        if life is not None and not any(life.runs_on(s.node) for s in group.seats):
+            effects += self._close(group, life)
+        if group.life is None and group.stopped is None and all(s.ready for s in group.seats):
+            effects += self._begin(group)
+        return [*effects, *self._note_wait(group, now)]
+
+    def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
+        """End a life whose part on some node has nobody to speak for it."""
+        for s in group.seats:
+            if (
+                s.session is None and s.away_since is None
+            ):  # from now on; or we took the life over, and it has not come yet
+                s.away_since = now
+            if s.away_since is not None and now - s.away_since >= self._gone_grace and life.runs_on(s.node):
+                where = f" on {s.host}" if s.host else ""
+                return self._end(group, life, _LOST, f"the supervisor of node {s.node}{where} is gone")
+        return []
+
+    def _close(self, group: _Group, life: _Life) -> list[NodeEffect]:
+        """Every node is accounted for."""
+        assert life.over is not None
+        group.life = None
+        group.past[life.token] = life.over
+        while len(group.past) > _REMEMBERED:
+            del group.past[next(iter(group.past))]
+        effects: list[NodeEffect] = []
+        if life.over[0] == 0 and group.stopped is None:
+            group.stopped = (0, f"group {group.name} has finished already")
+            # supervisors that were started again after their node's part had finished
+            effects += [SendStop(s.ready.session, *group.stopped) for s in group.seats if s.ready is not None]
+        if not life.unproven:
+            effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
+        return effects
+
+    def _begin(self, group: _Group) -> list[NodeEffect]:
+        ready = [s.ready for s in group.seats if s.ready is not None]
+        group.attempt = max(group.attempt + 1, *(r.attempt for r in ready))
+        life = group.life = _Life(group.attempt, self._make_token(), ready[0].meeting)
+        for seat in group.seats:
+            seat.ready = None
+        begins = [SendBegin(r.session, life.attempt, life.token, life.meeting) for r in ready]
+        return [LifeStarted(group.name, life.attempt, life.token), *begins]
+
+    def _note_wait(self, group: _Group, now: float) -> list[NodeEffect]:
+        """A line for the log when a group has waited for a while, once per reason."""
+        reason = self.waits_for(group.name)
+        if not reason:
+            group.waits_since, group.noted = None, ""
+        elif group.waits_since is None:
+            group.waits_since = now
+        elif now - group.waits_since >= _NOTE_WAIT_AFTER and reason != group.noted:
+            group.noted = reason
+            return [Note("undecided", reason[0].upper() + reason[1:] + ".")]
+        return []
+
+
+def _named(seats: list[_Seat], what: str) -> str:
+    """``nodes 1 and 3 to come``; empty for none."""
+    numbers = [str(s.node) for s in seats]
+    return f"{'node' if len(numbers) == 1 else 'nodes'} {' and '.join(numbers)} {what}" if numbers else ""

@@ -1,0 +1,450 @@
+"""Who belongs to the job, and how it ends: the lighthouse's view of the groups' supervisors.
+
+A quorum says who trains together now; the roster says whether the *job* is going well. It hears the supervisors
+(one per group, or one per node of a group) and decides when the lighthouse process ends and with which exit code:
+
+* 0 when every group's supervisor finished with 0;
+* 1 at the end if a group is lost (its supervisor is gone without a word, or never came) or gave up, even though
+  the others finished: the survivors train on, the exit code says that something needs a look;
+* 1 at once, with the rest told to stop, when fewer than `min_replicas` groups can still finish.
+
+Once one group has finished with 0 the job's work is done. A group that was not training with it, or starts again
+later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning. With 0,
+unless it trained to the end with the one that finished, and failed by itself after that: perhaps it was to save the model.
+
+The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
+Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
+the lives are those of the whole group, as `core.job.multi_node` tells them; everything else comes from each node by itself.
+Programs beside the groups are in `core.job.sidecars`: they end with the verdict and have no part in it.
+
+Of *several* lighthouses of a job each has a roster, and hears what all supervisors that reach it tell. One that is cut
+off must not take that for the job's end: who is away counts as lost only where the newest quorum was issued (`Charge`) by
+one that hears somebody, or when a group has finished with 0. One to which nobody comes any more ends with `DESERTED`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core.job.sidecars import (
+    CompanionEvent,
+    CompanionFinished,
+    CompanionGone,
+    CompanionHere,
+    Companions,
+    StopCompanion,
+)
+from torchft_x.core.messages import Note, Tick
+from torchft_x.errors import ConfigError
+
+DESERTED = 3
+"""Exit code of one of several lighthouses that doesn't know how the job has ended."""
+_TERMINATED = 143  # exit code of a program that ended at a SIGTERM
+FINISHED = "the job is finished: another group has completed it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterConfig:
+    """What the job consists of. Raises `ConfigError` naming the field."""
+
+    groups: tuple[str, ...]
+    """Group ids (REPLICA_GROUP_ID)."""
+    min_replicas: int = 1
+    """Fewer groups than this can't finish the job."""
+    gone_grace: float = 3.0
+    """Seconds a supervisor's stream may be away before the group counts as lost."""
+    arrive_timeout: float = 300.0
+    """Seconds from the first event within which every supervisor must have come."""
+    several: bool = False
+    """The job has other lighthouses, too."""
+    deserted_after: float = 60.0
+    """Seconds without any supervisor after which one of several ends."""
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ConfigError("groups: a job needs at least one group.")
+        if len(set(self.groups)) != len(self.groups):
+            raise ConfigError(f"groups: {','.join(self.groups)} names a group twice.")
+        if not 1 <= self.min_replicas <= len(self.groups):
+            raise ConfigError(
+                f"min_replicas is {self.min_replicas}, it must lie between 1 and the number of groups ({len(self.groups)})."
+            )
+        for name in ("gone_grace", "arrive_timeout", "deserted_after"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be a positive number of seconds.")
+
+
+# --- in ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorHere:
+    """A supervisor's stream stands."""
+
+    group: str
+    host: str
+    node: int = 0
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGone:
+    """One stream of this supervisor has ended."""
+
+    group: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStarted:
+    group: str
+    attempt: int
+    life: str  # token, as in core.types.Life
+
+
+@dataclass(frozen=True, slots=True)
+class LifeExited:
+    group: str
+    attempt: int
+    life: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorFinished:
+    """The supervisor is done with its group and won't start it again. Final."""
+
+    group: str
+    code: int
+    sentence: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumIssued:
+    """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
+
+    lives: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Whether this lighthouse has issued the newest quorum it knows of (or, the first of several, may begin the job)."""
+
+    here: bool
+
+
+GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
+RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Charge | Tick
+
+# --- out ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TellStop:
+    """Tell the group's supervisors to stop the group and to exit with this code."""
+
+    group: str
+    code: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job has ended. Comes once, as the last effect of its `handle`: deliver the others, then exit with it."""
+
+    code: int
+    sentence: str
+
+
+RosterEffect = TellStop | StopCompanion | Verdict | Note
+
+
+class _Seat:
+    """One supervisor of a group: of the group's node, or of one of its nodes."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.host = ""  # of the newest supervisor; empty: none has come yet
+        self.streams = 0  # a supervisor that reconnects may have two for a moment
+        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
+        self.finished: SupervisorFinished | None = None
+
+
+class _Group:
+    """One line of the roster."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seats = [_Seat(0)]  # by node; as many as the group has nodes, once a supervisor has said so
+        self.life = ""  # token of the newest life
+        self.attempt = 0  # of the newest life
+        self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
+        self.failures: dict[str, str] = {}  # token of a life that failed by its own doing -> how
+        self.finished: SupervisorFinished | None = None  # the first that didn't end well, or the last when all did
+        self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
+        self.told: TellStop | None = None  # what it was told; repeated when it reconnects
+
+    @property
+    def streams(self) -> int:
+        return sum(s.streams for s in self.seats)
+
+    @property
+    def hosts(self) -> str:
+        """Where its newest supervisors run; empty: none has come yet."""
+        return ", ".join(dict.fromkeys(s.host for s in self.seats if s.host))
+
+    @property
+    def complete(self) -> bool:
+        """Every supervisor is here, or is done."""
+        return all(s.streams or s.finished for s in self.seats)
+
+    @property
+    def can_finish(self) -> bool:
+        """Has finished well, or still may."""
+        return self.finished.code == 0 if self.finished else not self.lost
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come from it."""
+        return self.finished is not None or bool(self.lost)
+
+    @property
+    def trouble(self) -> str:
+        """Why it did not finish, for people; empty if it did or still may."""
+        if self.finished is not None:
+            host = self.seats[self.finished.node].host
+            return f"gave up on {host}: {self.finished.sentence}" if self.finished.code else ""
+        return self.lost
+
+
+class Roster:
+    """The machine. Groups are those of the configuration, for good."""
+
+    def __init__(self, config: RosterConfig) -> None:
+        self.config = config  # fixed
+        self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
+        self.companions = Companions(config.gone_grace)  # programs beside the groups
+        self._started: float | None = None  # time of the first event; arrive_timeout counts from it
+        self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
+        self._charge = not config.several  # see Charge
+        self._alone_since: float | None = None  # when the last stream ended; None: there is one, or none has come yet
+        self._verdict: Verdict | None = None  # set once
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self._verdict
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{n}: {s['state']}" for n, s in self.status().items())
+        return f"Roster({states}; verdict {self._verdict.code if self._verdict else 'open'})"
+
+    def status(self) -> dict[str, dict[str, object]]:
+        """Per group, json-able: state, host, attempt, and why it is lost or gave up."""
+        return {
+            g.name: {"state": _state(g), "host": g.hosts, "attempt": g.attempt, "trouble": g.trouble}
+            for g in self._groups.values()
+        }
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def nodes_of(self, group: str) -> int | None:
+        """On how many nodes this group is, as its first supervisor has said; None: none has come, or no such group."""
+        known = self._groups.get(group)
+        return len(known.seats) if known is not None and known.hosts else None
+
+    def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
+        """Take one event at `now` (monotonic seconds) and return what is to be done."""
+        if self._started is None:
+            self._started = now
+        if isinstance(event, (CompanionHere, CompanionGone, CompanionFinished)):
+            return list(self.companions.handle(event, now))
+        effects: list[RosterEffect] = []
+        if isinstance(event, QuorumIssued):
+            self._together.update(dict.fromkeys(event.lives, event.lives))
+        elif isinstance(event, Charge):
+            self._charge = event.here
+        elif isinstance(event, Tick):
+            effects += self.companions.handle(event, now)
+        else:
+            group = self._groups.get(event.group)
+            if group is None:
+                return self._stranger(event)
+            effects += self._hear(group, event, now)
+        effects += self._lose_the_absent(now)
+        effects += self._stop_the_late()
+        effects += self._judge()
+        effects += self._desert(now)
+        return effects
+
+    # --- hearing -------------------------------------------------------------------------------------------------------
+
+    def _stranger(self, event: GroupEvent) -> list[RosterEffect]:
+        if not isinstance(event, SupervisorHere):
+            return []
+        known = ", ".join(self.config.groups)
+        return [TellStop(event.group, 1, f"group {event.group} is not a group of this job, whose groups are {known}")]
+
+    def _hear(self, group: _Group, event: GroupEvent, now: float) -> list[RosterEffect]:
+        if isinstance(event, SupervisorHere):
+            return self._arrive(group, event)
+        if isinstance(event, SupervisorGone):
+            seat = group.seats[event.node]
+            seat.streams = max(0, seat.streams - 1)
+            seat.away_since = now if seat.streams == 0 else None
+            self._alone_since = None if self._is_somebody_here else now
+        elif isinstance(event, LifeStarted):
+            group.attempt, group.life, group.alive = event.attempt, event.life, True
+        elif isinstance(event, LifeExited):
+            if event.code > 0 and event.code != _TERMINATED:
+                group.failures[event.life] = event.reason
+            if event.life == group.life:
+                group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
+        elif isinstance(event, SupervisorFinished):
+            self._finish(group, group.seats[event.node], event)
+        return []
+
+    def _finish(self, group: _Group, seat: _Seat, event: SupervisorFinished) -> None:
+        """A group has finished when all its supervisors say so; one that gives up speaks for the group."""
+        if seat.finished is None:
+            seat.finished = event
+        if group.finished is None and (event.code != 0 or all(s.finished for s in group.seats)):
+            group.finished = event
+            group.alive = False
+
+    def _arrive(self, group: _Group, event: SupervisorHere) -> list[RosterEffect]:
+        while len(group.seats) < event.nodes:
+            group.seats.append(_Seat(len(group.seats)))
+        seat = group.seats[event.node]
+        seat.host = event.host
+        seat.streams += 1
+        seat.away_since = self._alone_since = None
+        effects: list[RosterEffect] = []
+        if group.lost and group.complete and self._verdict is None:
+            group.lost = ""
+            effects.append(Note("joined", f"The supervisor of group {group.name} is back, on {event.host}."))
+        if self._verdict is not None and group.finished is None:
+            effects.append(TellStop(group.name, self._verdict.code, self._verdict.sentence))
+        elif group.finished is not None:
+            again = f"group {group.name} has finished already, with code {group.finished.code}"
+            effects.append(TellStop(group.name, group.finished.code, again))
+        elif group.told is not None:
+            effects.append(group.told)
+        return effects
+
+    # --- deciding ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_somebody_here(self) -> bool:
+        return any(g.streams for g in self._groups.values())
+
+    @property
+    def _may_miss(self) -> bool:
+        """Whether who is not here is away from the job, and not just from this lighthouse."""
+        done = any(g.finished is not None and g.finished.code == 0 for g in self._groups.values())
+        return not self.config.several or done or (self._charge and self._is_somebody_here)
+
+    def _lose_the_absent(self, now: float) -> list[RosterEffect]:
+        notes: list[RosterEffect] = []
+        if not self._may_miss:
+            return notes
+        for g in self._groups.values():
+            if g.over or g.complete:
+                continue
+            g.lost = next((why for s in g.seats if (why := self._absence(g, s, now))), "")
+            if g.lost:
+                notes.append(Note("member_lost", _sentence(f"group {g.name} {g.lost}")))
+        return notes
+
+    def _absence(self, group: _Group, seat: _Seat, now: float) -> str:
+        """Why this supervisor counts as lost, a clause after its group's name; empty: it doesn't."""
+        which = "its supervisor" if len(group.seats) == 1 else f"its supervisor of node {seat.node}"
+        if seat.streams or seat.finished is not None:
+            return ""
+        if seat.away_since is not None and now - seat.away_since >= self.config.gone_grace:
+            return f"is lost: {which} on {seat.host} is gone without a word"
+        if not seat.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
+            return f"is lost: {which} has not come within {self.config.arrive_timeout:g} s"
+        return ""
+
+    def _stop_the_late(self) -> list[RosterEffect]:
+        """Once a group has finished with 0: stop those that weren't training with it, or have started again.
+
+        What counts is the last quorum of the *finisher*, not the newest one: while a finisher's process ends, a
+        restarted group may already be alone in a quorum of its own. A finisher that was in none (a script without a
+        Manager, a peer's client) has nothing in common with the other groups and stops nobody.
+        """
+        done = [g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.told is None]
+        finishers = [g.life for g in done]
+        known = [self._together[life] for life in finishers if life in self._together]
+        if self._verdict is not None or not known:
+            return []
+        with_them = frozenset().union(*known)
+        stops: list[RosterEffect] = []
+        for g in self._groups.values():
+            training = g.alive and g.life in with_them
+            if g.streams and not g.over and not training and g.told is None:
+                failed = next((why for life, why in g.failures.items() if life in with_them), "")
+                text = f"{failed}, after it had trained to the end with the others (was it saving the model?)"
+                g.told = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
+                stops.append(g.told)
+        return stops
+
+    def _judge(self) -> list[RosterEffect]:
+        if self._verdict is not None:
+            return []
+        groups = list(self._groups.values())
+        able = sum(g.can_finish for g in groups)
+        if able >= self.config.min_replicas and not all(g.over for g in groups):
+            return []
+        troubles = _together(groups)
+        if not troubles:
+            self._verdict = Verdict(0, f"All {len(groups)} groups finished.")
+        elif able >= self.config.min_replicas:
+            self._verdict = Verdict(1, _sentence(f"{able} of {len(groups)} groups finished, but {troubles}"))
+        else:
+            why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
+            self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
+        code, sentence = self._verdict.code, self._verdict.sentence
+        rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
+        stops = [TellStop(g.name, code, sentence) for g in rest]
+        return [*stops, *self.companions.end(sentence), self._verdict]
+
+    def _desert(self, now: float) -> list[RosterEffect]:
+        """One of several ends when nobody is here any more, though it doesn't know how the job has ended."""
+        c, since = self.config, self._alone_since
+        if since is None and self._started is not None and not self._is_somebody_here:
+            since = self._started + c.arrive_timeout
+        if not c.several or self._verdict is not None or since is None or now - since < c.deserted_after:
+            return []
+        self._verdict = Verdict(
+            DESERTED,
+            f"No supervisor has been at this lighthouse for {c.deserted_after:g} s; another one may know how the job "
+            "has ended.",
+        )
+        return [*self.companions.end(self._verdict.sentence), self._verdict]
+
+
+def _state(group: _Group) -> str:
+    if group.finished is not None:
+        return "finished" if group.finished.code == 0 else "failed"
+    if group.lost:
+        return "lost"
+    if not all(s.host for s in group.seats):
+        return "awaited"
+    return "running" if group.alive else "starting"
+
+
+def _together(groups: list[_Group]) -> str:
+    """What befell which groups, once per trouble: all groups with a typo in their script tell the same."""
+    by_trouble: dict[str, list[str]] = {}
+    for g in groups:
+        if g.trouble:
+            by_trouble.setdefault(g.trouble.rstrip("."), []).append(f"group {g.name}")
+    return "; ".join(f"{' and '.join(names)} {trouble}" for trouble, names in by_trouble.items())
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:].rstrip(".") + "."

@@ -1,0 +1,140 @@
+"""Programs beside the groups (an evaluator, a data service): known by name, ended with the job, never counted.
+
+A job's lighthouse has a roster, which knows when the job is over and ends the companions then. A stand-alone lighthouse
+knows no job; there `core.job.standalone_sidecars` decides.
+
+The contract with the shell is that of `core.job.outcome`. Each `CompanionHere` is followed by exactly one `CompanionGone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchft_x.core.messages import Note, Tick
+
+REMEMBERED = 256
+"""Names kept after they went, for the status; a stand-alone lighthouse sees many."""
+
+# --- in ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionHere:
+    """The stream of a companion's supervisor stands."""
+
+    companion: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionGone:
+    """One stream of it has ended."""
+
+    companion: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionFinished:
+    """Its supervisor is done with it: by itself (0), given up (not 0), or because it was told to."""
+
+    companion: str
+    code: int
+    sentence: str
+
+
+CompanionEvent = CompanionHere | CompanionGone | CompanionFinished
+
+# --- out ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StopCompanion:
+    """Tell its supervisors to end it, and to exit with 0: how the job went is said elsewhere."""
+
+    companion: str
+    sentence: str
+
+
+CompanionEffect = StopCompanion | Note
+
+
+class _Companion:
+    """One name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.host = ""  # of the newest supervisor
+        self.streams = 0  # a supervisor that reconnects may have two for a moment
+        self.away_since: float | None = None  # when the last stream ended; None: here
+        self.finished: CompanionFinished | None = None  # of the newest supervisor
+        self.told_lost = False  # whether its silent end was noted
+
+    @property
+    def state(self) -> str:
+        if self.finished is not None:
+            return "failed" if self.finished.code else "finished"
+        return "running" if self.streams else "away"
+
+
+class Companions:
+    """The machine. `end` and `stop` are for whoever knows when the job is over."""
+
+    def __init__(self, gone_grace: float = 3.0) -> None:
+        self._grace = gone_grace  # seconds a stream may be away before somebody is told
+        self._known: dict[str, _Companion] = {}  # by name; those that have come once
+        self._ended: str | None = None  # why the job is over, once it is
+
+    def status(self) -> dict[str, dict[str, object]]:
+        """Per companion, json-able."""
+        return {
+            c.name: {"state": c.state, "host": c.host, "trouble": c.finished.sentence if c.finished else ""}
+            for c in self._known.values()
+        }
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Names of those that are here."""
+        return frozenset(c.name for c in self._known.values() if c.streams)
+
+    def handle(self, event: CompanionEvent | Tick, now: float) -> list[CompanionEffect]:
+        """Take one event at `now` (monotonic seconds)."""
+        if isinstance(event, Tick):
+            return [note for c in self._known.values() if (note := self._miss(c, now))]
+        c = self._known.setdefault(event.companion, _Companion(event.companion))
+        if isinstance(event, CompanionHere):
+            c.host, c.away_since, c.finished, c.told_lost = event.host, None, None, False
+            c.streams += 1
+            self._forget_the_oldest()
+            return [] if self._ended is None else [StopCompanion(c.name, self._ended)]
+        if isinstance(event, CompanionGone):
+            c.streams = max(0, c.streams - 1)
+            c.away_since = None if c.streams else now
+            return []
+        c.finished = event
+        if event.code == 0:
+            return [] if event.sentence else [Note("companion", f"The companion {c.name} has finished.")]
+        why = event.sentence.rstrip(".")
+        return [Note("error", f"The companion {c.name} gave up on {c.host}: {why}. The job goes on.")]
+
+    def end(self, sentence: str) -> list[CompanionEffect]:
+        """The job is over: those that are here, and whoever comes later, are told."""
+        self._ended = sentence
+        return self.stop(self.present, sentence)
+
+    def stop(self, names: Iterable[str], sentence: str) -> list[CompanionEffect]:
+        """Their job is over, others' may go on."""
+        return [StopCompanion(name, sentence) for name in sorted(names)]
+
+    def _forget_the_oldest(self) -> None:
+        if len(self._known) > REMEMBERED:
+            gone = next((c for c in self._known.values() if not c.streams), None)
+            if gone is not None:
+                del self._known[gone.name]
+
+    def _miss(self, c: _Companion, now: float) -> Note | None:
+        gone = c.away_since is not None and now - c.away_since >= self._grace
+        if not gone or c.finished is not None or c.told_lost or self._ended is not None:
+            return None
+        c.told_lost = True
+        return Note("error", f"The companion {c.name} on {c.host} is gone without a word. The job goes on.")

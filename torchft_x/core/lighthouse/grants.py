@@ -1,0 +1,101 @@
+"""Grants over many steps keep the lighthouse off the step (R5, R7).
+
+All members of a quorum are told one number, the highest step they may run; the lighthouse never tells a smaller one.
+So a change that is pending takes effect for everybody at the first step nobody was granted.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.messages import Extend, Hello, Join, LighthouseEffect, Progress
+from torchft_x.core.types import JoinReason, Member
+
+_SMALL_QUORUM = 200  # members whose requests for grants of `return_seconds` are no burden
+
+
+class Grants:
+    """Part of the lighthouse; shares its tenure."""
+
+    def __init__(self, config: LighthouseConfig, tenure: Tenure) -> None:
+        self._config = config
+        self._tenure = tenure  # the present quorum, and what has been granted in it
+
+    def on_hello(self, hello: Hello) -> bool:
+        """A member may have run past the grant while it had no session (R16), or hold a grant of an earlier life. True:
+        more turned out to be granted; see `release`."""
+        cur = self._tenure.current
+        if cur is None or hello.quorum is None or hello.quorum.id != cur.id:
+            return False
+        before = self._tenure.granted_through
+        run = hello.state.step if hello.state.committed_in == cur.id else 0
+        self._tenure.granted_through = max(before, hello.granted_through, run)
+        self._tenure.reached = max(self._tenure.reached, run)
+        return self._tenure.granted_through > before
+
+    def release(self, roll: Roll, now: float) -> list[LighthouseEffect]:
+        """More turned out to be granted already: whoever stands before that has no reason to, and is waited for in
+        a collective by those that are further (R16)."""
+        effects: list[LighthouseEffect] = []
+        for replica_id in sorted(self._tenure.asking):
+            record = roll.get(replica_id)
+            if record is None or record.join is None:
+                continue
+            member, reason = record.join.member, record.join.reason
+            if (
+                self._may_run_on(record, member, reason, record.number)
+                and member.state.step < self._tenure.granted_through
+            ):
+                effects.append(self._extend(record, record.number, now))
+                record.join = None
+                self._tenure.recount(record)
+        return effects
+
+    def on_progress(self, record: Record, progress: Progress, now: float) -> list[LighthouseEffect]:
+        """Answer every request about the present quorum; more is granted only while nothing is pending."""
+        tenure = self._tenure
+        if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
+            return []
+        self._grow(progress.step, progress.step_seconds, now)
+        return [self._extend(record, progress.number, now)]
+
+    def on_boundary(self, record: Record, join: Join, now: float) -> list[LighthouseEffect]:
+        """Whether a member that asks at a boundary may simply run on. Empty: its join stands."""
+        if not self._may_run_on(record, join.member, join.reason, join.number):
+            return []
+        step = join.member.state.step
+        self._grow(step, join.step_seconds, now)
+        return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
+
+    def _may_run_on(self, record: Record, member: Member, reason: JoinReason, number: int) -> bool:
+        """Whether this join asks for nothing but more steps in the present quorum. Without a next quorum there are no
+        newcomers either (`shrink_only`), and whoever has healed contributes already or is not granted more."""
+        tenure = self._tenure
+        here = tenure.holds_current(record) and member.state.committed_in == tenure.quorum_id
+        plain = reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (member.torn or member.commit_failures)
+        return bool(here and plain and number and not tenure.broken and not record.lost)
+
+    def _grow(self, step: int, step_seconds: float, now: float) -> None:
+        """Grant some steps beyond `step`, unless a change is pending."""
+        self._tenure.reached = max(self._tenure.reached, step)
+        if self._tenure.pending:
+            return
+        c = self._config
+        steps = int(self._worth(now) / step_seconds) if step_seconds > 0 else 1
+        more = step + min(max(steps, 1), c.grant_steps)
+        self._tenure.granted_through = max(self._tenure.granted_through, more)
+
+    def _worth(self, now: float) -> float:
+        """Seconds of a grant. A newcomer waits for its end, and after a loss one is likely: the lost group, restarted."""
+        c = self._config
+        if now - self._tenure.lost_at >= c.return_within:
+            return c.grant_seconds
+        return min(c.grant_seconds, c.return_seconds * max(1.0, len(self._tenure.inside) / _SMALL_QUORUM))
+
+    def _extend(self, record: Record, number: int, now: float) -> Extend:
+        cur = self._tenure.current
+        assert cur is not None
+        assert record.session is not None
+        record.lease_sent = self._tenure.leased = now
+        return Extend(record.session, cur.id, self._tenure.granted_through, cur.lease, number)

@@ -1,0 +1,82 @@
+"""What the next lighthouse at this place must know, noticed as it changes (R8c). The shell writes it down.
+
+A quorum, a grant and a lease are written down before they are sent, and so is that somebody who was lost is back. That
+somebody is lost, or has ended, is written within a tick: whoever does not know it waits longer, and nothing worse.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.journal import Absent, Departure, Kin, Legacy
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import LEFT, Record, Roll
+from torchft_x.core.messages import Keep, LighthouseEffect
+from torchft_x.core.types import Quorum
+
+# Seconds. So far ahead is written until when leases are sent: once in this time, instead of with each.
+_LEASED_AHEAD = 1.0
+
+
+class Keeping:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, roll: Roll, tenure: Tenure, endings: Endings) -> None:
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # the present quorum
+        self._hellos = 0  # so far: with each the kin may change
+        self._kept: tuple[int, int, float] | None = None  # quorum, grant and end of sending leases, as kept last
+        self._open: tuple[Quorum, ...] = ()  # kept with them
+        self._endings = endings  # who finishes the job
+        self._left: tuple[Departure, ...] = ()  # kept with them
+        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
+        self._kin_as_of: tuple[object, ...] = ()  # config id, hellos and members of open quorums only, at that time
+        self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
+        self._stale = False  # it is to be kept now
+
+    def __repr__(self) -> str:
+        return f"<Keeping {self._kept}>"
+
+    def on_hello(self, record: Record) -> None:
+        """A member has a session again, on which it may be sent a lease."""
+        self._hellos += 1
+        if self._absent.pop(record.replica_id, None) is not None:
+            self._stale = True
+
+    def on_tick(self) -> None:
+        """Who is lost, and how?"""
+        lost = self._roll.lost(self._tenure.ran)
+        if lost or self._absent:
+            absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
+            self._stale = self._stale or absent != self._absent
+            self._absent = absent
+
+    def look(self) -> list[LighthouseEffect]:
+        """What is to be kept, when it is more than was kept. Comes before what it speaks of."""
+        tenure = self._tenure
+        cur, granted, open_ = tenure.current, tenure.granted_through, tenure.chain.open
+        if cur is None:
+            return []
+        leased = self._kept[2] if self._kept is not None else tenure.leased
+        if tenure.leased > leased:
+            leased = tenure.leased + _LEASED_AHEAD
+        kept, left = (cur.id, granted, leased), self._endings.departures
+        if kept == self._kept and open_ is self._open and left is self._left and not self._stale:
+            return []
+        if self._kept is None or cur.id != self._kept[0] or open_ is not self._open:
+            self._look_at_kin(cur, open_)
+        self._kept, self._open, self._left, self._stale = kept, open_, left, False
+        absent = tuple(self._absent.values())
+        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))]
+
+    def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
+        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)
+        if as_of != self._kin_as_of:
+            self._kin_as_of = as_of
+            members = {m.replica_id: m for q in (cur, *open_) for m in q.members}
+            records = self._roll.of(members.values())
+            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
+
+    def _proof(self, record: Record) -> str:
+        """Only what nobody can take back: an address that refused connections may accept the next one."""
+        final = self._roll.has_ended(record.life) or record.proof == LEFT
+        return record.proof if final else ""

@@ -1,0 +1,133 @@
+"""What has to be said when a member is gone, and to whom.
+
+A loss is told to every member that may stand in a collective with the lost one, so that nobody waits for a time-out
+of the backend. Every method returns effects; what is remembered is in the records and in the tenure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.failure_detector import suspect
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.messages import LighthouseEffect, Note, Probe, Refuse, SendOver
+
+REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
+# Of many that suspect a member within this time (seconds) only the first has it probed.
+_PROBE_PAUSE = 0.05
+
+
+class Alarm:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, config: LighthouseConfig, roll: Roll, tenure: Tenure) -> None:
+        self._config = config
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # the present quorum
+
+    def lose(
+        self, record: Record, reason: str, *, proof: str = "", quietly: bool = False, left: bool = False
+    ) -> list[LighthouseEffect]:
+        """Nobody waits for this member from now on.
+
+        `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order.
+        """
+        record.proof = record.proof or proof
+        newly = not record.lost
+        record.lost = record.lost or reason
+        self._tenure.recount(record)
+        if not newly:
+            return []
+        record.told = False
+        cur = self._tenure.current
+        if cur is None or record.replica_id not in self._tenure.inside or quietly:
+            return []
+        text = f"{record.replica_id} has left." if left else f"{record.replica_id} is lost: {reason}."
+        note = Note("member_lost", text, record.replica_id, cur.id)
+        return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
+
+    def end_quorum(
+        self, lost: tuple[str, ...], reason: str, *, spare: Record, left: bool = False
+    ) -> list[LighthouseEffect]:
+        """Tell the present quorum's members but `spare` to leave its collectives now (R5).
+
+        Those that have asked are out of them already, and those away are told when they come back.
+        """
+        cur = self._tenure.current
+        if cur is None:
+            return []
+        self._tenure.broken = reason
+        running = [r for r in map(self._roll.get, sorted(self._tenure.missing)) if r is not None and r is not spare]
+        sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
+        return [SendOver(sessions, cur.id, lost, reason, left)] if sessions else []
+
+    def tell(self, record: Record, reason: str) -> list[LighthouseEffect]:
+        """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
+        if record.told or record.session is None:
+            return []
+        record.told = True
+        if record.lost:
+            text = f"{record.replica_id} was taken for lost: {record.lost}."
+            return [SendOver((record.session,), record.quorum_id, (record.replica_id,), text)]
+        return [SendOver((record.session,), record.quorum_id, (), reason)]
+
+    def refuse(self, record: Record, sentence: str) -> list[LighthouseEffect]:
+        """Turn a member away for good."""
+        session, calls = record.session, record.calls
+        self._roll.close(record)
+        self._roll.answer(record)
+        effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
+        if session is not None:
+            effects.append(Refuse(sentence, session=session))
+        return effects + self.lose(record, REFUSED)
+
+    def probe(self, record: Record, now: float) -> list[LighthouseEffect]:
+        """Ask whether the member's address still accepts connections, if it has told one."""
+        if not record.address:
+            return []
+        record.probed_at = now
+        return [Probe(record.replica_id, record.address)]
+
+    def look_after(self, suspects: Iterable[str], now: float) -> list[LighthouseEffect]:
+        """Somebody's connection to these members broke: if they are dead, their address tells."""
+        effects: list[LighthouseEffect] = []
+        for suspected in map(self._roll.get, suspects):
+            if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
+                continue
+            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may ask after one
+                effects += self.probe(suspected, now)
+        return effects
+
+    def note_suspects(self, now: float) -> list[LighthouseEffect]:
+        """A line for the log when a member is silent though it runs, once."""
+        notes: list[LighthouseEffect] = []
+        limits = self._config.silence
+        for record in self._roll.silent(now, limits):
+            text = "" if record.suspected else suspect(self._roll.sight(record, limits, now), limits, now)
+            if text:
+                record.suspected = True
+                notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
+        return notes
+
+    def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
+        """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
+        if not refused or record.probed_at is None:
+            return []
+        same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
+        reason = f"its address {record.address} refuses connections"
+        return self.lose(record, reason, proof=reason if same_host else "")
+
+    def is_over(self, record: Record, now: float) -> bool:
+        """R9(b), with the longer of the leases that the present quorum may have been sent with."""
+        c, cur = self._config, self._tenure.current
+        lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
+        return record.is_over(now, lease=lease, alone=c.silence.alone)
+
+    def is_given_up(self, record: Record, now: float) -> bool:
+        """Whether a new lineage may begin without what it holds: it has ended, or has been away for a long time."""
+        if not self.is_over(record, now):
+            return False
+        known = record.proof or record.unary or record.lease_sent is None
+        return bool(known) or now >= (record.lease_sent or 0.0) + self._config.give_up_after

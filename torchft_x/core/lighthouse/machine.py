@@ -1,0 +1,482 @@
+"""The machine that decides membership. Events in, effects out; the contract with its shell is in `core.messages`.
+
+The rules live next door: whether a quorum may form in `core.quorum.rule` and `core.restart.recover` (pure), who is here, lost or
+over in `core.membership.members`, who may train with whom in `core.admission.compatibility`, the present quorum in `core.membership.current_quorum`, what is said
+when somebody is gone in `core.lighthouse.loss`, and what follows it in `core.lighthouse.next_quorum`. Here events change these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchft_x.core.admission.claims import impossible
+from torchft_x.core.admission.compatibility import PEER, Likeness
+from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.lighthouse.grants import Grants
+from torchft_x.core.lighthouse.journal_writer import Keeping
+from torchft_x.core.lighthouse.loss import REFUSED, Alarm
+from torchft_x.core.lighthouse.next_quorum import Succession
+from torchft_x.core.lighthouse.other_lighthouses import Others
+from torchft_x.core.lighthouse.planned_pauses import Pauses
+from torchft_x.core.lighthouse.status import member_status, quorum_status
+from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.failure_detector import Halt
+from torchft_x.core.membership.members import LEFT, Record, Roll
+from torchft_x.core.messages import (
+    Closed,
+    Fence,
+    GroupAnnounced,
+    GuardianGone,
+    GuardianHeard,
+    GuardianHere,
+    HangUp,
+    Healed,
+    Heard,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    LifeBegun,
+    LifeEnded,
+    LifeHalted,
+    LighthouseEffect,
+    LighthouseEvent,
+    Note,
+    Paused,
+    Probed,
+    Progress,
+    Refuse,
+    Suspected,
+    Tick,
+    UnaryGone,
+    UnaryJoin,
+)
+from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.restart.recover import inherited
+from torchft_x.core.types import JoinReason, Member, Quorum
+
+__all__ = ["Lighthouse", "LighthouseConfig"]
+
+# A member of the present quorum that is away is asked again this often whether it still accepts connections: only a
+# refusal (or the end of its lease) lets a new lineage begin. Quicker repeats just after a stream broke, while a dying
+# process closes its sockets one by one, are the shell's work.
+_PROBE_AGAIN = 1.0
+
+
+class Lighthouse:
+    """See the module's first lines. One thread at a time; the shell holds the lock."""
+
+    def __init__(self, config: LighthouseConfig, *, now: float, unix: float) -> None:
+        """`now`: monotonic seconds, the clock of all later events. `unix`: the same instant in unix seconds."""
+        self._config = config
+        self._started_at = now
+        self._unix = unix - now  # added to a monotonic time it dates it
+        self._now = now  # of the latest event
+        first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
+        self._tenure = Tenure(first_id, config.place, config.legacy)
+        self._roll = Roll(now)  # every member heard of
+        self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
+        self._others: Others | None = None  # what is heard of other lighthouses
+        if self._tenure.coalition is not None:
+            self._others = Others(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
+        self._grants = Grants(config, self._tenure)  # how far members may run without asking
+        self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
+        self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
+        left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
+        self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
+        if config.legacy is not None:
+            self._endings.trains(config.legacy.quorum.members)
+        self._succession = Succession(  # what follows the present quorum
+            config,
+            self._roll,
+            self._tenure,
+            self._alarm,
+            self._grants,
+            self._likeness,
+            self._endings,
+            gathering=None if self._others is None else self._others.gathering,
+            now=now,
+            unix=unix,
+        )
+        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and does not come
+        self._keeping = Keeping(self._roll, self._tenure, self._endings)  # what the next lighthouse here must know
+        legacy = inherited(config)
+        # Effects of the beginning, handed out with those of the first event.
+        self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
+
+    def __repr__(self) -> str:
+        return f"<Lighthouse {self._tenure} {self.undecided}>"
+
+    # --- what the shell may ask ----------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Quorum | None:
+        """Newest quorum issued or adopted."""
+        return self._tenure.current
+
+    @property
+    def in_charge(self) -> bool:
+        """Of several: whether this one has issued the newest quorum it knows of, or may begin the job."""
+        coalition, cur = self._tenure.coalition, self._tenure.current
+        if coalition is None or cur is None:
+            return coalition is None or self._config.new_job
+        return coalition.issued(cur)
+
+    @property
+    def undecided(self) -> str:
+        """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
+        return self._succession.undecided(self._now)
+
+    def others_train(self, replica_id: str) -> bool:
+        """Whether this member, whose hello was taken, is a newcomer that nobody waits for until it asks."""
+        return self._tenure.goes_on_without(replica_id, self._config.min_replicas)
+
+    def next_attempt(self, group: str) -> int:
+        """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
+        return self._roll.next_attempt(group)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """What the lighthouse knows, as JSON-able values. Ages in seconds."""
+        inside = self._tenure.inside
+        return {
+            "quorum": quorum_status(self._tenure, self._unix + now),
+            "undecided": self.undecided,
+            "asking": sorted(self._tenure.asking),
+            "missing": sorted(self._tenure.missing),
+            "members": [
+                member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
+                for r in self._roll
+            ],
+            "announced": sorted(self._tenure.presence.announced),
+            "fresh": self._succession.takeover.is_open,
+            "uptime": now - self._started_at,
+            "min_replicas": self._config.min_replicas,
+        }
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
+        """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        self._now = now
+        effects = self._take(event, now)
+        effects += self._succession.maybe_form(now)
+        if self._unsaid:
+            effects, self._unsaid = self._unsaid + effects, []
+        return self._keeping.look() + effects if self._config.keeps else effects
+
+    def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
+        match event:
+            case Hello():
+                return self._on_hello(event, now)
+            case Join():
+                return self._on_join(event, now)
+            case Progress():
+                return self._on_progress(event, now)
+            case Leave():
+                return self._on_leave(event, now)
+            case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
+                return self._on_heard(session, now)
+            case Closed(session):
+                return self._on_closed(session, now)
+            case Probed():
+                return self._on_probed(event, now)
+            case Paused():
+                return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
+            case Suspected(session, suspects):
+                known = self._roll.on(session) is not None
+                return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
+            case LifeBegun(group, attempt, token):
+                self._roll.begun(group, attempt)
+                self._roll.guardians.begin(group, token)
+                return []
+            case LifeEnded(token, code, word):
+                spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []
+                return self._on_life_ended(token, code, now) + spoken
+            case GroupAnnounced(group, present):
+                self._tenure.presence.announce(group, present)
+                return []
+            case GuardianHere() | GuardianHeard() | GuardianGone():
+                self._roll.guardians.take(event, now)
+                return []
+            case LifeHalted():
+                return self._on_halted(event, now)
+            case UnaryJoin(call, member):
+                return self._on_unary_join(call, member, now)
+            case UnaryGone(call):
+                return self._on_unary_gone(call)
+            case Heartbeat(replica_id):
+                return self._on_heartbeat(replica_id, now)
+            case Tick():
+                return self._on_tick(now)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    def _on_hello(self, hello: Hello, now: float) -> list[LighthouseEffect]:
+        if self._roll.has_ended(hello.life):
+            text = f"{hello.replica_id} can't join: its supervisor has reported that this process ended."
+            return [Refuse(text, session=hello.session)]
+        text = impossible(hello, self._unix + now)
+        if text:
+            return [Refuse(text, session=hello.session)]
+        newer = self._roll.superseded_by(hello)
+        if newer:
+            return [Fence(hello.session, newer)]
+        effects = self._fence(self._roll.supersede(hello), hello.replica_id)
+        known = self._roll.get(hello.replica_id)
+        if known is not None and known.session is not None:
+            # Which of the two streams is the living one only the member knows: hellos may come late (R3).
+            effects.append(HangUp(known.session))
+        record = self._roll.open(hello, now)
+        self._keeping.on_hello(record)
+        self._tenure.recount(record)
+        self._tenure.raise_ids(hello.state.committed_in)
+        effects += self._others.greet(hello, now) if self._others is not None else []
+        effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
+        if hello.quorum is not None:
+            self._tenure.raise_ids(hello.quorum.id)
+            self._tenure.received(record, hello.quorum.id)
+            self._tenure.committed(hello.state.committed_in)
+            self._succession.notice_newer(hello.replica_id, hello.quorum, now)
+        self._succession.takeover.hear(hello)
+        grown = self._grants.on_hello(hello)
+        effects += self._catch_up(record)
+        return effects + (self._grants.release(self._roll, now) if grown else [])
+
+    def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
+        """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
+        if older is None:
+            return []
+        effects: list[LighthouseEffect] = []
+        if older.session is not None:
+            effects.append(Fence(older.session, by))
+            self._roll.close(older)
+        return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here")
+
+    def _catch_up(self, record: Record) -> list[LighthouseEffect]:
+        """A member has come back on a new session: does it still run what the others run?"""
+        tenure = self._tenure
+        if tenure.current is None:
+            self._roll.find(record)
+            tenure.recount(record)
+            return []
+        if tenure.holds_current(record):
+            return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
+        effects: list[LighthouseEffect] = []
+        inside = record.replica_id in tenure.inside
+        if inside and not record.lost:
+            # The quorum was sent, but the session broke first: the others wait for it in vain.
+            effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
+        if record.quorum_id:
+            effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
+        elif not inside:
+            self._roll.find(record)
+            self._tenure.recount(record)
+        return effects
+
+    def _on_join(self, join: Join, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(join.session)
+        if record is None:
+            return []  # R3: of a session that was replaced
+        member = join.member
+        if member.replica_id != record.replica_id:
+            text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
+            return self._alarm.refuse(record, text)
+        text = impossible(member, self._unix + now)
+        if text:
+            return self._alarm.refuse(record, text)
+        record.hear(now)
+        self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
+        self._tenure.committed(member.state.committed_in)
+        record.address = member.address or record.address
+        changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
+        if changed:
+            return self._alarm.refuse(record, changed)
+        extended = self._grants.on_boundary(record, join, now)
+        if extended:
+            return extended
+        record.note_step(member.state.step, join.step_seconds, now)
+        effects: list[LighthouseEffect] = []
+        if record.replica_id not in self._tenure.inside and record.join is None:
+            effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
+        self._ask(record, Candidate(member, join.reason, now, join.patience), join.number)
+        if join.suspects:
+            effects += self._alarm.look_after(join.suspects, now)
+        effects += self._after_ask(record)
+        effects += self._pauses.tell(record, now)
+        effects += self._stragglers.tell(record, now)
+        if self._succession.knows_all(now) and (
+            join.traits is not None or record.replica_id not in self._tenure.inside
+        ):
+            effects += self._succession.refuse_misfits()
+        return effects
+
+    def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(progress.session)
+        if record is None:
+            return []
+        record.note_step(progress.step, progress.step_seconds, now)
+        self._tenure.received(record, progress.quorum_id)
+        return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
+
+    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
+        """Whoever asks is alive and waited for, whatever was thought of it before."""
+        if record.lost and not self._stragglers.keeps_out(record, self._now):
+            self._roll.find(record)
+        record.proof = ""
+        record.told = False
+        record.join, record.number = candidate, number
+        self._succession.asked(candidate.since, self._now)
+        self._tenure.raise_ids(candidate.member.state.committed_in)
+        self._tenure.recount(record)
+
+    def _after_ask(self, record: Record) -> list[LighthouseEffect]:
+        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
+        that stands still where the others were granted more, and wait for it in a collective."""
+        effects: list[LighthouseEffect] = []
+        if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
+            return effects
+        wrong = record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
+        if wrong or self._tenure.stops_short(record.join.member):
+            effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
+        return effects
+
+    def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(leave.session)
+        if record is None:
+            return []
+        record.hear(now)
+        if self._others is not None:
+            self._others.part(record, leave.state)
+        # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
+        clean = not self._tenure.holds_current(record) or record.join is not None
+        at_end = self.current is not None and leave.state.committed_in == self.current.id
+        clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
+        self._roll.close(record)  # whatever else its stream still carries has no meaning
+        self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
+        text = f"{record.replica_id} leaves at {leave.state}."
+        effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
+        return effects + self._alarm.lose(record, LEFT, proof=LEFT, quietly=clean, left=True)
+
+    def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(session)
+        if record is None:
+            return []
+        record.hear(now)
+        if not record.lost:
+            return []
+        record.proof = ""  # it speaks, so a refused connect was about something else
+        if record.late:  # that its process speaks says nothing of its training
+            return self._alarm.tell(record, record.lost) if record.join is None and record.quorum_id else []
+        if record.join is None and record.quorum_id and self.current is not None:
+            return self._alarm.tell(record, record.lost)
+        self._find_again(record)
+        return []
+
+    def _find_again(self, record: Record) -> None:
+        """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
+        since = self._now - self._config.silence.host
+        if self._roll.guardians.halt_of(record.life.token, since) is None:
+            self._roll.find(record)
+            self._tenure.recount(record)
+
+    def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
+        """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
+        halt = Halt(now - event.seconds, event.who) if event.who else None
+        self._roll.guardians.halt(event.stream, event.life_token, halt)
+        for record in self._roll.of_life(event.life_token):
+            if (
+                halt is None
+                and record.lost
+                and not record.late
+                and not record.proof
+                and record.session is not None
+                and record.join
+            ):
+                self._find_again(record)
+        return []
+
+    def _on_closed(self, session: int, now: float) -> list[LighthouseEffect]:
+        record = self._roll.on(session)
+        if record is None:
+            return []
+        self._roll.close(record)
+        self._succession.takeover.forget(record.replica_id)
+        self._tenure.recount(record)
+        return self._alarm.probe(record, now)
+
+    # --- the peer's clients --------------------------------------------------------------------------------------
+
+    def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
+        if self._others is not None:
+            return self._others.refuse_client(member.replica_id, call)
+        text = impossible(member, self._unix + now)
+        if text:
+            return [Refuse(text, call=call)]
+        record = self._roll.ensure(member.replica_id, now, unary=True)
+        if not record.unary:
+            text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
+            return [Refuse(text, call=call)]
+        record.hear(now)
+        record.address = member.address
+        self._tenure.received(record, record.quorum_id)  # it can't say, and is believed
+        self._roll.call(record, call)
+        since = record.join.since if record.join else now
+        reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
+        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, PATIENCE))
+        self._likeness.declare(record, PEER)
+        effects = self._after_ask(record)
+        if self._succession.knows_all(now) and record.join is not None:
+            effects += self._succession.refuse_misfits()
+        return effects
+
+    def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
+        record = self._roll.hang_up(call)
+        if record is not None:
+            if not record.calls:
+                record.join = None
+            self._tenure.recount(record)
+        return []
+
+    def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
+        record = self._roll.ensure(replica_id, now, unary=True)
+        record.hear(now)
+        if record.unary and not record.late and record.lost != REFUSED:
+            self._roll.find(record)  # the peer's rule: whoever beats is waited for
+            self._tenure.recount(record)
+        return []
+
+    # --- who is gone ---------------------------------------------------------------------------------------------
+
+    def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
+        self._endings.probed(event.replica_id, event.address, event.refused, now)
+        record = self._roll.get(event.replica_id)
+        return self._alarm.on_probed(record, event.refused) if record is not None else []
+
+    def _on_life_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
+        effects: list[LighthouseEffect] = []
+        records = self._roll.end(token)
+        self._endings.life_ended(token, code, [r for r in records if r.replica_id in self._tenure.ran], now)
+        for record in records:
+            self._roll.close(record)
+            reason = f"its process ended with exit code {code}"
+            effects += self._alarm.lose(record, reason, proof=reason)
+        return effects
+
+    def _on_tick(self, now: float) -> list[LighthouseEffect]:
+        c = self._config
+        effects: list[LighthouseEffect] = []
+        forgiven = self._roll.forgive(now, c.tick)
+        if forgiven > c.silence.shortest:
+            effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
+        for record, reason in self._roll.gone(now, c.silence):
+            effects += self._alarm.lose(record, reason)
+        effects += self._stragglers.look(now, lambda names: self._succession.goes_without(names, now))
+        effects += self._alarm.note_suspects(now)
+        for record in self._roll.away(self._tenure.ran):
+            if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
+                effects += self._alarm.probe(record, now)
+        self._roll.prune(self._tenure.ran)
+        self._keeping.on_tick()
+        return effects + self._endings.look(now) + self._succession.note_wait(now)

@@ -1,0 +1,281 @@
+"""What follows the present quorum: what is waited for, when the next one is issued, and what a new lighthouse takes over.
+
+After every event the question is asked again whether a quorum can be formed. `core.quorum.rule` and `core.restart.recover` say so
+(pure functions of the situation); here is when they are asked, and what comes of their answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from torchft_x.core.admission.claims import set_aside, unfounded
+from torchft_x.core.admission.compatibility import Likeness
+from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.heal import stranded
+from torchft_x.core.journal import Legacy
+from torchft_x.core.lighthouse.grants import Grants
+from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.lighthouse.wait_cache import Patience
+from torchft_x.core.lighthouse.wait_notices import Waits
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Roll
+from torchft_x.core.messages import Issue, LighthouseEffect, Note
+from torchft_x.core.quorum import history_fork
+from torchft_x.core.quorum.rule import Form, Wait, form, listed, wait_for
+from torchft_x.core.restart.recover import Adopt, Takeover
+from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.types import Member, Quorum
+
+# A reason for waiting is worth a line in the log when somebody has waited this long.
+_NOTE_WAIT_AFTER = 1.0
+
+
+class Succession:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(
+        self,
+        config: LighthouseConfig,
+        roll: Roll,
+        tenure: Tenure,
+        alarm: Alarm,
+        grants: Grants,
+        likeness: Likeness,
+        endings: Endings,
+        *,
+        gathering: Gathering | None,
+        now: float,
+        unix: float,
+    ) -> None:
+        """`gathering`: of one of several lighthouses. `unix`: of the same instant as `now`, in unix seconds."""
+        self._config = config
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # the present quorum
+        self._alarm = alarm  # tells and refuses members
+        self._grants = grants  # goes on in a quorum that is taken over
+        self._likeness = likeness  # who may train with whom
+        self._endings = endings  # who finishes the job
+        self._started_at = now
+        self._unix = unix - now  # added to a monotonic time it dates it
+        self.takeover: Takeover | Gathering = gathering or Takeover(config, now)  # of what was before this life (R8)
+        self._patience = Patience(config, roll, tenure, alarm)  # knows when asking `form` is no use
+        self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
+        self._waits = Waits()  # who was told what it waits for
+        self._noted = ""  # reason for waiting that was noted last
+        self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
+        self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
+
+    def __repr__(self) -> str:
+        return f"<Succession {self.takeover}>"
+
+    # --- what is waited for ----------------------------------------------------------------------------------------------
+
+    def undecided(self, now: float) -> str:
+        """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
+        if self._tenure.asking:
+            outcome = self.outcome(now)
+            return outcome.reason if isinstance(outcome, Wait) else ""
+        unheard = [f"{r.replica_id} ({r.lost})" for r in self._roll if r.join is not None]
+        return f"Nobody who has asked is alive: {listed(unheard)}." if unheard else ""
+
+    def knows_all(self, now: float) -> bool:
+        """Whether it is known who is here already, so who counts."""
+        return not (self.takeover.is_open and self.takeover.lasts(now))
+
+    def asked(self, since: float, now: float) -> None:
+        """Somebody asks, since then."""
+        self._asked = min(self._asked[0], since), now
+
+    def goes_without(self, names: frozenset[str], now: float) -> bool:
+        """Whether a quorum could be formed at once if nobody waited for these members."""
+        outcome = self.outcome(now, without=names)
+        return isinstance(outcome, Form) and outcome.left is None  # who may hold the newest state is never too late
+
+    def outcome(self, now: float, *, without: frozenset[str] = frozenset()) -> Form | Wait:
+        """What the rules say now, or would say if nobody waited for the members `without`."""
+        if self.takeover.is_open:
+            outcome = self.takeover.decide(now)
+            if isinstance(outcome, Wait):
+                return outcome
+        cur, missing = self._tenure.current, self._tenure.missing - without
+        if cur is not None and missing:  # `form` would say the same, after a look at all candidates
+            return wait_for(cur, sorted(missing))
+        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
+        over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
+        proven = frozenset([r.replica_id for r in outside if r.proof]) | self._tenure.ended(away)
+        c = self._config
+        decision = form(
+            self._tenure.situation(
+                self._roll, over, proven, now=now, min_replicas=c.min_replicas,
+                join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
+            )
+        )  # fmt: skip
+        if isinstance(decision, Form) and decision.new_lineage:
+            return self._endings.objection(decision, now) or decision  # R21
+        return decision
+
+    def note_wait(self, now: float) -> list[LighthouseEffect]:
+        """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
+        first, last = self._asked
+        changes = self._tenure.changes
+        if now - first < _NOTE_WAIT_AFTER or (self._tenure.missing and changes == self._said_as_of):
+            return []  # the common cases, in constant time
+        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        if not waiting:
+            self._asked = min((r.join.since for r in self._roll if r.join is not None), default=inf), last
+            return []
+        outcome = self.outcome(now) if self._tenure.asking else None
+        effects: list[LighthouseEffect] = []
+        reason = outcome.reason if isinstance(outcome, Wait) else self.undecided(now)
+        if reason and reason != self._noted:
+            self._noted = reason
+            effects.append(Note("undecided", reason))
+        if isinstance(outcome, Wait):
+            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+            settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
+            self._said_as_of = changes if settled else -1
+            if outcome.ending or outcome.finished:
+                effects += self._endings.tell(outcome, [r.join for r in waiting if r.join is not None], now)
+        return effects
+
+    # --- the next one ----------------------------------------------------------------------------------------------------
+
+    def maybe_form(self, now: float) -> list[LighthouseEffect]:
+        """Something may have changed."""
+        effects: list[LighthouseEffect] = []
+        if self.takeover.is_open:
+            if self.takeover.lasts(now):
+                return effects
+            outcome = self.takeover.decide(now)
+            if isinstance(outcome, Adopt):
+                effects += self._adopt(outcome, now)
+        if self._patience.lasts(now):
+            return effects  # the common case, in constant time; `form` would say the same
+        while isinstance(decision := self.outcome(now), Form):
+            refusals = self.refuse_misfits()  # one may have been away when the other asked
+            decision, notes, doubts = self._weigh(decision)
+            refusals += doubts or self._refuse_stranded(decision.members)
+            if not refusals:
+                return effects + notes + self._issue(decision, now)
+            effects += refusals  # each takes candidates away
+        self._patience.begin(decision, now)
+        return effects
+
+    def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
+        left, reached = decision.left, self._tenure.reached
+        records = self._roll.of(decision.members)
+        sessions = tuple([r.session for r in records if r.session is not None])
+        calls = tuple([call for r in records for call in r.calls])
+        quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
+        self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
+        self._end_takeover()
+        effects: list[LighthouseEffect] = []
+        if left is not None:
+            fates = {r.replica_id: r.proof or r.lost for r in self._roll.of(left.members)}
+            text, steps = (
+                history_fork.sentence(left, reached, quorum, fates),
+                history_fork.steps_lost(left, reached, quorum),
+            )
+            effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
+        effects.append(Issue(quorum, sessions, calls))
+        if decision.rebuild:
+            self._endings.issued(decision.members, new_lineage=decision.new_lineage)
+        return effects
+
+    def refuse_misfits(self) -> list[LighthouseEffect]:
+        """Those that differ from the others, see `core.admission.compatibility`."""
+        misfits = self._likeness.misfits()
+        return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
+
+    def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
+        """R22. The same without the word of those that the others contradict, and what is said of these; and, of clients
+        of the peer, which can't be told to heal, refusals."""
+        current = self._tenure.current if decision.left is None else None
+        doubted: set[str] = set()
+        notes: list[LighthouseEffect] = []
+        refusals: list[LighthouseEffect] = []
+        for member, sentence in unfounded(decision.members, current, self._tenure.granted_through):
+            record = self._roll.get(member.replica_id)
+            if record is not None and record.unary:
+                refusals += self._alarm.refuse(record, sentence)
+            else:
+                doubted.add(member.replica_id)
+                notes.append(Note("doubted", f"{sentence} It heals.", member.replica_id))
+        if doubted:
+            decision = replace(decision, members=set_aside(decision.members, doubted))
+        return decision, notes, refusals
+
+    def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
+        """Whoever can't heal within its library would cost every quorum it is in a step."""
+        effects: list[LighthouseEffect] = []
+        for member, sentence in stranded(members, self._tenure.inside):
+            record = self._roll.get(member.replica_id)
+            effects += self._alarm.refuse(record, sentence) if record is not None else []
+        return effects
+
+    # --- what was before this life ---------------------------------------------------------------------------------------
+
+    def inherit(self, legacy: Legacy) -> list[LighthouseEffect]:
+        """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
+        quorum, now = legacy.quorum, self._started_at
+        for kin in legacy.kin:
+            self._roll.restore(kin, now)
+        self._end_takeover()
+        self._tenure.adopt(
+            quorum,
+            legacy.open,
+            self._roll,
+            started_at=now,
+            leased=legacy.leased,
+            granted_through=legacy.granted_through,
+        )
+        self._tenure.reached = max(self._tenure.reached, legacy.reached)
+        for absent in legacy.absent:
+            record = self._roll.restore_absent(absent, now)
+            if record is not None and record.lost:
+                self._tenure.recount(record)
+                if record.replica_id in self._tenure.inside:
+                    self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."  # told when they come back
+        self._inherited = quorum.id
+        text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
+        return [Note("adopted", text, quorum_id=quorum.id)]
+
+    def notice_newer(self, replica_id: str, quorum: Quorum, now: float) -> None:
+        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start. A
+        member of what it wrote down has to say so: all that it issued later was to follow that (R22)."""
+        cur = self._tenure.current
+        if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
+            self._inherited = 0
+            self._tenure.forget()
+            self.takeover = Takeover(self._config, now)
+            for record in self._roll:
+                self._tenure.recount(record)
+
+    def _adopt(self, adopt: Adopt, now: float) -> list[LighthouseEffect]:
+        """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        quorum = adopt.quorum
+        granted = self.takeover.granted_through(quorum)
+        self._end_takeover()
+        began = self._started_at if self._config.place is None else now
+        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
+        self._endings.trains(quorum.members)
+        text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
+        effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
+        for record in self._roll:
+            inside = record.replica_id in self._tenure.inside
+            if inside and record.lost:
+                text = f"{record.replica_id} is lost: {record.lost}."
+                effects += self._alarm.end_quorum((record.replica_id,), text, spare=record)
+            elif inside and record.session is not None and record.quorum_id != quorum.id and not self._tenure.broken:
+                text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
+                effects += self._alarm.end_quorum((), text, spare=record)
+            if record.quorum_id not in (0, quorum.id):
+                effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
+        return effects + self._grants.release(self._roll, now)
+
+    def _end_takeover(self) -> None:
+        self.takeover.end()
+        self._noted = ""

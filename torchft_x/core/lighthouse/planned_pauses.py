@@ -1,0 +1,57 @@
+"""Silences that were announced: an evaluation, a checkpoint, a compile.
+
+A member that pauses is waited for, as one that is slow; while the announced time runs its silence counts for nothing.
+Whoever waits for it, at the boundary or for its next quorum, is told how much longer that may take.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.messages import LighthouseEffect, Note, Paused, SendPatience
+
+LONGEST = 86400.0
+"""Seconds; a longer pause is taken for one of a day."""
+
+
+class Pauses:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, roll: Roll, tenure: Tenure) -> None:
+        self._roll = roll  # every member heard of; a pause is in its record
+        self._tenure = tenure  # who waits for whom
+        self._latest = float("-inf")  # until when somebody may pause; no need to look after it
+
+    def on_paused(self, event: Paused, now: float) -> list[LighthouseEffect]:
+        """A member announces a pause, or its end."""
+        record = self._roll.on(event.session)
+        if record is None:
+            return []
+        over, paused = event.seconds <= 0, now < record.pause_until
+        if over and not paused:
+            return []
+        record.pause_until = min(record.pause_until, now) if over else now + min(event.seconds, LONGEST)
+        record.pause_reason = event.reason
+        self._latest = max(self._latest, record.pause_until)
+        others = [r.session for r in self._roll if r is not record and r.session is not None and self._waits(r)]
+        text = f"{record.replica_id} pauses for up to {event.seconds:g} s: {event.reason}."
+        notes: list[LighthouseEffect] = [Note("pause", text, record.replica_id)] if not over else []
+        return notes + self._send(tuple(others), now)
+
+    def tell(self, record: Record, now: float) -> list[LighthouseEffect]:
+        """This member has begun to wait."""
+        return self._send((record.session,), now) if now < self._latest and record.session is not None else []
+
+    def _waits(self, record: Record) -> bool:
+        return record.join is not None or record.replica_id in self._tenure.inside
+
+    def _send(self, sessions: tuple[int, ...], now: float) -> list[LighthouseEffect]:
+        """How long the longest pause of a member that is waited for still takes."""
+        if not sessions:
+            return []
+        waited = [r for r in self._roll if r.pause_until > now and not r.lost and self._waits(r)]
+        longest = max(waited, key=lambda r: r.pause_until, default=None)
+        if longest is None:
+            return [SendPatience(sessions, 0.0, "")]
+        reason = f"{longest.replica_id} pauses: {longest.pause_reason}"
+        return [SendPatience(sessions, longest.pause_until - now, reason)]

@@ -1,0 +1,139 @@
+"""Members that live and do not come: who is left out of the next quorum, and when it may be back (R20).
+
+Heartbeats say that a process lives, not that its training thread gets anywhere. So what counts here is that a member
+asks for the next quorum when the others have: whoever waits in a collective falls out of it and asks within
+milliseconds. To leave a member out is cheap for both: it is lost without proof, as a silent one is, the others go on
+with the gradients they have, and when it comes it copies their state. Whether its process is ended is another question,
+which its supervisor answers later, by evidence (launch/process/hangs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.messages import LighthouseEffect, Note, SendWaits
+from torchft_x.core.quorum.rule import listed
+from torchft_x.core.training.wait_budget import MOMENT
+from torchft_x.core.types import group_of
+
+PATIENCE = 5.0
+"""Seconds for which a member that does not say how long it waits (a peer's client) does."""
+FIRST = 60.0
+"""Seconds from the first request of a job after which those that are here and have not asked are not waited for: groups
+import, load and compile before they first ask."""
+_AGAIN_WITHIN = 60.0  # seconds; who is late twice within it is kept out for a while
+_FIRST_PENALTY = 10.0  # seconds, doubled each time
+_LONGEST_PENALTY = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lateness:
+    """Of one group, over all of its lives."""
+
+    at: float  # when it was left out last
+    again: int = 0  # times in a row that it was left out soon after that
+    until: float = 0.0  # it is let in again from then on
+
+
+class Stragglers:
+    """Part of the lighthouse; shares its roll and tenure."""
+
+    def __init__(self, roll: Roll, tenure: Tenure, alarm: Alarm) -> None:
+        self._roll = roll  # every member heard of
+        self._tenure = tenure  # who has asked, who is missing
+        self._alarm = alarm  # says that one is gone
+        self._groups: dict[str, _Lateness] = {}  # by group id
+        self._out: set[str] = set()  # replica ids that were left out, and are not back
+
+    def __repr__(self) -> str:
+        return f"<Stragglers {sorted(self._groups)}>"
+
+    def keeps_out(self, record: Record, now: float) -> bool:
+        """Whether this member, which asks, must wait: it was left out again and again, and each time costs the others."""
+        late = self._groups.get(group_of(record.replica_id))
+        return bool(record.late and late is not None and now < late.until and self._others_go_on)
+
+    def tell(self, record: Record, now: float) -> list[LighthouseEffect]:
+        """This member has asked: if it is kept out, it hears for how long."""
+        if record.session is None or not self.keeps_out(record, now):
+            return []
+        left = self._groups[group_of(record.replica_id)].until - now
+        reason = f"{record.replica_id} was late again and again; it is let in again in {left:.0f} s."
+        return [SendWaits((record.session,), reason, False, False)]
+
+    def look(self, now: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
+        """At a tick: leave out who is late, and let in who was kept out for long enough.
+
+        `goes_without`: whether a quorum can be formed at once if these members are lost. Otherwise nothing is won by
+        leaving them out: the others would wait all the same.
+        """
+        if self._out:
+            self._let_in(now)
+        late = self._late(now)
+        names = frozenset(r.replica_id for r, _ in late)
+        if not late or not goes_without(names):
+            return []
+        effects: list[LighthouseEffect] = []
+        for record, waited in late:
+            record.late = True
+            self._out.add(record.replica_id)
+            kept_out = self._note(record, now)
+            others = listed(sorted(self._tenure.asking))
+            reason = f"its training thread does not come: {others} have waited for it, at last {waited:.1f} s at the boundary"
+            effects += self._alarm.lose(record, reason)
+            if kept_out:
+                text = (
+                    f"{record.replica_id} is late again and again; it is let in again in {kept_out:g} s, as each time "
+                    "holds the others up. If it is only slow, give the Manager a longer straggler_timeout."
+                )
+                effects.append(Note("kept_out", text, record.replica_id))
+        return effects
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _others_go_on(self) -> bool:
+        """Whether somebody of the present quorum is not lost."""
+        return bool(self._tenure.inside - self._tenure.gone)
+
+    def _late(self, now: float) -> list[tuple[Record, float]]:
+        """Those for whom a member has waited for as long as it said, each with the seconds."""
+        tenure = self._tenure
+        asked = self._records(tenure.asking)
+        joins = [r.join for r in asked if r.join is not None and (not tenure.inside or r.replica_id in tenure.inside)]
+        if not joins:
+            return []
+        if tenure.current is None:
+            since, waited_for = min(j.since for j in joins) + FIRST, tenure.silent
+        else:
+            since, waited_for = min(j.since + max(j.patience, MOMENT) for j in joins), tenure.missing
+        first = min(j.since for j in joins)
+        found = self._records(waited_for)
+        # an announced pause counts from its end on
+        return [(r, now - first) for r in found if now >= max(since, r.pause_until + since - first)]
+
+    def _note(self, record: Record, now: float) -> float:
+        """It is left out now. Returns for how many seconds it is kept out; 0: it may be back at once."""
+        group = group_of(record.replica_id)
+        late = self._groups.get(group)
+        if late is None or now - late.at > _AGAIN_WITHIN + max(0.0, late.until - late.at):
+            self._groups[group] = _Lateness(now)
+            return 0.0
+        penalty = min(_FIRST_PENALTY * 2.0**late.again, _LONGEST_PENALTY)
+        self._groups[group] = _Lateness(now, late.again + 1, now + penalty)
+        return penalty
+
+    def _let_in(self, now: float) -> None:
+        out = [r for r in self._records(self._out) if r.late]
+        self._out = {r.replica_id for r in out}
+        for record in out:
+            if record.join is not None and not self.keeps_out(record, now):
+                self._roll.find(record)
+                self._tenure.recount(record)
+
+    def _records(self, names: Iterable[str]) -> list[Record]:
+        return self._roll.named(sorted(names))

@@ -1,0 +1,1 @@
+"""What the lighthouse knows: its members, their supervisors, the current quorum, and when silence means death."""

@@ -1,0 +1,307 @@
+"""The present quorum, who has asked for the next one, and the ids: the lighthouse's state but for who is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from math import inf
+
+from torchft_x.core.journal import Legacy
+from torchft_x.core.membership.announced import Presence
+from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.quorum.acceptors import PLACES, Coalition, own_id
+from torchft_x.core.quorum.open_quorums import Chain
+from torchft_x.core.quorum.rule import Candidate, Form, Situation
+from torchft_x.core.types import Member, Quorum, State, settlement
+
+
+class Tenure:
+    """Between two quorums. `recount` must follow every change to a record."""
+
+    def __init__(self, first_id: int, place: int | None = None, legacy: Legacy | None = None) -> None:
+        self._place = place  # of this lighthouse among several; None: it is the only one
+        self.coalition = None if place is None else Coalition(place, _since(own_id(first_id, place), place, legacy))
+        self.current: Quorum | None = None  # newest quorum issued or adopted
+        self.chain = Chain(self.coalition)  # those before it that are still open
+        self.inside: frozenset[str] = frozenset()  # replica ids of current
+        self.broken = ""  # why current's members were told that it is over; '' while they were not
+        self.asking: set[str] = set()  # candidates: joined and not lost
+        self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
+        self.gone: set[str] = set()  # of current: lost
+        self.silent: set[str] = set()  # alive, but have not asked
+        self.presence = Presence()  # of announced groups
+        # Grows when a member of current or of an open quorum asks, when anybody asks no more, and when one counts again
+        # that had asked before others did: the wait for those who have not asked counts from the first.
+        self.asks = 0
+        self.changes = 0  # grows with every recount
+        self._last_asked = -inf  # when the candidate that asked last did
+        self.first_asked = inf  # no candidate asked before; counts before the first quorum
+        self.granted_through = 0  # highest step ever granted in current
+        self.reached = 0  # newest step a member of current told to have committed; for people
+        self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
+        self.leased = -inf  # when a lease was sent last, to whomever
+        self._received_by_all = 0  # id of the newest quorum that all of its members are known to have received
+        self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
+        self.next_id = own_id(first_id, place)  # R1: every quorum takes a new one
+        self._number = 0  # of the latest quorum, for people
+
+    def __repr__(self) -> str:
+        quorum = f"q{self.current.number} {sorted(self.inside)}" if self.current else "no quorum"
+        return f"<Tenure {quorum} asking={sorted(self.asking)} missing={sorted(self.missing)} {self.broken}>"
+
+    def raise_ids(self, heard: int) -> None:
+        """R1: every new id is above every id ever heard."""
+        self.next_id = own_id(max(self.next_id, heard + 1), self._place)
+
+    def holds_current(self, record: Record) -> bool:
+        """Whether this member is in the present quorum and has received it."""
+        return self.current is not None and record.replica_id in self.inside and record.quorum_id == self.current.id
+
+    @property
+    def quorum_id(self) -> int:
+        """0: none."""
+        return self.current.id if self.current else 0
+
+    @property
+    def ran(self) -> frozenset[str]:
+        """Replica ids of current, and of the older quorums that are open."""
+        return self.inside | self.chain.members if self.chain.members else self.inside
+
+    @property
+    def pending(self) -> bool:
+        """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
+        return bool(not self._steady or self.broken or self.gone or self.asking or self._foreign)
+
+    @property
+    def _foreign(self) -> bool:
+        """Another lighthouse has issued the present quorum. It is followed by one of our own soon, with the same process
+        groups, because of our own a half can go on (`core.quorum.acceptors`)."""
+        cur = self.current
+        return self.coalition is not None and cur is not None and not self.coalition.issued(cur)
+
+    def goes_on_without(self, replica_id: str, least: int) -> bool:
+        """Whether so many train on in the present quorum, and this member, whose older lives are lost, is none of them."""
+        return replica_id not in self.inside and len(self.inside) - len(self.gone) >= max(least, 1)
+
+    def stops_short(self, member: Member) -> bool:
+        """Whether it asks inside a grant, so that the others may run on and wait for it in a collective."""
+        cur = self.current
+        return cur is not None and self.granted_through > cur.top.step + 1 and member.state.step < self.granted_through
+
+    def with_committed_in(self, member: Member) -> Member:
+        """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
+        cur = self.current
+        if cur is None or member.replica_id not in self.inside:
+            return member
+        committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
+        return replace(member, state=State(member.state.step, committed_in))
+
+    def recount(self, record: Record) -> None:
+        """Keep the sets that make 'not yet' cheap to see in step with the record."""
+        self.changes += 1
+        replica_id, lost = record.replica_id, bool(record.lost)
+        join, inside = record.join, replica_id in self.inside
+        asks = join is not None and not lost
+        counts = asks and (inside or replica_id in self.chain.members)
+        if asks and join is not None:
+            counts = counts or (replica_id not in self.asking and join.since < self._last_asked)
+            self._last_asked = max(self._last_asked, join.since)
+            self.first_asked = min(self.first_asked, join.since)
+        if counts or (replica_id in self.asking and not asks):
+            self.asks += 1
+        (self.asking.add if asks else self.asking.discard)(replica_id)
+        (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
+        (self.gone.add if inside and lost else self.gone.discard)(replica_id)
+        silent = not lost and join is None and (record.unary or record.session is not None)
+        (self.silent.add if silent else self.silent.discard)(replica_id)
+        self.presence.recount(replica_id, asks or silent)
+
+    def situation(
+        self,
+        roll: Roll,
+        over: frozenset[str],
+        proven: frozenset[str],
+        *,
+        now: float,
+        min_replicas: int,
+        join_timeout: float,
+        longest_wait: float,
+        without: frozenset[str] = frozenset(),
+    ) -> Situation:
+        """Everything that `formation.form` decides by. `without`: members taken for lost, to see what would come of it."""
+        return Situation(
+            now=now,
+            cur=self.current,
+            open=self.chain.open,
+            candidates=candidates(roll),
+            lost=self.gone | without,
+            over=over,
+            proven=proven,
+            broken=bool(self.broken),
+            silent_healthy=self.silent - without,
+            absent_groups=self.presence.absent,
+            min_replicas=min_replicas,
+            join_timeout=join_timeout,
+            longest_wait=longest_wait,
+            coalition=self.coalition,
+        )
+
+    def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
+        """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
+        cur = self.current
+        settled = settlement(decision.members)
+        quorum = Quorum(
+            id=self.next_id,
+            config_id=self.next_id if decision.rebuild or cur is None else cur.config_id,
+            number=self._number + 1,
+            members=decision.members,
+            created=unix,
+            granted_through=settled.top.step + 1,
+            lease=lease,
+            follows=self._left_open() if self.coalition is not None else (),
+            since=self.coalition.since if self.coalition is not None else 0,
+        ).knowing(settled)
+        self.raise_ids(self.next_id)
+        if cur is not None:
+            self.chain.leave(cur)
+        if self.gone:
+            self.lost_at = now
+        self._begin(quorum, roll)
+        records, pace = roll.of(quorum.members), (settled.top.step, now)  # what came before was waiting
+        for record in records:
+            record.join = None
+            if record.calls:
+                roll.answer(record)
+            record.quorum_id = quorum.id
+            record.lease_sent = now
+            record.pace = pace
+        self.leased = now
+        self._answered(records)
+        return quorum
+
+    def _answered(self, records: list[Record]) -> None:
+        """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
+        self.asks += 1
+        self.changes += 1
+        self.asking -= self.inside
+        self.silent |= self.inside
+        for record in records:
+            if record.lost or (record.session is None and not record.unary):
+                self.recount(record)
+
+    def adopt(
+        self,
+        quorum: Quorum,
+        older: tuple[Quorum, ...],
+        roll: Roll,
+        *,
+        started_at: float,
+        leased: float | None = None,
+        granted_through: int = 0,
+    ) -> None:
+        """R8: take over the newest quorum that was reported. Its members' leases began before this life did.
+
+        `older`: what members of it have received last that have not received this one. `leased`: no lease was sent later;
+        None: before this life.
+        """
+        leased = started_at if leased is None else min(leased, started_at)
+        self.leased = max(self.leased, leased)
+        self.raise_ids(quorum.id)
+        self._begin(quorum, roll)
+        self.chain.begin(older)
+        self.granted_through = max(self.granted_through, granted_through)
+        for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
+            record = roll.ensure(member.replica_id, started_at, unary=not member.library)
+            record.address = record.address or member.address
+            record.lease_sent = leased
+            if self.ended((member.replica_id,)):
+                record.lost = record.proof = "it has ended"
+            self.recount(record)
+        if self.coalition is not None:
+            self.recheck(roll)
+
+    def _left_open(self) -> tuple[Quorum, ...]:
+        """What a quorum that is issued now follows."""
+        cur = (self.current,) if self.current is not None else ()
+        return tuple(replace(q, follows=()) for q in (*self.chain.open, *cur))
+
+    def learn(self, quorums: Iterable[Quorum], roll: Roll, *, now: float) -> list[Record]:
+        """Other lighthouses have issued these. All of them are followed; the newest is the present one. Returned: who is
+        here and holds another one."""
+        cur = self.current
+        if self.coalition is None or cur is None:
+            return []
+        found = self.coalition.meet(quorums, (*self.chain.open, cur))
+        if not found:
+            return []
+        *older, newest = sorted((*self.chain.open, cur, *found), key=lambda q: q.id)
+        if newest is cur:
+            for quorum in found:
+                self.chain.leave(quorum)
+            self.recheck(roll)
+        else:
+            self.adopt(newest, tuple(older), roll, started_at=now)
+            self.broken = "another lighthouse has issued a newer quorum"  # not all that are here have received it
+        return [r for r in roll if r.session is not None and r.quorum_id and r.quorum_id != self.quorum_id]
+
+    def ended(self, names: Collection[str]) -> frozenset[str]:
+        """Those of them whose last words are known."""
+        return frozenset(r for r in names if r in self.coalition.ended) if self.coalition is not None else frozenset()
+
+    def received(self, record: Record, quorum_id: int) -> None:
+        """This member is known to have received this quorum."""
+        record.received_id = max(record.received_id, quorum_id)
+        if self.coalition is not None:
+            self.coalition.received(record.replica_id, quorum_id)
+        self.chain.received(record.replica_id, quorum_id)
+
+    def committed(self, quorum_id: int) -> None:
+        """Somebody has committed in this quorum, which takes all of its members: they have received it, whoever died since."""
+        if quorum_id <= self._received_by_all or not self.chain.open or self.coalition is not None:
+            return
+        for quorum in (*self.chain.open, *((self.current,) if self.current is not None else ())):
+            if quorum.id == quorum_id:
+                self._received_by_all = quorum_id
+                for member in quorum.members:
+                    self.chain.received(member.replica_id, quorum_id)
+
+    def recheck(self, roll: Roll) -> None:
+        """Fewer members are counted now, or more quorums are open: what members have received is known already."""
+        for record in roll:
+            self.chain.received(record.replica_id, record.received_id)
+        for replica_id, received in self.coalition.ended.items() if self.coalition is not None else ():
+            self.chain.received(replica_id, received)
+
+    def forget(self) -> None:
+        """The present quorum, taken over as it was written down, was not the newest."""
+        self.current = None
+        self.chain.begin()
+        self.inside = frozenset()
+        self.missing, self.gone = set(), set()
+        self.broken, self.granted_through, self._steady = "", 0, False
+
+    def _begin(self, quorum: Quorum, roll: Roll) -> None:
+        self.current = quorum
+        if self.coalition is not None:
+            self.coalition.meet((), (quorum,))
+        self.inside = frozenset([m.replica_id for m in quorum.members])
+        self.missing = set(self.inside)
+        self.gone = set()
+        self.broken = ""
+        self.granted_through = quorum.granted_through
+        self.reached = quorum.top.step
+        records = roll.of(quorum.members)
+        whole = len(quorum.carriers) == len(records) == len(quorum.members)
+        self._steady = whole and not [r for r in records if not r.runs_on]
+        self._number = max(self._number, quorum.number)
+
+
+def _since(first_id: int, place: int, legacy: Legacy | None) -> int:
+    """The first id of which a lighthouse forgot nothing: the memory of one before it may be written down."""
+    last = legacy.quorum if legacy is not None else None
+    return last.since if last is not None and last.id % PLACES == place else first_id
+
+
+def candidates(roll: Roll) -> tuple[Candidate, ...]:
+    """Members that have asked and are alive."""
+    return tuple([r.join for r in roll if r.join is not None and not r.lost])

@@ -1,0 +1,324 @@
+"""Who is here, who is lost, who is provably over: what the lighthouse knows about each member.
+
+Three different things, and mixing them up is how split brains are made:
+
+* *lost*: nobody waits for it any more. A suspicion is enough, and it may be wrong.
+* *fenced*: a newer life of its group is here (R2). Not waited for either, but its lease still runs.
+* *over*: it provably commits nothing more in the quorum it holds (R9b): its exit was reported, it left, a connect
+  to it was refused on the lighthouse's own host and boot, or its lease has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchft_x.core.fingerprint import Traits
+from torchft_x.core.journal import Absent, Kin
+from torchft_x.core.membership.failure_detector import Limits, Sight, judge
+from torchft_x.core.membership.silence_index import Quiet
+from torchft_x.core.membership.supervisors import Guardians
+from torchft_x.core.messages import Hello
+from torchft_x.core.quorum.rule import Candidate
+from torchft_x.core.types import Life, Member, group_number, group_of
+
+LEFT = "it has left"
+"""Proof of being over: its own word."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One member, as the lighthouse sees it."""
+
+    replica_id: str
+    heard: float  # last sign of life
+    place: int = 0  # in the order in which records were made
+    unary: bool = False  # a peer's client without a session: no lease, no push, the peer's rules
+    life: Life = Life()
+    address: str = ""
+    boot_id: str = ""
+    library: str = ""
+    runs_on: bool = False  # takes a grant for the answer to a join
+    traits: Traits | None = None  # what it has declared; None: nothing yet, or a peer's client
+    session: int | None = None  # newest open session
+    calls: tuple[int, ...] = ()  # open unary requests
+    join: Candidate | None = None  # unanswered join of the present session or calls (R3)
+    number: int = 0  # of that join, for the grant that may answer it; 0: only a quorum does
+    quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
+    received_id: int = 0  # newest quorum it is known to have received
+    lease_sent: float | None = None  # when a lease was last sent to it
+    lost: str = ""  # why nobody waits for it
+    late: bool = False  # lost because it did not come (R20): only asking brings it back, being heard does not
+    proof: str = ""  # why it provably commits nothing more
+    told: bool = False  # has been told to ask again since it was lost
+    probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
+    pause_until: float = float("-inf")  # it has announced that it may be silent until then
+    pause_reason: str = ""  # in its words
+    pace: tuple[int, float] | None = None  # a step it stood at, and when it went on from there; None: unknown
+    longest_step: float = 0.0  # seconds of the longest step seen
+    suspected: bool = False  # people were told that it is silent, though it runs
+
+    def __repr__(self) -> str:
+        where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
+        return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
+
+    def hear(self, now: float) -> None:
+        """A sign of life. It says more than the answer to any probe sent before."""
+        self.heard = now
+        self.probed_at = None
+        self.suspected = False
+
+    def note_step(self, step: int, told: float, now: float) -> None:
+        """It stands at this step: how long did the last ones take? An announced pause is not a step.
+
+        `told`: seconds of a step, as the member says; 0: it doesn't.
+        """
+        self.longest_step = max(self.longest_step, told)
+        if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
+            self.longest_step = max(self.longest_step, (now - self.pace[1]) / (step - self.pace[0]))
+        if self.pace is not None:
+            self.pace = (step, now)
+
+    def is_over(self, now: float, *, lease: float, alone: float) -> bool:
+        """R9(b). `lease`: seconds from sending a lease until it has ended for sure, margin included."""
+        if self.proof:
+            return True
+        if self.unary:
+            return now - self.heard > alone
+        return self.lease_sent is not None and now >= self.lease_sent + lease
+
+
+class Roll:
+    """All records, the sessions they speak on, and the order of each group's lives."""
+
+    def __init__(self, now: float) -> None:
+        self._records: dict[str, Record] = {}  # replica id -> record
+        self._sessions: dict[int, Record] = {}  # open session -> who speaks on it; replaced sessions are not in here
+        self._newest: dict[
+            str, tuple[tuple[int, float], str]
+        ] = {}  # group id -> (order of its newest life, replica id)
+        self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
+        self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
+        self._lives: dict[str, list[Record]] = {}  # life token -> records of that life, usually one
+        self._callers: dict[int, Record] = {}  # open unary request -> who asked
+        self._ended: set[str] = set()  # life tokens whose process has exited
+        self._apart: dict[str, Record] = {}  # those without a session, by replica id
+        self._made = 0  # records so far
+        self._quiet = Quiet(now)  # who may have been silent for a while
+        self._last_tick = now  # to notice when the lighthouse itself was not scheduled
+        self.guardians = Guardians()  # what supervisors say about the members
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, replica_id: str) -> Record | None:
+        return self._records.get(replica_id)
+
+    def of(self, members: Iterable[Member]) -> list[Record]:
+        """Records of these members, of those that are known."""
+        records = self._records
+        return [records[m.replica_id] for m in members if m.replica_id in records]
+
+    def named(self, names: Iterable[str]) -> list[Record]:
+        """Records of these replica ids, of those that are known."""
+        records = self._records
+        return [records[name] for name in names if name in records]
+
+    def on(self, session: int) -> Record | None:
+        """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
+        return self._sessions.get(session)
+
+    def ensure(self, replica_id: str, heard: float, *, unary: bool) -> Record:
+        record = self._records.get(replica_id)
+        if record is None:
+            self._made += 1
+            record = Record(replica_id, heard, self._made, unary=unary)
+            self._records[replica_id] = self._apart[replica_id] = record
+            self._quiet.expect(heard)
+        return record
+
+    # --- sessions and lives --------------------------------------------------------------------------------------
+
+    def open(self, hello: Hello, now: float) -> Record:
+        """A new session of a member replaces its older one, and the older one's join with it (R3)."""
+        record = self.ensure(hello.replica_id, now, unary=False)
+        self.close(record)
+        record.hear(now)
+        record.unary = False
+        self._forget_life(record)
+        record.life = hello.life
+        if hello.life.token:
+            self._lives.setdefault(hello.life.token, []).append(record)
+        record.address = hello.address
+        record.boot_id = hello.boot_id
+        record.library = hello.library
+        record.runs_on = hello.runs_on
+        record.quorum_id = record.received_id = hello.quorum.id if hello.quorum else 0
+        record.session = hello.session
+        self._apart.pop(record.replica_id, None)
+        record.told = False  # what was said on the older stream may not have arrived
+        self._sessions[hello.session] = record
+        return record
+
+    def restore(self, kin: Kin, now: float) -> None:
+        """Know a member again that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
+        record = self.ensure(kin.replica_id, now, unary=False)
+        record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
+        if kin.life.token:
+            self._lives.setdefault(kin.life.token, []).append(record)
+        group, order = group_of(kin.replica_id), _order(kin.life)
+        newest = self._newest.get(group)
+        if newest is None or newest[0] < order:
+            self._newest[group] = (order, kin.replica_id)
+
+    def restore_absent(self, absent: Absent, now: float) -> Record | None:
+        """The same of one that the lighthouse before this one had given up. Returns its record, if it is known."""
+        record = self._records.get(absent.replica_id)
+        if record is not None and absent.leased is not None:
+            record.lease_sent = min(absent.leased, now)
+        if record is not None and absent.proof:
+            record.lost = record.proof = absent.proof
+            if absent.proof != LEFT:
+                self._ended.add(record.life.token)
+        return record
+
+    def lost(self, names: frozenset[str]) -> list[Record]:
+        """Those of them that have no session and that nobody waits for."""
+        return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
+
+    def close(self, record: Record) -> None:
+        """Forget the member's session, and its join with it (R3)."""
+        if record.session is not None:
+            self._sessions.pop(record.session, None)
+            record.session = None
+            self._apart[record.replica_id] = record
+        record.join = None
+
+    def call(self, record: Record, call: int) -> None:
+        """One more unary request of this member is open."""
+        record.calls = (*record.calls, call)
+        self._callers[call] = record
+
+    def hang_up(self, call: int) -> Record | None:
+        """This unary request is gone. Returns whose it was; None: it was answered before."""
+        record = self._callers.pop(call, None)
+        if record is not None:
+            record.calls = tuple(c for c in record.calls if c != call)
+        return record
+
+    def answer(self, record: Record) -> None:
+        """All unary requests of this member are answered."""
+        for call in record.calls:
+            self._callers.pop(call, None)
+        record.calls = ()
+
+    def superseded_by(self, hello: Hello) -> str:
+        """The newer life of this group that has been heard, or '' (R2)."""
+        if hello.replica_id in self._fenced:
+            return self._fenced[hello.replica_id]
+        newest = self._newest.get(group_of(hello.replica_id))
+        if newest is not None and newest[1] != hello.replica_id and _order(hello.life) < newest[0]:
+            return newest[1]
+        return ""
+
+    def supersede(self, hello: Hello) -> Record | None:
+        """Make this the newest life of its group. Returns the record of the life it fences, if there is one (R2)."""
+        group = group_of(hello.replica_id)
+        older = self._newest.get(group)
+        self._newest[group] = (_order(hello.life), hello.replica_id)
+        if older is None or older[1] == hello.replica_id:
+            return None
+        self._fenced[older[1]] = hello.replica_id
+        return self._records.get(older[1])
+
+    def begun(self, group: str, attempt: int) -> None:
+        """A supervisor has reported this life of its group, which may never say hello."""
+        self._begun[group] = max(attempt, self._begun.get(group, attempt))
+
+    def next_attempt(self, group: str) -> int:
+        """For the next life of this group, as its supervisor names it: above every life heard of, so nothing fences it."""
+        newest = [
+            attempt
+            for name, ((attempt, _), replica_id) in self._newest.items()
+            if group in (name, str(group_number(replica_id)))
+        ]
+        return max([self._begun.get(group, -1), *newest]) + 1
+
+    def of_life(self, token: str) -> list[Record]:
+        """Records of the members that carry this life token, usually one."""
+        return list(self._lives.get(token, ())) if token else []
+
+    def end(self, token: str) -> list[Record]:
+        """The process that carried this life token has exited. Returns the records of that life."""
+        if not token:
+            return []
+        self._ended.add(token)
+        return self.of_life(token)
+
+    def has_ended(self, life: Life) -> bool:
+        return life.token in self._ended
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def forgive(self, now: float, tick: float) -> float:
+        """If ticks came late the lighthouse was starved, and the silence was its own: shift every last sign of life.
+
+        Returns the seconds forgiven.
+        """
+        gap = now - self._last_tick
+        self._last_tick = now
+        if gap <= 2 * tick:
+            return 0.0
+        for record in self:
+            record.heard = min(now, record.heard + gap - tick)
+        self.guardians.forgive(gap - tick, now)
+        return gap - tick
+
+    def sight(self, record: Record, limits: Limits, now: float) -> Sight:
+        """What is known about its being here."""
+        token = record.life.token
+        watched = None if record.unary else self.guardians.heard(token)
+        halt = self.guardians.halt_of(token, now - limits.host)
+        connected = record.session is not None
+        return Sight(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
+
+    def find(self, record: Record) -> None:
+        """It is waited for again."""
+        record.lost, record.late = "", False
+        self._quiet.expect(record.heard)
+
+    def silent(self, now: float, limits: Limits) -> list[Record]:
+        """Members worth a closer look: silent for a while, or stopped."""
+        return self._quiet.look(self, self.guardians.halted, now, limits.shortest)
+
+    def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
+        """Members that have just run out of time, and why."""
+        judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
+        return [(r, reason) for r, reason in judged if reason]
+
+    def away(self, inside: frozenset[str]) -> list[Record]:
+        """Members of the present quorum that have no session, and may or may not be dead."""
+        apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
+        return sorted(apart, key=lambda r: r.place)
+
+    def prune(self, keep: frozenset[str]) -> None:
+        """Forget the lost that nobody will ask about again."""
+        gone = [r for r in self._apart.values() if r.lost and not r.calls and r.replica_id not in keep]
+        for record in gone:
+            del self._records[record.replica_id], self._apart[record.replica_id]
+            self._forget_life(record)
+
+    def _forget_life(self, record: Record) -> None:
+        same = self._lives.get(record.life.token, [])
+        if record in same:
+            same.remove(record)
+            if not same:
+                del self._lives[record.life.token]
+
+
+def _order(life: Life) -> tuple[int, float]:
+    """Lives are ordered by attempt and start; the random token decides nothing, being heard later does (R2)."""
+    return (life.attempt, life.started)

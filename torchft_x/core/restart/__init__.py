@@ -1,0 +1,1 @@
+"""Decides when a lighthouse that has just started may form its first quorum."""

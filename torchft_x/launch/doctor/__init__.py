@@ -1,0 +1,1 @@
+"""``torchft_x doctor``: checks what a job needs on this machine."""

@@ -1,0 +1,22 @@
+"""All checks of the doctor, in the order they are printed."""
+
+from __future__ import annotations
+
+from torchft_x.launch.doctor import host, network, software, torchx
+from torchft_x.launch.doctor.runner import Check
+
+CHECKS = (
+    Check("python", software.check_python),
+    Check("packages", software.check_packages),
+    Check("import torch", software.check_torch, seconds=100.0),
+    Check("torchx", torchx.check_torchx, seconds=30.0),
+    Check("ports", network.check_ports),
+    Check("name", network.check_name),
+    Check("reverse", network.check_reverse, seconds=8.0, late=network.slow_reverse("does not end within 8 s")),
+    Check("lighthouse", network.check_lighthouse, seconds=30.0),
+    Check("run dir", host.check_run_dir),
+    Check("limits", host.check_limits),
+    Check("shared memory", host.check_shared_memory),
+    Check("accelerators", host.check_accelerators),
+    Check("leftovers", host.check_leftovers),
+)

@@ -1,0 +1,173 @@
+"""This machine: the run directory, limits, memory for sharing, accelerators, and what earlier runs left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.devices import accelerators, assignment
+from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
+from torchft_x.observe.processes import orphans
+
+FREE = 1 << 30  # bytes the run directory should have for logs and events of a long run
+SHARED = 1 << 30  # bytes of /dev/shm; a container's default is 64 MiB
+OPEN_FILES = 1024
+PROCESSES = 1024
+SKEW = 2.0  # seconds between this clock and the file server's
+
+
+# --- the run directory -------------------------------------------------------------------------------------------------
+
+
+def check_run_dir(case: Case) -> Iterator[Finding]:
+    yield run_dir_finding(case.run_dir or case.folder / "runs")
+
+
+def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Finding:
+    """A file is made in it and removed again; in the nearest folder above it, if it is not there yet."""
+    what = f"{run_dir}"
+    try:
+        if os.path.lexists(run_dir) and not run_dir.is_dir():
+            return problem("run dir", f"{what} is no directory; choose another with --run_dir.")
+        folder = next(p for p in (run_dir, *run_dir.absolute().parents) if p.is_dir())
+        if folder != run_dir:
+            what = f"{run_dir} (not there yet, would be made in {folder})"
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".torchft_x-doctor-") as f:
+            before = clock()
+            f.write(b"x")
+            f.flush()
+            os.fsync(f.fileno())
+            skew = os.stat(f.name).st_mtime - before
+    except OSError as e:
+        return problem("run dir", f"{what} can't be written ({e.strerror}); choose another with --run_dir.")
+    free = shutil.disk_usage(folder).free
+    kind = _filesystem(folder)
+    shown = f"{what} can be written, {_size(free)} free{f', {kind}' if kind else ''}"
+    if abs(skew) > SKEW:
+        ahead = "ahead of" if skew > 0 else "behind"
+        return warning(
+            "run dir", f"{shown}; its server's clock is {abs(skew):.1f} s {ahead} this machine's: run NTP on both."
+        )
+    if free < FREE:
+        return warning(
+            "run dir", f"{shown}: that is little for logs, events and checkpoints; free some or choose another."
+        )
+    return ok("run dir", f"{shown}.")
+
+
+def _filesystem(folder: Path) -> str:
+    """Its type, by the longest mount point above it; empty where that isn't known."""
+    best, kind = "", ""
+    try:
+        text = Path("/proc/self/mounts").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    real = f"{folder.resolve()}/"
+    for line in text.splitlines():
+        _, point, found, *_ = line.split()
+        if real.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+            best, kind = point, found
+    return kind
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+# --- limits ------------------------------------------------------------------------------------------------------------
+
+
+def check_limits(_: Case) -> Iterator[Finding]:
+    yield limit_finding("open files", resource.getrlimit(resource.RLIMIT_NOFILE), OPEN_FILES, "ulimit -n")
+    yield limit_finding("processes", resource.getrlimit(resource.RLIMIT_NPROC), PROCESSES, "ulimit -u")
+
+
+def limit_finding(what: str, limits: tuple[int, int], least: int, command: str) -> Finding:
+    soft, hard = (float("inf") if n == resource.RLIM_INFINITY else n for n in limits)
+    shown = "no limit" if soft == float("inf") else f"at most {soft:.0f}"
+    if soft >= least:
+        return ok(
+            what, f"{shown[0].upper()}{shown[1:]} per process." if what == "open files" else f"{shown.capitalize()}."
+        )
+    remedy = (
+        f"{command} {least}" if hard >= least else f"the hard limit is {hard:.0f}: ask the administrator for {least}"
+    )
+    return warning(what, f"{shown}, and a job with many workers needs more; {remedy}.")
+
+
+def check_shared_memory(_: Case) -> Iterator[Finding]:
+    yield shared_memory_finding(Path("/dev/shm"))
+
+
+def shared_memory_finding(folder: Path) -> Finding:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return warning(
+            "shared memory", f"There is no {folder}; DataLoader workers and NCCL need it. Mount a tmpfs there."
+        )
+    shown = f"{folder} has {_size(usage.free)} of {_size(usage.total)} free"
+    if usage.free < SHARED:
+        return warning(
+            "shared memory",
+            f"{shown}; DataLoader workers and NCCL use it and die with a bus error when it is full. Give the container more "
+            "(docker --shm-size 8g; on Kubernetes an emptyDir of medium Memory).",
+        )
+    return ok("shared memory", f"{shown}.")
+
+
+# --- accelerators ------------------------------------------------------------------------------------------------------
+
+
+def check_accelerators(case: Case) -> Iterator[Finding]:
+    yield accelerator_finding(accelerators.find(), case.environ)
+
+
+def accelerator_finding(machine: assignment.Machine | None, environ: Mapping[str, str]) -> Finding:
+    """What a local job with --gpu would be given, by the rules it is given by."""
+    if machine is None:
+        return ok("accelerators", "None here: training runs on the CPU.")
+    try:
+        devices = assignment.usable(machine, environ)
+    except ConfigError as e:
+        return warning("accelerators", str(e))
+    number = "some" if machine.names is None else str(len(machine.names))
+    shown = f"{number} of {machine.vendor} ({machine.source})"
+    if not devices.names:
+        return warning("accelerators", f"{shown}, but {devices.source} hides them; unset it.")
+    named = [n for n in environ.get(devices.variable, "").split(",") if n.strip()]
+    if len(named) > len(devices.names):
+        return warning(
+            "accelerators",
+            f"{shown}, and {devices.source} names {len(named)}, of which {len(devices.names)} can be used: "
+            "a list ends at the first entry that names no device. Correct it.",
+        )
+    given = "--gpu N gives each group N of its own" if len(devices.names) > 1 else "--gpu 1 gives it to one group"
+    return ok("accelerators", f"{shown}; {', '.join(devices.names)} can be used ({given}).")
+
+
+# --- leftovers ---------------------------------------------------------------------------------------------------------
+
+
+def check_leftovers(_: Case) -> Iterator[Finding]:
+    left = orphans()
+    if not left:
+        yield ok("leftovers", "No process of an earlier run whose launcher is gone.")
+        return
+    shown = ", ".join(f"{p.pid} ({p.command}, of {p.run_dir or 'no run directory'})" for p in left[:8])
+    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+    pids = " ".join(str(p.pid) for p in left)
+    yield warning(
+        "leftovers",
+        f"Processes of earlier runs whose launcher is gone: {shown}{more}. If they are no job of yours: kill {pids}",
+    )

@@ -1,0 +1,135 @@
+"""What is installed: Python, our dependencies, which of TorchX's two lines. Nothing of it is imported here."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from torchft_x._version import __version__
+from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
+
+BOUNDS: dict[str, tuple[str, str | None]] = {
+    "torch": ("2.11", None),
+    "grpcio": ("1.60", None),
+    "protobuf": ("6.31", "8"),
+    "fsspec": ("2024.2", None),
+    "torchx": ("0.7.0", None),
+}
+"""Package -> from this version on, and below that one. A test compares it with pyproject.toml."""
+PYTHON = (3, 10)
+_NEWEST_PYTHON = (3, 13)  # that the tests run on
+_IMPORT = 90.0  # seconds for a cold import of torch from a slow disk
+_TORCH = """if True:
+    import torch, torch.distributed as dist
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    backends = [b for b in ("gloo", "nccl", "xccl") if getattr(dist, f"is_{b}_available", lambda: False)()]
+    print(torch.__version__, devices, ",".join(backends))
+"""
+
+Installed = Callable[[str], str | None]
+"""Version of a distribution; None: it isn't installed."""
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_python(_: Case) -> Iterator[Finding]:
+    here = f"Python {platform.python_version()} at {sys.executable}"
+    if sys.version_info < PYTHON:
+        yield problem("python", f"{here} is too old; torchft_x needs 3.10 or newer.")
+    elif sys.version_info[:2] > _NEWEST_PYTHON:
+        yield warning("python", f"{here} is newer than what torchft_x is tested with (3.13).")
+    else:
+        yield ok("python", f"{here}.")
+    own = Path(__file__).resolve().parent.parent
+    how = "installed" if version_of("torchft_x") else "a bare clone"
+    yield ok("torchft_x", f"torchft_x {__version__}, {how}, in {own}.")
+
+
+def check_packages(_: Case) -> Iterator[Finding]:
+    for package in BOUNDS:
+        if package != "torchx":
+            yield package_finding(package, version_of)
+    yield torchx_finding(version_of)
+
+
+def package_finding(package: str, installed: Installed) -> Finding:
+    least, below = BOUNDS[package]
+    wanted = f"{package}>={least}" + (f",<{below}" if below else "")
+    version = installed(package)
+    if version is None:
+        return problem(package, f"{package} is not installed here; pip install '{wanted}'.")
+    if not _within(version, least, below):
+        return problem(package, f"{package} {version} doesn't fit torchft_x; pip install '{wanted}'.")
+    return ok(package, f"{package} {version}.")
+
+
+def torchx_finding(installed: Installed) -> Finding:
+    stable, nightly = installed("torchx"), installed("torchx-nightly")
+    if stable and nightly:
+        return problem(
+            "torchx",
+            f"torchx {stable} and torchx-nightly {nightly} are both installed and write into the same package, so parts "
+            "of both are mixed; pip uninstall -y torchx torchx-nightly, then install one of them.",
+        )
+    if nightly:
+        return ok("torchx", f"torchx-nightly {nightly}, the nightly line.")
+    if stable is None:
+        return warning(
+            "torchx",
+            "TorchX is not installed here: jobs may run here, but can't be launched from here; pip install torchx.",
+        )
+    least, below = BOUNDS["torchx"]
+    if not _within(stable, least, below):
+        return problem("torchx", f"torchx {stable} is too old; pip install 'torchx>={least}'.")
+    return ok("torchx", f"torchx {stable}, the stable line.")
+
+
+def check_torch(case: Case) -> Iterator[Finding]:
+    """Only if asked for: it takes seconds."""
+    if not case.torch:
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TORCH],
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT,
+            cwd=case.folder,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        yield problem("import torch", f"import torch did not end within {_IMPORT:g} s; is its disk reachable?")
+        return
+    words = done.stdout.split()
+    if done.returncode != 0 or len(words) < 2:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        yield problem("import torch", f"import torch fails: {last}")
+        return
+    version, devices, backends = words[0], words[1], (words[2] if len(words) > 2 else "")
+    if "gloo" not in backends:
+        yield problem("import torch", f"torch {version} was built without gloo, which joins groups; install another.")
+    else:
+        yield ok("import torch", f"torch {version} sees {devices} accelerators and can use {backends}.")
+
+
+def _within(version: str, least: str, below: str | None) -> bool:
+    found = _numbers(version)
+    return found >= _numbers(least) and (below is None or found < _numbers(below))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` -> (2, 13); zeros at the end don't count. What isn't a number ends it."""
+    found = [int(n) for n in re.match(r"[\d.]*", version)[0].split(".") if n]  # type: ignore[index]
+    while found and found[-1] == 0:
+        found.pop()
+    return tuple(found)

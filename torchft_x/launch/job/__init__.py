@@ -1,0 +1,1 @@
+"""What a person asks for, validated and rendered as a TorchX AppDef."""

@@ -1,0 +1,155 @@
+"""A job as a TorchX app: pure rendering, compared with golden files in the tests.
+
+The roles: the lighthouse (or several), which ends when the groups are done and whose exit code is the job's; ``trainer`` with one
+replica per group, or per node of a group; and the extra roles. The lighthouse comes first, so that schedulers which
+name "the first replica's host" name it. With a lighthouse outside the job there is no such role.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from torchx import specs
+
+from torchft_x import env
+from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+
+
+def to_app(job: FtJob) -> specs.AppDef:
+    """Nothing is read or made: the same job gives the same app."""
+    roles = [] if job.lighthouse else [_lighthouse(job)]
+    roles += [_trainer(job), *(_companion(job, role) for role in job.extra_roles)]
+    # on the last role: the scheduler's request is the same for all, and the others have been adjusted by then
+    roles[-1].ft = dataclasses.replace(roles[-1].ft, hooks=job.hooks)
+    return specs.AppDef(name=job.name, roles=list(roles))
+
+
+def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
+    """One role that stays until it is stopped."""
+    args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
+    for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
+        args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
+    args += ["--place", str(job.place)] if job.place >= 0 else []
+    args += ["--new_job"] if job.new_job else []
+    args += ["--state_file", job.state_file] if job.state_file else []
+    args += ["--run_dir", job.run_dir] if job.run_dir else []
+    args += ["--token_file", job.token_file] if job.token_file else []
+    environ = {env.LOG_LEVEL: job.log_level, "PYTHONUNBUFFERED": "1"}
+    role = FtRole(
+        name="lighthouse",
+        image=job.image,
+        entrypoint=job.python,
+        args=args,
+        env={**environ, env.RUN_DIR: job.run_dir} if job.run_dir else environ,
+        num_replicas=1,
+        resource=job.resource,
+        ft=RoleFacts(kind="lighthouse", groups=0, min_replicas=job.min_replicas, own_lighthouse=False),
+    )
+    return specs.AppDef(name=job.name, roles=[role])
+
+
+def _lighthouse(job: FtJob) -> FtRole:
+    """Where it listens is added in the container, which knows whether it has a host of its own."""
+    groups = ",".join(str(g) for g in range(job.replicas))
+    args = ["-m", "torchft_x", "lighthouse", "--min_replicas", str(job.min_replicas)]
+    args += ["--place", "${replica_id}"] if job.lighthouses > 1 else []
+    args += ["--job_groups", groups, "--job_min_replicas", str(job.min_replicas), "--run_dir", job.run_dir]
+    return FtRole(
+        name="lighthouse",
+        image=job.image,
+        entrypoint=job.python,
+        args=args,
+        env=_env(job),
+        num_replicas=job.lighthouses,
+        resource=specs.resource(cpu=1, gpu=0, memMB=512),
+        mounts=list(job.mounts),
+        ft=_facts(job, "lighthouse"),
+    )
+
+
+def _trainer(job: FtJob) -> FtRole:
+    args = ["-m", "torchft_x", "supervise"]
+    if job.nodes_per_replica == 1:
+        args += ["--group", "${replica_id}"]
+    else:  # replica k is node k % N of group k // N
+        args += ["--replica", "${replica_id}", "--nodes", str(job.nodes_per_replica)]
+    args += ["--groups", str(job.replicas), "--workers"]
+    args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
+    args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir, "--", job.script, *job.script_args]
+    return FtRole(
+        name="trainer",
+        image=job.image,
+        entrypoint=job.python,
+        args=args,
+        env=_gpus(job) | _user_env(job, {}) | _env(job),
+        num_replicas=job.replicas * job.nodes_per_replica,
+        resource=job.trainer_resource,
+        mounts=list(job.mounts),
+        ft=_facts(job, "trainer"),
+    )
+
+
+def _gpus(job: FtJob) -> dict[str, str]:
+    """Whether a group's devices are its own decides which process group it can use."""
+    number = job.trainer_resource.gpu
+    return {env.GPUS: str(number)} if number > 0 else {}
+
+
+def _companion(job: FtJob, role: ExtraRole) -> FtRole:
+    name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # its logs must be its own
+    args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
+    python = "python" if role.image else job.python
+    args += ["--max_restarts", str(role.max_restarts), "--", *role.words(python)]
+    return FtRole(
+        name=role.name,
+        image=role.image or job.image,
+        entrypoint=python,
+        args=args,
+        env=_user_env(job, role.env) | _env(job) | {env.GIVE_UP_CODE: "0"},  # it never decides the job's outcome
+        num_replicas=role.replicas,
+        resource=role.resource,
+        mounts=list(job.mounts),
+        ft=_facts(job, "companion"),
+    )
+
+
+def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "companion"]) -> RoleFacts:
+    return RoleFacts(
+        kind=kind,
+        groups=job.replicas,
+        nodes=job.nodes_per_replica,
+        min_replicas=job.min_replicas,
+        own_lighthouse=not job.lighthouse,
+        lighthouses=job.lighthouses,
+    )
+
+
+def _user_env(job: FtJob, more: Mapping[str, str]) -> dict[str, str]:
+    """Of the roles that run the user's programs, `more` being a role's own; `_env` wins over it."""
+    out = {**(DEBUG_ENV if job.debug else {}), **job.env, **more}
+    out.pop(env.LIGHTHOUSE, None)  # it has been read by now: `job.lighthouse` is what it said, or nothing
+    return out
+
+
+def _env(job: FtJob) -> dict[str, str]:
+    """Of every role. The token itself never goes in here: TorchX prints the app, and schedulers show it to others."""
+    out = {
+        env.RUN_DIR: job.run_dir,
+        env.LOG_LEVEL: job.level,
+        env.MIN_REPLICAS: str(job.min_replicas),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if job.token_file:
+        out[env.TOKEN_FILE] = job.token_file
+    if job.lighthouse:
+        out[env.LIGHTHOUSE] = ",".join(job.lighthouse)
+    else:
+        out[env.LIGHTHOUSE_HOST_IN] = "${rank0_env}"
+        out[env.LIGHTHOUSE_PORT] = str(job.lighthouse_port)
+        if job.lighthouses > 1:
+            out[env.LIGHTHOUSES] = str(job.lighthouses)
+    return out

@@ -1,0 +1,226 @@
+"""From a component's parameters to an app: what the components in components.py, and a user's own, call.
+
+::
+
+    from torchx import specs
+    from torchft_x import ExtraRole, ft_app
+
+
+    def my_job(*script_args: str, replicas: int = 2) -> specs.AppDef:
+        return ft_app("train.py", script_args, replicas=replicas, extra_roles=[ExtraRole("evaluator", "evaluate.py")])
+
+docs/write_a_component.md tells the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torchx import specs
+
+from torchft_x import env as environment
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
+from torchft_x.launch.job.app import to_app
+from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_token_file
+from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
+from torchft_x.launch.job.lighthouse_job import FtLighthouse
+from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_mounts
+from torchft_x.launch.schedulers import excepthook
+from torchft_x.launch.schedulers.role import Hook
+
+AUTO = "auto"  # --lighthouse: the job brings its own
+
+
+def ft_app(
+    script: str,
+    script_args: Sequence[str] = (),
+    *,
+    name: str = "ft",
+    replicas: int = 2,
+    workers_per_replica: int = 1,
+    workers_by_group: Sequence[int] = (),
+    nodes_per_replica: int = 1,
+    max_restarts: int = 10,
+    min_replicas: int = 1,
+    lighthouse: str = "",
+    lighthouses: int = 1,
+    run_dir: str = "",
+    token_file: str = "",
+    env: Mapping[str, str] | None = None,
+    mounts: Sequence[str] | str | None = None,
+    image: str = "",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 4096,
+    resource: specs.Resource | None = None,
+    log_level: str = "info",
+    debug: bool | str = False,
+    extra_roles: Sequence[ExtraRole] = (),
+    hooks: Sequence[Hook] = (),
+) -> specs.AppDef:
+    """A fault-tolerant job as a TorchX app: the builder for your own component.
+
+    The parameters are those of the components (docs/components.md), and four more: `resource` (a TorchX resource,
+    instead of h, cpu, gpu and memMB), `workers_by_group` (processes of each, where groups differ in size), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
+    and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted.
+
+    A mistake is one sentence on stderr and `SystemExit` with code 2, which TorchX lets pass.
+    """
+    with _sentences():
+        check_arguments(script, script_args)
+        environ = dict(env or {})
+        addresses, source = lighthouse_addresses(lighthouse, environ)
+        job = FtJob(
+            script=script,
+            script_args=tuple(script_args),
+            name=name,
+            replicas=replicas,
+            workers_per_replica=workers_per_replica,
+            workers_by_group=tuple(workers_by_group),
+            nodes_per_replica=nodes_per_replica,
+            max_restarts=max_restarts,
+            min_replicas=min_replicas,
+            lighthouse=addresses,
+            lighthouses=lighthouses,
+            lighthouse_from=source,
+            run_dir=os.path.abspath(run_dir) if run_dir else new_run_dir(name),
+            token_file=_here(token_file, image),
+            env=environ,
+            mounts=parse_mounts(mounts),
+            image=image,
+            python=_python(image),
+            h=h,
+            cpu=cpu,
+            gpu=gpu,
+            memMB=memMB,
+            resource=resource,
+            log_level=log_level,
+            debug=parse_bool(debug, what="--debug"),
+            extra_roles=tuple(extra_roles),
+            hooks=tuple(hooks),
+        )
+        if not job.image:
+            check_here(job)
+        _warn_of_unused_gpus(job)
+        return to_app(job)
+
+
+def diloco_app(
+    script: str,
+    script_args: Sequence[str] = (),
+    *,
+    sync_steps: int = 10,
+    num_fragments: int = 1,
+    fragment_sync_delay: int = 0,
+    quantize: str = "none",
+    islands: str = "",
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> specs.AppDef:
+    """`ft_app` with the settings of DiLoCo in the environment; `env` wins over them."""
+    with _sentences():
+        settings = DilocoSettings(
+            sync_steps=sync_steps,
+            num_fragments=num_fragments,
+            fragment_sync_delay=fragment_sync_delay,
+            quantize=quantize,
+            islands=parse_counts(islands, what="--islands"),
+        )
+    environ = {**settings.variables(), **(env or {})}
+    return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
+
+
+def lighthouse_app(
+    *,
+    run_dir: str = "",
+    token_file: str = "",
+    image: str = "",
+    state_file: str = "",
+    new_job: bool | str = False,
+    **parameters: Any,
+) -> specs.AppDef:
+    """A stand-alone lighthouse; the parameters are the fields of `FtLighthouse`. Raises `SystemExit`, too."""
+    with _sentences():
+        job = FtLighthouse(
+            state_file=_here(state_file, image),
+            new_job=parse_bool(new_job, what="--new_job"),
+            run_dir=os.path.abspath(run_dir) if run_dir else "",
+            token_file=_here(token_file, image),
+            image=image,
+            python=_python(image),
+            **parameters,
+        )
+        if job.run_dir and not image:
+            check_run_dir(job.run_dir)
+        if job.token_file and not image:
+            check_token_file(job.token_file)
+        return render_lighthouse(job)
+
+
+def _warn_of_unused_gpus(job: FtJob) -> None:
+    """Not an error: a worker may use several."""
+    if job.unused_gpus:
+        gpu = job.trainer_resource.gpu
+        print(
+            f"torchft_x: each node of a group gets {gpu} GPUs and {gpu - job.unused_gpus} of them a worker; unless your "
+            f"workers use several, give --workers_per_replica {gpu * job.nodes_per_replica}.",
+            file=sys.stderr,
+        )
+
+
+def check_here(job: FtJob) -> None:
+    """What the job needs of this file system. Raises `ConfigError`."""
+    check_script(job.script)
+    check_run_dir(job.run_dir)
+    for role in job.extra_roles:
+        words = role.words(job.python)
+        if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):
+            check_script(words[1], whose=f"of the extra role {role.name!r} ")
+    if job.token_file:
+        check_token_file(job.token_file)
+    check_mounts(job.mounts)
+
+
+def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """The addresses (none: the job brings its own) and what they came from. Parameter beats --env beats environment."""
+    given = env.get(environment.LIGHTHOUSE) or environment.read(environment.LIGHTHOUSE) or AUTO
+    if parameter == AUTO and given != AUTO:
+        raise ConfigError(
+            f"--lighthouse auto asks for a lighthouse of the job's own, but {environment.LIGHTHOUSE} is {given}; "
+            "leave --lighthouse out to use that one, or unset the variable."
+        )
+    word, source = (parameter, "--lighthouse") if parameter else (given, environment.LIGHTHOUSE)
+    return (() if word == AUTO else parse_addresses(word, what=source)), source
+
+
+def new_run_dir(name: str) -> str:
+    """A path nobody else has; nothing is made yet, a dry-run asks too."""
+    return os.path.abspath(f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}")
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[None]:
+    """TorchX lets a `SystemExit` pass; another exception becomes a traceback."""
+    try:
+        excepthook.prepare()
+        yield
+    except TorchftXError as e:
+        raise excepthook.Mistake(f"torchft_x: {e}") from None
+
+
+def _python(image: str) -> str:
+    """Without an image the job runs on this file system: with this very interpreter, on PATH or not."""
+    return "python" if image else sys.executable
+
+
+def _here(path: str, image: str) -> str:
+    """On this file system the job's processes may have another current directory; in an image it is theirs."""
+    return os.path.abspath(path) if path and not image else path

@@ -1,0 +1,293 @@
+"""What a person asks for: one fault-tolerant job, validated, before it is rendered for a scheduler (app.py)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchx import specs
+
+from torchft_x import env as environment
+from torchft_x.core.formats import FORMATS
+from torchft_x.core.quorum.acceptors import PLACES
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
+from torchft_x.launch.schedulers.role import Hook
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+QUANTIZE = ("none", *FORMATS)
+
+DEBUG_ENV = {
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_CPP_LOG_LEVEL": "INFO",  # without it the line above prints nothing
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "NCCL_DEBUG": "INFO",
+    "PYTHONFAULTHANDLER": "1",
+}
+"""What --debug adds to the environment of trainers and extra roles; the user's own values win."""
+
+_REFUSED = {
+    environment.TOKEN: "schedulers show it to everybody: put the token into a file and name that with --token_file",
+    environment.TOKEN_FILE: "use --token_file, which reaches the lighthouse as well",
+}
+"""Variables that `env` must not hold."""
+_RESERVED = ("lighthouse", "trainer")  # names of our own roles
+
+
+@dataclass(frozen=True)
+class ExtraRole:
+    """A program beside the trainers: an evaluator, a data service. It ends with the job and never decides its outcome.
+
+    Its environment is the job's, with TORCHFT_LIGHTHOUSE, the token and TORCHFT_X_RUN_DIR. It is checked when the
+    job is made (`ft_app`), not before.
+    """
+
+    name: str
+    """Of the role, as the scheduler and the logs show it."""
+    command: Sequence[str] | str
+    """Program and arguments. ``python``, or a first word that ends in ``.py``, is run by the trainers' interpreter."""
+    replicas: int = 1
+    """Copies. TorchX puts each one's number in place of ``${replica_id}`` in the command and the environment."""
+    max_restarts: int = 10
+    """Restarts of one copy within an hour."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the job's `env`, and wins."""
+    image: str = ""
+    """Container image; empty: the job's. torchft_x must be in it."""
+    h: str | None = None
+    """Named resource; wins over cpu, gpu and memMB."""
+    cpu: int = 1
+    gpu: int = 0
+    memMB: int = 1024
+    """Of one copy."""
+
+    @property
+    def resource(self) -> specs.Resource:
+        what = f"The extra role {self.name!r}: "
+        return parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h, what=what)
+
+    def words(self, python: str) -> tuple[str, ...]:
+        """The command as it is run, `python` being the interpreter of the job."""
+        words = parse_command(self.command, what=f"The extra role {self.name!r}")
+        if words[0] == "python":
+            return (python, *words[1:])
+        return (python, *words) if words[0].endswith(".py") else words
+
+    def check(self) -> None:
+        """Raises `ConfigError` naming the role."""
+        what = f"The extra role {self.name!r}"
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ConfigError(f"{what}: a name may hold letters, digits, '-', '_' and '.' only.")
+        if self.name in _RESERVED:
+            raise ConfigError(f"{what}: the job itself has a role of that name; choose another.")
+        if self.replicas < 1:
+            raise ConfigError(f"{what}: replicas is {self.replicas}; it must be 1 or more.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"{what}: max_restarts is {self.max_restarts}; it must be 0 or more.")
+        check_env(self.env, what=f"{what}, env", refused=_REFUSED)
+        self.words("python")
+        _ = self.resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class FtJob:
+    """A job of `replicas` groups of `workers_per_replica` processes each.
+
+    Raises `ConfigError` (`AddressError` for the lighthouse) naming the parameter.
+    """
+
+    script: str
+    """Python file each worker runs."""
+    run_dir: str
+    """Absolute; shared by all processes of the job: address, token, events, logs."""
+    script_args: tuple[str, ...] = ()
+    """Its arguments. TorchX replaces its macros (``${app_id}`` ...) in them."""
+    name: str = "ft"
+    """Of the app, as the scheduler shows it."""
+    replicas: int = 2
+    """Replica groups."""
+    workers_per_replica: int = 1
+    """Processes of a group, on all its nodes together."""
+    workers_by_group: tuple[int, ...] = ()
+    """Processes of each group, where they differ; wins over `workers_per_replica`. Each group is on one node then."""
+    nodes_per_replica: int = 1
+    """Nodes of a group; each is one replica of the trainer role."""
+    max_restarts: int = 10
+    """Restarts of a group within an hour."""
+    min_replicas: int = 1
+    """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
+    lighthouse: tuple[str, ...] = ()
+    """Address of one that runs already, or of several (docs/lighthouses.md); empty: the job brings its own."""
+    lighthouses: int = 1
+    """How many the job brings, if it brings its own; the others stand by (docs/lighthouses.md)."""
+    lighthouse_from: str = "--lighthouse"
+    """What the addresses came from, for error messages."""
+    token_file: str = ""
+    """File with the token, as the job's processes see it; empty: made by the job's own lighthouse."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of the trainers and of the extra roles."""
+    mounts: tuple[Any, ...] = ()
+    """TorchX's mounts, given to every role."""
+    image: str = ""
+    """Container image; empty: the job runs on this file system."""
+    python: str = "python"
+    """The interpreter inside the image."""
+    h: str | None = None
+    """Named resource; wins over cpu, gpu and memMB."""
+    cpu: int = 2
+    gpu: int = 0
+    memMB: int = 4096
+    """Of one node of a group."""
+    resource: specs.Resource | None = None
+    """A whole TorchX resource; wins over h."""
+    log_level: str = "info"
+    """One of `LOG_LEVELS`; `debug` makes it at least that."""
+    debug: bool = False
+    """Adds `DEBUG_ENV`."""
+    extra_roles: tuple[ExtraRole, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    """Called once each with (scheduler, dry-run info), after our own adjustments of the request."""
+
+    def __post_init__(self) -> None:
+        if not self.script:
+            raise ConfigError("--script is empty; name the training script.")
+        check_place(self.name, self.run_dir, self.log_level)
+        self._check_groups()
+        check_env(self.env, what="--env", refused=_REFUSED)
+        if self.lighthouse:
+            parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
+        self._check_lighthouses()
+        if len(self.lighthouse) > 1 and self.nodes_per_replica > 1:
+            raise ConfigError(
+                f"{self.lighthouse_from} names {len(self.lighthouse)} lighthouses and --nodes_per_replica is "
+                f"{self.nodes_per_replica}, but the nodes of a group begin their lives at one lighthouse: give one address, "
+                "or groups of one node."
+            )
+        _ = self.trainer_resource
+        seen: set[str] = set()
+        for role in self.extra_roles:
+            role.check()
+            if role.name in seen:
+                raise ConfigError(f"The extra role {role.name!r} is there twice; roles need names of their own.")
+            seen.add(role.name)
+
+    def _check_lighthouses(self) -> None:
+        if not 1 <= self.lighthouses <= PLACES:
+            raise ConfigError(f"--lighthouses is {self.lighthouses}; it must lie between 1 and {PLACES}.")
+        if self.lighthouses > 1 and self.lighthouse:
+            raise ConfigError(
+                f"--lighthouses is {self.lighthouses}, the job's own, but {self.lighthouse_from} names "
+                f"{','.join(self.lighthouse)}; give one of the two."
+            )
+        if self.lighthouses > 1 and self.nodes_per_replica > 1:
+            raise ConfigError(
+                f"--lighthouses is {self.lighthouses} and --nodes_per_replica is {self.nodes_per_replica}, but the nodes of a "
+                "group begin their lives at one lighthouse: leave --lighthouses out, or give groups of one node."
+            )
+
+    def _check_groups(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"--replicas is {self.replicas}; a job needs at least one replica group.")
+        workers, nodes = self.workers_per_replica, self.nodes_per_replica
+        if workers < 1:
+            raise ConfigError(f"--workers_per_replica is {workers}; a group needs at least one worker.")
+        if nodes < 1:
+            raise ConfigError(f"--nodes_per_replica is {nodes}; a group needs at least one node.")
+        if workers % nodes:
+            raise ConfigError(
+                f"--workers_per_replica is {workers}, the workers of a whole group; "
+                f"it must be a multiple of --nodes_per_replica ({nodes})."
+            )
+        if self.workers_by_group and (nodes > 1 or workers > 1 or len(self.workers_by_group) != self.replicas):
+            raise ConfigError(
+                f"--islands names {len(self.workers_by_group)} groups on one node each, and --replicas is {self.replicas}, "
+                f"--nodes_per_replica {nodes}, --workers_per_replica {workers}; give as many numbers as --replicas says, and "
+                "leave out the other two."
+            )
+        if not 1 <= self.min_replicas <= self.replicas:
+            raise ConfigError(
+                f"--min_replicas is {self.min_replicas}; it must lie between 1 and --replicas ({self.replicas})."
+            )
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max_restarts is {self.max_restarts}; it must be 0 or more.")
+
+    @property
+    def trainer_resource(self) -> specs.Resource:
+        """Of one node of a group."""
+        return self.resource or parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h)
+
+    @property
+    def unused_gpus(self) -> int:
+        """Accelerators of a node that no worker has if each takes one."""
+        workers = max(self.workers_by_group or (self.workers_per_replica // self.nodes_per_replica,))
+        return max(0, int(self.trainer_resource.gpu) - workers)
+
+    @property
+    def level(self) -> str:
+        """The log level in effect."""
+        return "debug" if self.debug else self.log_level
+
+    @property
+    def lighthouse_port(self) -> int:
+        """Where the job's own lighthouse listens on a host of its own: the same for all roles, another for another run."""
+        return 29510 + zlib.crc32(self.run_dir.encode()) % 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DilocoSettings:
+    """How often groups that train apart exchange what they learned. Raises `ConfigError` naming the parameter."""
+
+    sync_steps: int = 10
+    """Steps of a group between two exchanges of the same fragment."""
+    num_fragments: int = 1
+    """Parts of the model that are exchanged in turn."""
+    fragment_sync_delay: int = 0
+    """Steps an exchange may take in the background."""
+    quantize: str = "none"
+    """One of `QUANTIZE`."""
+    islands: tuple[int, ...] = ()
+    """Processes of each group, where they differ: each group's rank 0 exchanges for all of its ranks."""
+
+    def __post_init__(self) -> None:
+        if self.sync_steps < 1:
+            raise ConfigError(f"--sync_steps is {self.sync_steps}; it must be 1 or more.")
+        if self.num_fragments < 1 or self.sync_steps % self.num_fragments:
+            raise ConfigError(
+                f"--num_fragments is {self.num_fragments}; it must be 1 or more and divide --sync_steps "
+                f"({self.sync_steps})."
+            )
+        period = self.sync_steps // self.num_fragments
+        if not 0 <= self.fragment_sync_delay < period:
+            raise ConfigError(
+                f"--fragment_sync_delay is {self.fragment_sync_delay}; it must be 0 or more and below --sync_steps / "
+                f"--num_fragments ({period})."
+            )
+        if self.quantize not in QUANTIZE:
+            raise ConfigError(f"--quantize {self.quantize!r} is not one of {', '.join(QUANTIZE)}.")
+        if self.islands and self.num_fragments > 1:
+            raise ConfigError(
+                f"--num_fragments is {self.num_fragments}, and islands exchange the whole model at once; leave it out."
+            )
+
+    def variables(self) -> dict[str, str]:
+        """What the script reads; its own flags win over them."""
+        islands = {environment.ISLANDS: "1"} if self.islands else {}
+        return {
+            environment.SYNC_STEPS: str(self.sync_steps),
+            environment.NUM_FRAGMENTS: str(self.num_fragments),
+            environment.FRAGMENT_SYNC_DELAY: str(self.fragment_sync_delay),
+            environment.QUANTIZE: self.quantize,
+            **islands,
+        }
+
+
+def check_place(name: str, run_dir: str, log_level: str) -> None:
+    """What a job and a lighthouse have in common. Raises `ConfigError`."""
+    if not run_dir.startswith("/"):
+        raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r} may hold letters, digits, '-', '_' and '.' only.")
+    if log_level not in LOG_LEVELS:
+        raise ConfigError(f"--log_level {log_level!r} is not one of {', '.join(LOG_LEVELS)}.")

@@ -1,0 +1,1 @@
+"""Collects what explains a hang or a death, on the supervisor's host."""

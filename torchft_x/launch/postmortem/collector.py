@@ -1,0 +1,373 @@
+"""Collects what explains a death or a hang, on this supervisor's host, beside the training and the restarts.
+
+On a thread of its own it reads from the workers' memory once a second where they are. When one stalls, is stopped, dies, or
+another group is lost, it makes a folder for the event (dump_folders.py) and puts there, per worker,
+``<group>-<rank>.status.json``, ``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json``, and for the group
+``<group>.why.json``. Every other supervisor that sees a new folder adds the same of its own workers. Whoever made it
+says in one line what is found (observe/dumps.py) and where.
+
+The main thread only hands over and takes sentences; it waits for nothing but, for a moment and in groups of several
+ranks, for the surviving ranks' stacks, which are about to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchft_x.launch.postmortem import probe_worker, stalls
+from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open_folder
+from torchft_x.launch.postmortem.probe_worker import Silent, Target, View
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.environment import error_file
+from torchft_x.launch.process.hangs import Hangs, Usage
+from torchft_x.launch.workers.attempt import Life
+from torchft_x.observe import dumps
+from torchft_x.observe.stacks import Frame, parse, place
+
+_LOOK = 1.0  # seconds between looks
+_PATIENCE = 2.0  # seconds one worker has for each answer
+_LAST_WORDS = 0.3  # seconds all surviving ranks of a group that is about to be killed have, together
+_OTHERS = 4.0  # seconds the others have to add their part before the findings are said
+_LOST = 2.5  # seconds after which we make a lost group's folder if its own supervisor has not
+_LOG_LINES = 50
+_LOG_READ = 1 << 18  # bytes of a log's end that are searched for a worker's last lines
+_ERROR_LIMIT = 1 << 16
+
+Files = dict[str, bytes]  # name behind the worker's -> content
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is known of a group's life here; immutable, so that the main thread can hand it over."""
+
+    life: str  # its token
+    targets: tuple[Target, ...]  # workers that were announced
+    log: Path | None  # what they print
+    ranks: bool  # whether its lines begin with the rank
+    folder: Path  # private: what workers show, their sockets, their error files
+
+
+@dataclass(frozen=True)
+class Hung:
+    """A life that hangs, and must be ended."""
+
+    life: str  # its token
+    reason: str  # for people: who, where, for how long
+
+
+def scene_of(life: Life, token: str) -> Scene:
+    """As of now."""
+    spec = life.spec
+    targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
+    return Scene(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
+
+
+@dataclass
+class _Event:
+    why: str  # one word
+    what: str  # names it alike for all supervisors
+    reason: str  # a sentence's end, for people
+    scene: Scene
+    held: dict[int, Files] = field(default_factory=dict)  # by rank; what could not wait
+
+
+class Collector:
+    """Of one group on one node. The methods are the main thread's."""
+
+    def __init__(
+        self, run_dir: Path, group: str, groups: int, wake: Callable[[], None], *, hang_timeout: float | None = None
+    ) -> None:
+        """`hang_timeout`: see `Hangs`."""
+        self._run_dir = run_dir  # fixed, as the next four
+        self._group = group
+        self._groups = groups
+        self._wake = wake  # the main thread, for `take`
+        self._began = time.time()
+        self._scene: Scene | None = None  # of the life that runs; replaced as a whole
+        self._events: deque[_Event] = deque()  # main thread -> ours
+        self._found: deque[tuple[Path, str]] = deque()  # ours -> main thread
+        self._stir = threading.Event()  # something is there to do
+        self._closing = False
+        self._done_in: set[str] = set()  # names of folders that have our part
+        self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
+        self._views: dict[int, View] = {}  # by pid, of the life that was looked at last; our thread's
+        self._hang_timeout = hang_timeout  # fixed
+        self._hangs: tuple[str, Hangs] | None = None  # token of a life, and what is known of it
+        self.hung: Hung | None = None  # the newest life that hangs; set by our thread, for the main thread
+        self._lost: dict[str, tuple[float, str]] = {}  # replica id -> (when to make its folder, reason)
+        self._lost_done: set[str] = set()  # replica ids that are taken care of
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread.start()
+
+    def watch(self, scene: Scene | None) -> None:
+        """This life runs; None: none does."""
+        self._scene = scene
+
+    def stopped(self, scene: Scene, who: str, seconds: float) -> None:
+        """A worker has been stopped for so long."""
+        reason = f"{who} has been stopped for {seconds:.0f} s"
+        self._hand_over(_Event("stopped", f"{self._group}-{scene.life[:8]}", reason, scene))
+
+    def last_words(self, scene: Scene, dead: Sequence[int]) -> dict[int, Files]:
+        """Status, stacks and Flight Recorder of ranks that will be killed because another died. Waits a moment."""
+        alive = [t for t in scene.targets if t.rank not in dead]
+        if not alive:
+            return {}
+        pool = ThreadPoolExecutor(min(16, len(alive)), thread_name_prefix="last words")
+        futures = {pool.submit(_ask_all, target, _LAST_WORDS): target.rank for target in alive}
+        done, _ = wait(futures, timeout=_LAST_WORDS)
+        pool.shutdown(wait=False)
+        return {futures[f]: f.result() for f in done}
+
+    def died(self, scene: Scene, reason: str, held: dict[int, Files]) -> None:
+        """The life has ended badly. Its private folder may be removed after this call."""
+        for target in scene.targets:
+            error = _error_file(scene, target.rank)
+            if error is not None:
+                held.setdefault(target.rank, {})["error.json"] = error
+        self._hand_over(_Event("died", f"{self._group}-{scene.life[:8]}", reason, scene, held))
+
+    def take(self) -> list[tuple[Path, str]]:
+        """New findings: the folder, and a sentence."""
+        taken = []
+        while self._found:
+            taken.append(self._found.popleft())
+        return taken
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Finish what was handed over, without waiting for others."""
+        self._closing = True
+        self._stir.set()
+        self._thread.join(seconds)
+
+    def _hand_over(self, event: _Event) -> None:
+        self._events.append(event)
+        self._stir.set()
+
+    # --- the thread ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._stir.wait(_LOOK)
+            self._stir.clear()
+            try:
+                while self._events:
+                    self._collect(self._events.popleft())
+                if self._closing:
+                    return
+                scene = self._scene
+                if scene is not None:
+                    self._look_at(scene)
+                    self._look_for_hang(scene)
+                    self._join_others(scene)
+            except Exception as e:  # a full disk, a file of another kind: the training has nothing to do with it
+                self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
+                if self._closing:
+                    return
+
+    def _look_at(self, scene: Scene) -> None:
+        for pid in set(self._views) - {target.pid for target in scene.targets}:
+            self._views.pop(pid).close()
+        for target in scene.targets:
+            said = self._read(target)
+            if said is None or not probe_worker.goes_on(target):
+                continue  # stopped and dead ones are told by others; one that starts shows nothing yet
+            if stalls.is_stalled(said) and self._stalled != (scene.life, said.get("step")):
+                self._stalled = (scene.life, said.get("step"))
+                seconds = float(said.get("step_seconds", 0.0))
+                reason = f"no step for {seconds:.0f} s, the limit is {stalls.limit(said):.0f} s"
+                self._collect(_Event("stalled", f"step-{said.get('step')}", reason, scene))
+            self._hear_of_losses(said)
+        for replica_id, (due, reason) in list(self._lost.items()):
+            if time.monotonic() > due:
+                del self._lost[replica_id]
+                group, _, nonce = replica_id.partition(":")
+                if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
+                    self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
+
+    def _look_for_hang(self, scene: Scene) -> None:
+        """Whether it must be ended. A dump is collected first."""
+        if self._hangs is None or self._hangs[0] != scene.life:
+            self._hangs = scene.life, Hangs(self._hang_timeout)
+        if self.hung is not None and self.hung.life == scene.life:
+            return
+        hangs = self._hangs[1]
+        said = {t: s for t in scene.targets if (s := self._read(t)) is not None}
+        if not said or not all(map(probe_worker.goes_on, said)):  # one that is stopped is told by others
+            return
+        over = hangs.is_over(list(said.values()))
+        pids = [t.pid for t in said]
+        wants = hangs.wants_stacks(
+            list(said.values()),
+            lambda: Usage(*process_tree.usage(pids), {pid: process_tree.turns(pid) for pid in pids}),
+            time.monotonic(),
+        )
+        if not (over or wants):
+            return
+        stacks = {t: _training_thread(t, s) for t, s in said.items()}
+        if not over and not hangs.hangs([str(frames) for frames in stacks.values()]):
+            return
+        # who stands in our own code waits for the others of its group
+        still = min(said, key=lambda t: (bool(said[t].get("waits")), _is_ours(stacks[t]), not stacks[t], t.rank))
+        seconds = min(float(s.get("step_seconds", 0.0)) for s in said.values())
+        where = f" in {place(stacks[still])}" if stacks[still] else ""
+        what = "no step" if over else "no step, nothing computed, read or written"
+        reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
+        hung = Hung(scene.life, reason)
+        self._collect(_Event("hung", f"{self._group}-{scene.life[:8]}", reason, scene), lambda: self._end(hung))
+
+    def _end(self, hung: Hung) -> None:
+        self.hung = hung
+        self._wake()
+
+    def _read(self, target: Target) -> dict[str, Any] | None:
+        """Where it is, or was when it died."""
+        try:
+            if target.pid not in self._views:
+                self._views[target.pid] = View(target)
+            return self._views[target.pid].read()
+        except Silent:
+            return None
+
+    def _hear_of_losses(self, said: dict[str, Any]) -> None:
+        for lost in said.get("lost") or ():
+            replica_id = str(lost.get("replica_id"))
+            if lost.get("left"):  # that explains itself
+                continue
+            if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
+                self._lost_done.add(replica_id)
+                self._lost[replica_id] = (time.monotonic() + _LOST, str(lost.get("reason")))
+
+    def _join_others(self, scene: Scene) -> None:
+        for folder in all_folders(self._run_dir):
+            if folder.name not in self._done_in and is_fresh(folder):
+                self._put(folder, _Event("", "", "", scene))
+
+    def _collect(self, event: _Event, then: Callable[[], None] = lambda: None) -> None:
+        """`then` is called as soon as our own part is there."""
+        folder, new = open_folder(self._run_dir, event.why, event.what)
+        self._put(folder, event)
+        then()
+        if new:
+            until = time.monotonic() + _OTHERS
+            while time.monotonic() < until and not self._closing and not self._events:
+                if len(list(folder.glob("*.why.json"))) >= self._groups:
+                    break
+                time.sleep(0.1)
+            self._say(folder, dumps.headline(dumps.examine(dumps.read_folder(folder))))
+
+    def _left_by(self, target: Target) -> Files:
+        """What a dead worker has left."""
+        said = self._read(target) if target.pid in self._views else None
+        return {} if said is None else {"status.json": json.dumps(said).encode()}
+
+    def _say(self, folder: Path, sentence: str) -> None:
+        self._found.append((folder, sentence))
+        self._wake()
+
+    def _put(self, folder: Path, event: _Event) -> None:
+        """Our workers' part into the folder."""
+        self._done_in.add(folder.name)
+        began = time.time()
+        stem = self._group.replace("/", "_")
+        scene = event.scene
+        missing = []
+        recorder = bool(event.why) or _needs_recorder(folder)
+        for target in scene.targets:
+            files = event.held.get(target.rank, {})
+            if "status.json" not in files:
+                dead = event.why == "died"
+                files = {**(self._left_by(target) if dead else _ask_all(target, _PATIENCE, recorder)), **files}
+            log = _log_end(scene, target.rank)
+            if log:
+                files["log.txt"] = log
+            if silent := files.pop("silent", b"").decode():
+                missing.append(f"rank {target.rank} (process {target.pid}) does not answer: {silent}")
+            for name, data in files.items():
+                _write(folder / f"{stem}-{target.rank}.{name}", data)
+        why = {"group": self._group, "life": scene.life, "why": event.why, "reason": event.reason, "t": began}
+        why |= {"ranks": [t.rank for t in scene.targets], "missing": missing}
+        first = min((t.rank for t in scene.targets), default=0)
+        part = stem if first == 0 else f"{stem}-from-{first}"  # of another node of the group
+        _write(folder / f"{part}.why.json", json.dumps(why).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all: others read the folder meanwhile."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def _needs_recorder(folder: Path) -> bool:
+    """Whether the collectives of those who only add their part can explain another group's event. A full recorder holds
+    Python's lock for 50 ms, and a plain death shall not cost the others that."""
+    return "-stalled-" in folder.name or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
+
+
+def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
+    """Status, stacks, Flight Recorder if wanted; of one that doesn't answer, what the kernel says. `silent`: why."""
+    files: Files = {}
+    said: dict[str, Any] = {}
+    try:
+        said = probe_worker.status(target)
+        files["status.json"] = json.dumps(said).encode()
+        if said["leaving"]:  # between its question and its answer Python may end
+            return files | {"stack.txt": probe_worker.kernel_view(target.pid).encode(), "silent": b"it is about to end"}
+        files["stack.txt"] = probe_worker.ask(target, probe_worker.STACKS, seconds)
+        if recorder:
+            files["fr.json"] = probe_worker.ask(target, probe_worker.RECORDER, seconds)
+    except Silent as e:
+        files["silent"] = f"{e}; {probe_worker.why_silent(target.pid)}".encode()
+        if "stack.txt" not in files:
+            python = probe_worker.stacks_by_signal(target, said) if said and seconds >= _PATIENCE else b""
+            files["stack.txt"] = python + probe_worker.kernel_view(target.pid).encode()
+    return files
+
+
+def _is_ours(frames: list[Frame]) -> bool:
+    return any("/torchft_x/" in frame.file for frame in frames[:2])
+
+
+def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
+    """Its stack, the innermost frame first; empty: it can't be had."""
+    try:
+        text = probe_worker.ask(target, probe_worker.STACKS, _PATIENCE)
+    except Silent:
+        text = probe_worker.stacks_by_signal(target, said)
+    return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
+
+
+def _error_file(scene: Scene, rank: int) -> bytes | None:
+    """torchelastic's, written by scripts with ``@record``, else ours (train/introspection/setup.py)."""
+    first = min(t.rank for t in scene.targets)
+    for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
+        try:
+            with path.open("rb") as f:
+                return f.read(_ERROR_LIMIT)
+        except OSError:
+            continue
+    return None
+
+
+def _log_end(scene: Scene, rank: int) -> bytes:
+    """The worker's last lines of what it printed."""
+    if scene.log is None:
+        return b""
+    try:
+        with scene.log.open("rb") as f:
+            f.seek(max(0, os.fstat(f.fileno()).st_size - _LOG_READ))
+            lines = f.read(_LOG_READ).splitlines(keepends=True)
+    except OSError:
+        return b""
+    prefix = b"[rank %d] " % rank if scene.ranks else b""
+    return b"".join([line for line in lines if line.startswith(prefix)][-_LOG_LINES:])

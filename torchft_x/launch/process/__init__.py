@@ -1,0 +1,1 @@
+"""Processes of one host: their environment, output, tree, restarts, and evidence that they hang."""

@@ -1,0 +1,1 @@
+"""Supervisors: keep a group, the lighthouse or a sidecar running, and report to the lighthouse."""

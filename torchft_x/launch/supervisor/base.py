@@ -1,0 +1,341 @@
+"""What every supervisor does: it starts something, starts it again, tells the lighthouse, leaves no process behind.
+
+It runs where its processes run (in their container, or as a process of the local scheduler) and outlives their lives. It
+joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
+
+Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (stop_requests.py) has
+something to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torchft_x
+from torchft_x import env, net
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.environment import package_root
+from torchft_x.launch.process.restarts import GiveUp, LifeEnd, RestartRules, Restarts
+from torchft_x.launch.supervisor.coordination import Begun, Lives
+from torchft_x.launch.supervisor.locate import Found, Locator
+from torchft_x.launch.supervisor.reports import Reports
+from torchft_x.launch.supervisor.stop_requests import Stop, Stops
+from torchft_x.launch.workers.attempt import Life, LifeSpec
+from torchft_x.launch.workers.warm_client import Warm
+from torchft_x.observe.events import EventLog
+
+_TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
+_FLUSH = 2.0  # seconds the last reports may take
+_FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
+_LOOK = 0.05  # seconds between looks for the lighthouse
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeeperConfig:
+    """What every supervisor must know."""
+
+    command: tuple[str, ...] = ()
+    """Script or program, and its arguments."""
+    run_dir: Path | None = None
+    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
+    lighthouse: str | None = None
+    """Address of a lighthouse outside the job; None: the one named in the run directory."""
+    rules: RestartRules = RestartRules()
+    """When to restart."""
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
+    find_timeout: float = 300.0
+    """Seconds to wait for the lighthouse at the start."""
+    local: bool = False
+    """All processes of the job run on this host, started by a local launcher."""
+
+    @property
+    def whole(self) -> str:
+        """What is kept running, for people."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """This supervisor's part of it, for people."""
+        return self.whole
+
+
+class Keeper:
+    """Keeps something running. Subclasses say what.
+
+    `connect` makes the client that reports to the lighthouse.
+    """
+
+    role = "supervisor"
+    """In the event log."""
+    code_without_launcher = 128 + signal.SIGTERM
+    """Exit code when the launcher is gone."""
+
+    def __init__(self, config: KeeperConfig, connect: Callable[[Found], Reports]) -> None:
+        self.config = config  # fixed
+        self._connect = connect
+        self._environ: Mapping[str, str] = env.everything()
+        self._reports: Reports | None = None  # until the lighthouse is found
+        self._found: Found | None = None
+        self._stops = Stops()
+        self._announced = False  # whether the person was told why it stops
+        self._lives: Lives | None = None  # until the lighthouse is found
+        self._life: Life | None = None  # while one runs
+        self._warm: Warm | None = None  # forks lives, for a group whose script is Python
+        self._attempt = 0  # of the present life, or of the next one
+        self._restarts = Restarts(config.rules)
+        self._host = self._advertise()
+        self._events = EventLog(None, self.role)  # replaced by `run`, which may write
+        self._done_with: list[Path] = []  # folders of lives that have ended
+        self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
+
+    def _watch_for_stops(self) -> None:
+        self._stops.watch_signals()
+        launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
+        if self.config.local or launcher is not None:
+            self._stops.watch_launcher(launcher, self.code_without_launcher)
+
+    # --- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Keep it running until it is done; the exit code. Main thread only."""
+        process_tree.become_subreaper()
+        self._watch_for_stops()
+        self._events = self._event_log()
+        self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))
+        try:
+            stop = self._find_lighthouse()
+            if stop is not None:
+                return self._finish(stop)
+            try:
+                self._check_command()
+            except ConfigError as e:
+                return self._finish(Stop(2, str(e)))
+            return self._finish(self._run_lives())
+        finally:
+            if self._warm is not None:
+                self._warm.close()
+            process_tree.kill_descendants()
+            self._close_reports()
+            self._on_close()
+            self._events.close()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _close_reports(self) -> None:
+        """A lighthouse that does not take the last report must not change how the group ends."""
+        if self._reports is not None:
+            try:
+                self._reports.close(_FLUSH if self._stops.first is None else _FLUSH_STOPPED)
+            except TorchftXError as e:
+                self._say(f"{self.config.name}: the lighthouse did not take the last report: {e}")
+
+    def _find_lighthouse(self) -> Stop | None:
+        """Wait for it. Not None: told to stop in the meantime."""
+        locator = Locator(self.config.run_dir, self.config.lighthouse, self._environ)
+        began = time.monotonic()
+        told = False
+        while self._stops.first is None:
+            self._found = locator.look()
+            if self._found is not None:
+                self._host = self._advertise()  # perhaps better known now
+                self._reports = self._connect(self._found)
+                self._reports.on_stop(self._stops.request)
+                self._lives = self._make_lives(self._reports)
+                return None
+            waited = time.monotonic() - began
+            if waited > self.config.find_timeout:
+                raise ConfigError(f"Gave up after {waited:.0f} s waiting for {locator.missing}.")
+            if waited > 5.0 and not told:
+                told = True
+                self._say(f"{self.config.name} waits for {locator.missing}")
+            self._stops.sleep(_LOOK)
+        return self._stops.first
+
+    def _run_lives(self) -> Stop:
+        """One life after the other; what the group ends with."""
+        assert self._lives is not None
+        while True:
+            end = self._live(self._lives)
+            if end is not None and end.ok:
+                return Stop(0, "")
+            if self._stops.first is not None:
+                return self._stops.first
+            assert end is not None  # only a request to stop leaves the end of a life unknown
+            if self._lives.decides:
+                over = self._restart_or_give_up(end)
+                if over is not None:
+                    return over
+            self._attempt += 1
+
+    def _restart_or_give_up(self, end: LifeEnd) -> Stop | None:
+        """After a life that did not end well. None: start the next one, now."""
+        decision = self._restarts.ended(end, time.monotonic())
+        died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
+        if isinstance(decision, GiveUp):
+            self._say(died)
+            for line in () if end.shown else end.last_words:
+                self._say(f"    {line}")
+            return Stop(1, decision.sentence)
+        total = self.config.rules.max_restarts
+        self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
+        self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
+        self._stops.wait(lambda: False, decision.pause)
+        return self._stops.first
+
+    def _live(self, lives: Lives) -> LifeEnd | None:
+        """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
+        begun = lives.begin(self._next_attempt())
+        if begun is None:
+            return None
+        self._attempt = begun.attempt
+        folder = self._scratch / str(self._attempt)
+        folder.mkdir()
+        self._life = Life(self._spec(begun, folder), self._warm)
+        self._tell_start(self._life, begun)
+        self._clear_up()
+        end = self._watch(self._life, lives, begun)
+        self._life = None
+        lives.ended(begun, end)
+        self._on_end(begun, end)
+        self._events.emit(
+            "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
+        )
+        self._done_with.append(folder)  # removed when the next life runs, which shall not wait for a disk
+        return lives.outcome(begun, end)
+
+    def _clear_up(self) -> None:
+        while self._done_with:
+            shutil.rmtree(self._done_with.pop(), ignore_errors=True)
+
+    def _tell_start(self, life: Life, begun: Begun) -> None:
+        """To the event log, and of a restarted group to the person."""
+        how: dict[str, Any] = {}
+        if self._warm is not None:
+            how = {"warm": life.cold is None, "reason": life.cold}
+        self._events.emit("start", attempt=begun.attempt, life=begun.life, **how)
+        if how and self._restarts.count:
+            manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
+            self._say(f"{self.config.name} is started {manner}")
+
+    def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
+        deadline: float | None = None  # of the grace, once told to stop
+        while True:
+            end = life.poll()
+            if end is not None:
+                return end
+            halt = life.halt()
+            if halt is not None:
+                lives.halted(begun, *halt)
+            self._on_turn(life, begun, halt)
+            hung = self._why_end(begun)
+            if hung and deadline is None and not life.has_finished:
+                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=hung, own_doing=False)
+            if self._stops.first is not None and deadline is None:
+                deadline = time.monotonic() + self.config.grace
+                self._announce(self._stops.first)
+                life.terminate()
+            if life.has_finished and deadline is None:
+                lives.finished(begun)
+            if lives.is_over(begun) if deadline is None else (self._stops.hurry or time.monotonic() > deadline):
+                return life.kill()
+            if self._warm is not None:
+                self._warm.tend(life.spec, life.uptime)
+            self._stops.sleep(_TICK, life.fds())
+
+    # --- parts ---------------------------------------------------------------------------------------------------------
+
+    def _advertise(self) -> str:
+        """The host that other groups reach this one by; on one machine the loopback, whose name never fails."""
+        towards = None if self._found is None else self._found.address.url
+        return net.advertise_host("127.0.0.1" if self._loopback() else None, self._environ, towards=towards)
+
+    def _loopback(self) -> bool:
+        given = (env.ADVERTISE_HOST, env.ADVERTISE_INTERFACE)
+        return self.config.local and all(env.read(name, None, self._environ) is None for name in given)
+
+    def _next_attempt(self) -> int:
+        """The lowest number the next life may have."""
+        return self._attempt
+
+    # --- what is kept running ------------------------------------------------------------------------------------------
+
+    def _check_command(self) -> None:
+        """Raise `ConfigError` if it can't work."""
+        raise NotImplementedError
+
+    def _make_lives(self, reports: Reports) -> Lives:
+        raise NotImplementedError
+
+    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+        raise NotImplementedError
+
+    def _event_fields(self) -> dict[str, Any]:
+        """In every line of the event log."""
+        raise NotImplementedError
+
+    # --- for subclasses that look closer ------------------------------------------------------------------------------
+
+    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+        """The loop has looked at the life; `halt` as of `Life.halt`."""
+
+    def _why_end(self, begun: Begun) -> str:
+        """Why this life must be ended now, for people; empty: it need not."""
+        return ""
+
+    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+        """The life has ended, and the lighthouse was told."""
+
+    def _on_close(self) -> None:
+        """No process is left."""
+
+    # --- its end and its words -----------------------------------------------------------------------------------------
+
+    def _finish(self, stop: Stop) -> int:
+        """Tell the lighthouse and the person how it ends; the exit code."""
+        if stop.code != 0:
+            self._events.emit("error", reason=stop.sentence, code=stop.code)
+        self._announce(stop)
+        logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
+        give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        if give_up_code is not None and stop.from_outside:
+            return stop.code  # the scheduler will start this again, so it isn't done
+        if self._reports is not None:
+            self._reports.done(stop.code, stop.sentence)
+        return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
+
+    def _announce(self, stop: Stop) -> None:
+        """Say once why it stops."""
+        if stop.sentence and not self._announced:
+            self._announced = True
+            self._say(f"{self.config.name} stops: {stop.sentence}")
+
+    def _say(self, text: str) -> None:
+        if self._life is not None:
+            self._life.relay.say(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _event_log(self) -> EventLog:
+        try:
+            return EventLog(self.config.run_dir, self.role, host=socket.gethostname(), **self._event_fields())
+        except OSError as e:
+            raise ConfigError(f"The run directory {self.config.run_dir} can't be written ({e.strerror}).") from None
+
+
+def own_package_root() -> str | None:
+    """What a bare clone puts on PYTHONPATH."""
+    import site
+
+    # folders Python searches without being told
+    return package_root(torchft_x.__file__, (*site.getsitepackages(), site.getusersitepackages()))

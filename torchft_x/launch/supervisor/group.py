@@ -1,0 +1,244 @@
+"""The supervisor of one group: keeps its trainer running (base.py).
+
+A group over several nodes has one on each; coordination.py says how they begin and end a life together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchft_x import env
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.job.checks import check_script
+from torchft_x.launch.postmortem.collector import Collector, Files, Scene, scene_of
+from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, without_effect
+from torchft_x.launch.process.restarts import LifeEnd
+from torchft_x.launch.supervisor.base import Keeper, KeeperConfig, own_package_root
+from torchft_x.launch.supervisor.coordination import Alone, Begun, Lives, OneOfSeveral, Place
+from torchft_x.launch.supervisor.locate import Found
+from torchft_x.launch.supervisor.reports import NodeReports, Reports, Witness, connector
+from torchft_x.launch.supervisor.stop_requests import Stop
+from torchft_x.launch.workers.attempt import Life, LifeSpec
+from torchft_x.launch.workers.warm_client import Warm
+from torchft_x.launch.workers.warm_rules import why_never
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorConfig(KeeperConfig):
+    """Raises `ConfigError` naming the field."""
+
+    group: str
+    """REPLICA_GROUP_ID."""
+    groups: int
+    """NUM_REPLICA_GROUPS."""
+    workers: int = 1
+    """Processes of the group, on all its nodes."""
+    node: int = 0
+    """Which node of the group this is."""
+    nodes: int = 1
+    """Nodes of the group, each with a supervisor."""
+    number_timeout: float = 5.0
+    """Seconds to wait until the lighthouse has told the number of the first life."""
+    patience: float = 3600.0
+    """Seconds to wait for the group's other nodes before it is given up."""
+    hang_timeout: float | None = None
+    """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
+    warm_after: float = 5.0
+    """Seconds of a life before the process is started from which the next ones are forked."""
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ConfigError("No script given: name it after --, as in `torchft_x supervise --group 0 -- train.py`.")
+        if self.workers < 1:
+            raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
+        if self.hang_timeout is not None and not self.hang_timeout > 0:
+            raise ConfigError(f"hang_timeout is {self.hang_timeout:g}; it must be a positive number of seconds.")
+        if self.groups < 1:
+            raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
+        if not 0 <= self.node < self.nodes:
+            raise ConfigError(f"node is {self.node} of {self.nodes} nodes; they are counted from 0.")
+        if self.workers % self.nodes:
+            raise ConfigError(
+                f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
+            )
+
+        if self.nodes > 1 and self.lighthouse is not None and "," in self.lighthouse:
+            raise ConfigError(
+                f"nodes is {self.nodes} and {env.LIGHTHOUSE} names several lighthouses, but the nodes of a group begin their "
+                "lives at one: give one address, or groups of one node."
+            )
+
+    @property
+    def whole(self) -> str:
+        return f"group {self.group}"
+
+    @property
+    def name(self) -> str:
+        return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
+
+
+class Supervisor(Keeper):
+    """One group's supervisor, on the group's only node or on one of several."""
+
+    config: SupervisorConfig
+
+    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
+        super().__init__(config, connect)
+        never = why_never(self._environ, nodes=config.nodes)
+        self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
+        self._collector: Collector | None = None  # made with the first life
+        self._scene: Scene | None = None  # of the life that runs or ran last
+        self._held: dict[int, Files] = {}  # of ranks that were killed because another died
+        self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
+
+    def _run_lives(self) -> Stop:
+        """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
+        self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
+        return self._stops.first or super()._run_lives()
+
+    def _next_attempt(self) -> int:
+        return max(self._attempt, self._told or 0)
+
+    def _on_number(self, attempt: int) -> None:
+        """From the client's thread."""
+        self._told = max(attempt, self._told or 0)
+        self._stops.wake()
+
+    def _check_command(self) -> None:
+        check_script(self.config.command[0])
+        ignored = without_effect(self._environ)
+        if ignored:
+            self._say(
+                f"{self.config.name}: {', '.join(ignored)} would steer torchrun, which isn't used: without effect"
+            )
+
+    def _event_fields(self) -> dict[str, Any]:
+        node = None if self.config.nodes == 1 else self.config.node
+        return {"group": self.config.group, "node": node}
+
+    # --- what explains deaths and hangs (postmortem/collector.py) ---------------------------------------------------------------------
+
+    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+        if self._watched is None:
+            return
+        scene = scene_of(life, begun.life)
+        if scene != self._scene:
+            self._scene = scene
+            self._watched.watch(scene)
+            life.before_kill = self._hear_last_words
+        if halt is not None and halt[0]:
+            self._watched.stopped(scene, *halt)
+        if self._stops.first is not None:
+            self._watched.watch(None)
+        self._say_findings()
+
+    def _why_end(self, begun: Begun) -> str:
+        hung = self._collector.hung if self._collector is not None else None
+        return hung.reason if hung is not None and hung.life == begun.life else ""
+
+    def _hear_last_words(self, dead: list[int]) -> None:
+        if self._collector is not None and self._scene is not None:
+            self._held = self._collector.last_words(self._scene, dead)
+
+    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+        scene, held = self._scene, self._held
+        self._scene, self._held = None, {}
+        if self._collector is None or scene is None:
+            return
+        self._collector.watch(None)
+        if not end.ok and self._stops.first is None and not end.explained:
+            self._collector.died(scene, end.reason, held)
+
+    def _on_close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+            self._say_findings()
+
+    @property
+    def _watched(self) -> Collector | None:
+        """The collector, if there is anything it could look at."""
+        config = self.config
+        off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
+        if self._collector is None and not off:
+            assert config.run_dir is not None
+            self._collector = Collector(
+                config.run_dir, config.group, config.groups, self._stops.wake, hang_timeout=config.hang_timeout
+            )
+        return self._collector
+
+    def _say_findings(self) -> None:
+        for folder, sentence in self._collector.take() if self._collector is not None else ():
+            self._events.emit("dump", folder=str(folder), reason=sentence)
+            self._say(
+                f"{self.config.name}: {sentence} Collected in {folder}; see `torchft_x dumps {self.config.run_dir}`."
+            )
+
+    def _make_lives(self, reports: Reports) -> Lives:
+        config = self.config
+        reports.on_number(self._on_number)
+        if config.nodes == 1:
+            return Alone(reports)
+        assert isinstance(reports, NodeReports)
+        place = Place(
+            group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
+        )
+        return OneOfSeveral(
+            place,
+            reports,
+            wait=self._stops.wait,
+            stopped=lambda: self._stops.first is not None,
+            wake=self._stops.wake,
+            say=self._say,
+            give_up=lambda sentence: self._stops.request(1, sentence),
+        )
+
+    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+        config = self.config
+        assert self._found is not None
+        record = None
+        if len(self._found.addresses) > 1:
+            assert isinstance(self._reports, Witness)
+            record = str(folder / "received")
+            self._reports.make_record(begun.life, record)
+        settings = TrainerSettings(
+            group=config.group,
+            groups=config.groups,
+            workers=config.workers // config.nodes,
+            attempt=begun.attempt,
+            life=begun.life,
+            folder=str(folder),
+            lighthouse=self._found.url,
+            record=record,
+            run_dir=str(config.run_dir or ""),
+            token_file=self._found.token_file,
+            advertise_host=self._host,
+            cores=len(os.sched_getaffinity(0)),
+            groups_here=config.groups * config.nodes if config.local else 1,
+            package_root=own_package_root(),
+        )
+        return LifeSpec(
+            command=config.command,
+            workers=config.workers // config.nodes,
+            env=trainer_environment(self._environ, settings),
+            folder=folder,
+            run_dir=config.run_dir,
+            name=f"group-{config.group.replace('/', '_')}-attempt-{begun.attempt}",
+            node=config.node,
+            nodes=config.nodes,
+            meeting=begun.meeting,
+            listener=begun.listener,
+        )
+
+
+def supervise(config: SupervisorConfig) -> int:
+    """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2."""
+    try:
+        return Supervisor(config, connector(config.group, config.node, config.nodes)).run()
+    except TorchftXError as e:
+        print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
+        return 2

@@ -1,0 +1,222 @@
+"""Keeps the lighthouse running: ``torchft_x lighthouse`` is this, and the lighthouse is its child.
+
+A lighthouse that is killed, or fails, is started again at the same port, and finds what the one before it has written
+down (rpc/lighthouse/journal.py): the groups go on. This parent imports neither grpc nor torch, and the port stays taken while no
+child listens on it: it is bound here, too, without listening.
+
+The exit code is the child's: 0 and 1 are the job's verdict (or 0 the answer to SIGTERM), 2 a mistake in the arguments.
+Nothing else ends it but too many deaths.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchft_x import env, net
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.group_store import SHIM
+from torchft_x.launch.process.restarts import OWN_FAULTS, GiveUp, LifeEnd, RestartRules, Restarts
+from torchft_x.launch.supervisor.base import own_package_root
+from torchft_x.launch.supervisor.stop_requests import Stops
+from torchft_x.observe.events import EventLog
+
+RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
+"""Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
+_GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
+_TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
+_PORT_WAIT = 1.0  # seconds; the server of a keeper that was killed dies a moment after it
+_VERDICTS = (0, 1, 3)  # exit codes that end the job; 3: core.roster.DESERTED
+_USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
+_BIND = "--bind"
+_ANY_PORT = "[::]:29510"  # the server's default
+
+
+class LighthouseKeeper:
+    """Main thread only. `argv`: the server's flags."""
+
+    def __init__(self, argv: list[str], environ: Mapping[str, str] | None = None) -> None:
+        self._argv = argv
+        self._environ = env.everything() if environ is None else dict(environ)
+        self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # of the next child
+        self._stops = Stops()
+        self._restarts = Restarts(RULES)
+        self._events: EventLog | None = None  # made when there is something to tell
+        self._first = True  # no child has ended yet
+
+    def run(self) -> int:
+        """Until the job's verdict, a request to stop, or too many deaths; the exit code."""
+        process_tree.become_subreaper()
+        self._stops.watch_signals()
+        self._watch_launcher()
+        scratch = Path(tempfile.mkdtemp(prefix="torchft_x-lighthouse-"))
+        held = None
+        try:
+            argv = _with_state(self._argv, scratch, self._environ)
+            argv, held = hold_port(argv)
+            return self._keep(argv)
+        finally:
+            process_tree.kill_descendants()
+            if held is not None:
+                held.close()
+            if self._events is not None:
+                self._events.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _watch_launcher(self) -> None:
+        """The lighthouse of a local job ends with its launcher, as if that had said so."""
+        launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
+        if launcher is not None or env.is_local_job(self._environ):
+            self._stops.watch_launcher(launcher, 0)
+
+    def _keep(self, argv: list[str]) -> int:
+        while True:
+            began = time.monotonic()
+            code = self._live(argv)
+            stop = self._stops.first
+            if stop is not None:
+                return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code  # SIGTERM: before it served
+            if code in _VERDICTS or (code == _USAGE and self._first):
+                return code
+            self._first = False
+            end = self._how(code, time.monotonic() - began)
+            decision = self._restarts.ended(end, time.monotonic())
+            if isinstance(decision, GiveUp):
+                self._say(f"the lighthouse is given up: {decision.sentence}. See its last lines above.")
+                return 1
+            pause = f" in {decision.pause:g} s" if decision.pause else ""
+            self._say(f"the lighthouse died: {end.reason} after {end.uptime:.1f} s; it is started again{pause}")
+            self._attempt += 1
+            self._note(end, decision.pause)
+            if not self._stops.wait(lambda: False, decision.pause) and self._stops.first is not None:
+                return 0
+
+    @staticmethod
+    def _how(code: int, uptime: float) -> LifeEnd:
+        reason = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
+        own = code > 0 or -code in OWN_FAULTS
+        # 2 would be taken for a mistake in the arguments, which were good before
+        return LifeEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)
+
+    def _live(self, argv: list[str]) -> int:
+        """One life of the server: its exit code, or -signal."""
+        server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
+        child = subprocess.Popen(
+            [sys.executable, SHIM, "agent", str(os.getpid()), *server],
+            env=self._child_environ(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is passed on, once
+        )
+        pidfd = process_tree.open_pidfd(child.pid)
+        deadline: float | None = None  # once told to stop
+        try:
+            while True:
+                ended = process_tree.reap().get(child.pid)
+                if ended is not None:
+                    child.returncode = ended  # Popen must not wait for a pid we have collected
+                    return ended
+                if self._stops.first is not None and deadline is None:
+                    deadline = time.monotonic() + _GRACE
+                    process_tree.send([child.pid], signal.SIGTERM)
+                if deadline is not None and (self._stops.hurry or time.monotonic() > deadline):
+                    process_tree.send([child.pid], signal.SIGKILL)
+                self._stops.sleep(_TICK, () if pidfd is None else (pidfd,))
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    def _child_environ(self) -> dict[str, str]:
+        out = dict(self._environ)
+        out[env.ATTEMPT] = str(self._attempt)
+        out.pop(env.LAUNCHER_PID, None)  # ours; the child dies with us
+        env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
+        root = own_package_root()
+        paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
+        if root is not None and root not in paths:
+            out["PYTHONPATH"] = ":".join([*paths, root])
+        return out
+
+    def _note(self, end: LifeEnd, pause: float) -> None:
+        """In the run's events."""
+        run_dir = _flag(self._argv, "--run_dir")
+        try:
+            self._events = self._events or EventLog(run_dir, "lighthouse")
+        except OSError:
+            return
+        self._events.emit("restart", attempt=self._attempt, delay=pause, reason=f"the lighthouse was {end.reason}")
+
+    def _say(self, text: str) -> None:
+        print(f"torchft_x: {text}", file=sys.stderr, flush=True)
+
+
+def keep_lighthouse(argv: list[str]) -> int:
+    """Keep a lighthouse with these flags running; the exit code."""
+    try:
+        return LighthouseKeeper(argv).run()
+    except TorchftXError as e:
+        print(f"torchft_x lighthouse: {e}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _flag(argv: list[str], name: str) -> str | None:
+    """Value of a flag, as argparse takes it: the last one counts."""
+    value = None
+    for word, following in zip(argv, [*argv[1:], None], strict=False):
+        if word == name:
+            value = following
+        elif word.startswith(f"{name}="):
+            value = word[len(name) + 1 :]
+    return value
+
+
+def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> list[str]:
+    """Without a place of its own what is written down lives as long as we do. One of several must have one, so it says."""
+    if (
+        _flag(argv, "--place") is not None
+        or _flag(argv, "--state_file") is not None
+        or env.read(env.STATE_FILE, None, environ)
+    ):
+        return argv
+    return [*argv, "--state_file", str(scratch / "state")]
+
+
+def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
+    """Bind the port without listening, so that nobody else gets it between two lives; port 0 becomes a real one.
+
+    Linux lets a second socket listen there if both say SO_REUSEADDR. None: it can't be bound, which the server will
+    say better.
+    """
+    try:
+        bind = net.parse_address(_flag(argv, _BIND) or _ANY_PORT, what=_BIND)
+    except TorchftXError:
+        return argv, None
+    host = net.any_host() if bind.host == "::" else bind.host
+    try:
+        family = socket.getaddrinfo(host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    except OSError:
+        return argv, None
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    deadline = time.monotonic() + _PORT_WAIT
+    while True:
+        try:
+            held.bind((host, bind.port))
+            break
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                held.close()
+                return argv, None
+            time.sleep(0.02)
+    port = held.getsockname()[1]
+    return [*argv, _BIND, net.Address(bind.host, port).target], held

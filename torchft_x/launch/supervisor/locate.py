@@ -1,0 +1,152 @@
+"""Where the lighthouse of this job is. The order, and why: docs/decisions/0007-how-roles-find-each-other.md."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.supervisor.lighthouse_role import folder_of_several
+from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
+
+_CONNECT_TIMEOUT = 1.0  # seconds for one address
+
+
+@dataclass(frozen=True)
+class Found:
+    addresses: tuple[Address, ...]  # all of a list, if one of them answers
+    token: str | None = field(repr=False)
+    token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
+    own: bool = False  # of the job itself
+
+    @property
+    def address(self) -> Address:
+        """Of the only one, or the first."""
+        return self.addresses[0]
+
+    @property
+    def url(self) -> str:
+        """As TORCHFT_LIGHTHOUSE holds it."""
+        return ",".join(a.url for a in self.addresses)
+
+
+class Locator:
+    """Looks once per call, never waits longer than a connect to each address.
+
+    With `given` nothing else is looked at. Without it come the address
+    file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds. Where the job brings
+    several (TORCHFT_X_LIGHTHOUSES) their address files are all there is: the scheduler names one host only.
+
+    Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
+    """
+
+    def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._file = None if run_dir is None else run_dir / "lighthouse"
+        self._files: list[Path] = []  # of the job's several lighthouses, by place
+        several = env.read_int(env.LIGHTHOUSES, 1, environ) or 1
+        if several > 1 and run_dir is not None:
+            self._files = [folder_of_several(run_dir) / str(place) for place in range(several)]
+        self._token_file = None if run_dir is None else run_dir / "token"
+        self._given: tuple[Address, ...] = ()  # empty: by the run directory and the scheduler
+        self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
+        self._tried: list[str] = []  # by the last look, a clause each
+        # the variable with the host; the processes of a local job share their host's ports with everybody
+        self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
+        if given is not None:
+            self._given = parse_addresses(given, what=env.LIGHTHOUSE)
+            check_any_resolvable(self._given, what=env.LIGHTHOUSE)
+        elif run_dir is None and (self._host_in is None or self._port is None):
+            raise ConfigError(
+                f"No lighthouse: set {env.LIGHTHOUSE} to its address, or --run_dir to a shared directory."
+            )
+
+    @property
+    def missing(self) -> str:
+        """What we still wait for and where it was looked for, a clause for people."""
+        return f"the lighthouse ({'; '.join(self._tried)})"
+
+    def look(self) -> Found | None:
+        """The lighthouse, if it can be reached now."""
+        self._tried = []
+        if self._given:
+            return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
+        return self._by_files() if self._files else self._by_file() or self._by_host()
+
+    def _answers(self, address: Address, by: str = "") -> bool:
+        try:
+            socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT).close()
+        except (OSError, UnicodeError) as e:  # UnicodeError: a name that can't be one
+            self._tried.append(f"{address.url}{by}: {getattr(e, 'strerror', None) or e}")
+            return False
+        return True
+
+    def _by_files(self) -> Found | None:
+        """The whole list must be known, of which one may be away: who begins with a part of it could not go over."""
+        addresses = [self._read(file) for file in self._files]
+        known = [a for a in addresses if a is not None]
+        if len(known) < len(addresses) or not any(self._answers(a) for a in known):
+            return None
+        return self._with_token(*known, beside=self._token_file)
+
+    def _read(self, file: Path) -> Address | None:
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except OSError:
+            text = ""
+        if not text:
+            self._tried.append(f"no address in {file} yet")
+            return None
+        return parse_address(text, what=str(file))
+
+    def _by_file(self) -> Found | None:
+        """The file may be an earlier run's: it is read again at each look, and what it names must answer."""
+        if self._file is None:
+            return None
+        address = self._read(self._file)
+        if address is None:
+            return None
+        # the token is written before the address
+        found = self._answers(address, f" by {self._file}")
+        return self._with_token(address, beside=self._token_file) if found else None
+
+    def _by_host(self) -> Found | None:
+        if self._host_in is None or self._port is None:
+            return None
+        host = first_host(env.read(self._host_in, "", self._environ) or "")
+        if not host:
+            self._tried.append(f"no host in the variable {self._host_in}")
+            return None
+        address = Address(host, self._port)
+        # A job's own lighthouse has a token. Without it nothing good can answer: another job's lighthouse at most.
+        if not self._has_token():
+            where = f"{env.TOKEN}, {env.TOKEN_FILE}" + (f" or {self._token_file}" if self._token_file else "")
+            self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
+            return None
+        found = self._answers(address, f" by {self._host_in}")
+        return self._with_token(address, beside=self._token_file) if found else None
+
+    def _has_token(self) -> bool:
+        return self._given_token() or (self._token_file is not None and self._token_file.exists())
+
+    def _given_token(self) -> bool:
+        return any(env.read(name, None, self._environ) for name in (env.TOKEN, env.TOKEN_FILE))
+
+    def _with_token(self, *addresses: Address, beside: Path | None = None) -> Found:
+        """With the token of the environment, else that in the run directory if the address is the job's own."""
+        environ = dict(self._environ)
+        if beside is not None and not self._given_token() and beside.exists():
+            environ[env.TOKEN_FILE] = str(beside)
+        return Found(
+            addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ), own=beside is not None
+        )
+
+
+def first_host(text: str) -> str:
+    """The first of ``a,b`` (Kubernetes) or of ``n[01-04,7],m2`` (Slurm)."""
+    first = re.split(r",(?![^\[]*\])", text.strip(), maxsplit=1)[0].strip()
+    return re.sub(r"\[([^\]]*)\]", lambda m: re.split("[,-]", m[1], maxsplit=1)[0], first)

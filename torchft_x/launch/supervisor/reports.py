@@ -1,0 +1,78 @@
+"""What a supervisor tells the lighthouse, and the client that carries it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from torchft_x.launch.supervisor.locate import Found
+
+
+class Reports(Protocol):
+    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor.client.SupervisorClient` has these, and so have
+    the lines to several lighthouses, `torchft_x.rpc.supervisor.fanout_client.SupervisorClients`.
+
+    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
+    """
+
+    def started(self, attempt: int, life: str) -> None: ...
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None: ...
+    def halted(self, life: str, who: str, seconds: float) -> None: ...
+    def done(self, code: int, sentence: str) -> None: ...
+    def on_stop(self, callback: Callable[[int, str], None]) -> None: ...
+    def on_number(self, callback: Callable[[int], None]) -> None: ...
+    def away(self) -> float: ...
+    def close(self, flush: float) -> None: ...
+
+
+@runtime_checkable
+class NodeReports(Reports, Protocol):
+    """Of one node of a group over several; the first two instead of started and exited."""
+
+    def is_up(self) -> bool: ...
+    def ready(self, attempt: int, meeting: str) -> None: ...
+    def ended(self, attempt: int, life: str, code: int, reason: str) -> None: ...
+    def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
+
+
+@runtime_checkable
+class Witness(Reports, Protocol):
+    """To several lighthouses: tells of each life that has ended what it had received."""
+
+    def make_record(self, life: str, path: str) -> None:
+        """The file where that life, which is about to begin, writes it down. Raises `ConfigError`."""
+
+
+def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "") -> Callable[[Found], Reports]:
+    """Makes the real client, for a group (or one node of it) or for a companion. grpc is imported when the lighthouse is found, not before."""
+
+    def connect(found: Found) -> Reports:
+        from torchft_x.rpc.transport import grpc_options
+
+        if len(found.addresses) > 1:
+            from torchft_x.rpc.supervisor.fanout_client import SupervisorClients
+
+            return SupervisorClients(
+                found.addresses,
+                group,
+                socket.gethostname(),
+                grpc_options.boot_id(),
+                found.token,
+                companion=companion,
+                own=found.own,
+            )
+        from torchft_x.rpc.supervisor.client import SupervisorClient
+
+        return SupervisorClient(
+            lighthouse=found.address.url,
+            group=group,
+            host=socket.gethostname(),
+            boot_id=grpc_options.boot_id(),
+            token=found.token,
+            node=node,
+            nodes=nodes,
+            companion=companion,
+        )
+
+    return connect

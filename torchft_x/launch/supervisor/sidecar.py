@@ -1,0 +1,115 @@
+"""A companion: a program beside the groups (an evaluator, a data service) that lives as long as the job.
+
+It is kept running as a group is (base.py), with the job's lighthouse, token and run directory in its environment.
+It has no say in how the job ends: whatever becomes of it, the groups train on; when they are done, it is ended.
+A program that exits with 0 is done and is not started again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.process.environment import JobSettings, companion_environment
+from torchft_x.launch.process.restarts import LifeEnd
+from torchft_x.launch.supervisor.base import Keeper, KeeperConfig, own_package_root
+from torchft_x.launch.supervisor.coordination import Alone, Begun, Lives
+from torchft_x.launch.supervisor.reports import Reports, connector
+from torchft_x.launch.workers.attempt import LifeSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompanionConfig(KeeperConfig):
+    """Raises `ConfigError` naming the field."""
+
+    companion: str
+    """Its name in the job; two of one name are ended together."""
+    patience: float = 600.0
+    """Seconds without a lighthouse after which the job counts as over."""
+
+    def __post_init__(self) -> None:
+        if not self.companion or not self.companion.isprintable():
+            raise ConfigError("--name is empty or holds unprintable characters; give the companion a name.")
+        if not self.command:
+            raise ConfigError(
+                "No program given: name it after --, as in `torchft_x accompany --name evaluator -- CMD`."
+            )
+
+    @property
+    def whole(self) -> str:
+        return f"companion {self.companion}"
+
+
+class Accompanied(Alone):
+    """One life after the other, until the lighthouse has been away for too long to come back."""
+
+    def __init__(self, config: CompanionConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
+        super().__init__(reports)
+        self._config = config  # fixed
+        self._job_is_over = job_is_over
+
+    def is_over(self, begun: Begun) -> bool:
+        if self._reports.away() > self._config.patience:
+            self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
+        return False  # it ends as for every request to stop, with its grace
+
+    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+        pass  # nobody waits for it
+
+    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+        """It commits no steps: to have run for a while is all it can bring."""
+        return replace(end, progress=end.uptime >= self._config.rules.quick)
+
+
+class Companion(Keeper):
+    """The supervisor of one companion."""
+
+    role = "companion"
+    code_without_launcher = 0
+    config: CompanionConfig
+
+    def _check_command(self) -> None:
+        program = self.config.command[0]
+        if shutil.which(program, path=self._environ.get("PATH")) is None:
+            raise ConfigError(f"The program {program} is not there, or can't be executed; name another after --.")
+
+    def _event_fields(self) -> dict[str, Any]:
+        return {"companion": self.config.companion}
+
+    def _make_lives(self, reports: Reports) -> Lives:
+        return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
+
+    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+        config = self.config
+        assert self._found is not None
+        settings = JobSettings(
+            attempt=begun.attempt,
+            lighthouse=self._found.url,
+            run_dir=str(config.run_dir or ""),
+            token_file=self._found.token_file,
+            advertise_host=self._host,
+            package_root=own_package_root(),
+        )
+        return LifeSpec(
+            command=config.command,
+            workers=1,
+            env=companion_environment(self._environ, settings),
+            folder=folder,
+            run_dir=config.run_dir,
+            name=f"companion-{config.companion.replace('/', '_')}-attempt-{begun.attempt}",
+            program=True,
+        )
+
+
+def accompany(config: CompanionConfig) -> int:
+    """Run a companion's supervisor; the exit code. A user's mistake is one sentence and 2."""
+    try:
+        return Companion(config, connector("", companion=config.companion)).run()
+    except TorchftXError as e:
+        print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
+        return 2

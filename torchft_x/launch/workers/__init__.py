@@ -1,0 +1,1 @@
+"""One attempt of a group's workers, started cold or forked from a warm parent."""

@@ -1,0 +1,281 @@
+"""One life of a group (of its part on this node): its workers and their store, until no process of it is left.
+
+The workers are the supervisor's own children, in the environment that torchrun would give them (torchrun itself isn't
+used: decision 31), or a warm agent's. The supervisor watches each by pidfd: the cause of a death is known within a
+millisecond, and the rest of the group, which shares its fate, is killed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.group_store import GroupStore
+from torchft_x.launch.process.output import Relay
+from torchft_x.launch.process.restarts import OWN_FAULTS, LifeEnd
+from torchft_x.launch.process.stopped import STOPPED, Halts
+from torchft_x.launch.workers import cold_start
+from torchft_x.launch.workers.warm_client import Warm
+
+_WORDS = 20  # lines of the process with the store that are quoted if it failed
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback
+_EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifeSpec:
+    """What to start."""
+
+    command: tuple[str, ...]
+    """Script and arguments."""
+    workers: int
+    """Processes on this node."""
+    env: dict[str, str] = field(repr=False)
+    """The whole environment of the trainer."""
+    folder: Path
+    """Private, empty, on a local disk: pipes and error files."""
+    run_dir: Path | None
+    """For logs, and to see from the event files whether a step was committed."""
+    name: str
+    """Of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
+    node: int = 0
+    nodes: int = 1
+    meeting: str = ""
+    """host:port of the store where all workers meet (MASTER_ADDR, MASTER_PORT); of several nodes only."""
+    listener: socket.socket | None = None
+    """There, on node 0 of several."""
+    program: bool = False
+    """The command is no Python script but any program: one process, which meets nobody."""
+
+    def who(self, rank: int) -> str:
+        """The worker of that local rank, for people."""
+        return "the program" if self.program else f"worker {self.first_rank + rank}"
+
+    @property
+    def file_name(self) -> str:
+        """`name`, different on each node: they may share the directory."""
+        return self.name if self.nodes == 1 else f"{self.name}-node-{self.node}"
+
+    @property
+    def first_rank(self) -> int:
+        """Group rank of this node's first worker."""
+        return self.node * self.workers
+
+
+class _Worker:
+    """One worker."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.pidfd = process_tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
+        self.code: int | None = None  # exit code or -signal, once known
+        self.gone = False  # ended
+        self.stopped = False  # by a signal or a debugger
+
+    def look(self) -> None:
+        if self.gone:
+            return
+        state = process_tree.state(self.pid)
+        self.stopped = state in STOPPED
+        if state in ("", "Z", "X"):
+            self.code = process_tree.exit_status(self.pid)
+            self.gone = True
+
+
+class Life:
+    """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
+
+    def __init__(self, spec: LifeSpec, warm: Warm | None = None) -> None:
+        self.spec = spec  # fixed
+        self._warm = warm  # forks the workers, if it can
+        self._started = time.monotonic()
+        self._stopping = False  # workers were asked to end: each may take the grace, their codes mean nothing
+        logs = None if spec.run_dir is None else spec.run_dir / "logs"
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+        self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
+        self.relay = Relay(spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None)
+        self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
+        os.mkfifo(spec.folder / "pids", 0o600)  # where warm workers say who they are
+        self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._announced = b""  # read from it, the last line may be partial
+        self._workers: dict[int, _Worker] = {}  # by local rank
+        self._halts = Halts()  # which of them have been stopped, and for how long
+        self._log = spec.folder / "agent.log"  # words of the process with the store
+        self._store: GroupStore | None = None  # in a cold life, where this node serves it
+        self._agent: int | None = None  # pid of the process with the store; of a warm life the workers' parent
+        self._agent_fd: int | None = None
+        self._agent_code: int | None = None
+        forked = warm.fork(spec, self._log) if warm is not None else "there is no warm parent"
+        self.cold = forked if isinstance(forked, str) else None  # why nothing was forked; None: it was
+        if isinstance(forked, str):
+            self._store = cold_start.open_store(spec, self._log)
+            self._workers = {r: _Worker(pid) for r, pid in enumerate(cold_start.start_workers(spec, self._store))}
+            if self._store is not None and spec.workers * spec.nodes > 1:  # it will be called
+                self._store.start()
+        else:
+            self._watch_agent(forked)
+
+    def _watch_agent(self, pid: int) -> None:
+        self._agent, self._agent_fd = pid, process_tree.open_pidfd(pid)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Of the workers announced so far, by group rank."""
+        return {self.spec.first_rank + rank: worker.pid for rank, worker in self._workers.items()}
+
+    @property
+    def uptime(self) -> float:
+        return time.monotonic() - self._started
+
+    def fds(self) -> list[int]:
+        """Descriptors that become readable when `poll` has something to see."""
+        pidfds = [w.pidfd for w in self._workers.values() if w.pidfd is not None and not w.gone]
+        agent = [self._agent_fd] if self._agent_fd is not None and self._agent_code is None else []
+        store = self._store.fds() if self._store is not None else []
+        return [*self.relay.fds(), self._pids, *pidfds, *agent, *store]
+
+    def poll(self) -> LifeEnd | None:
+        """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
+        self.relay.pump()
+        self._read_announcements()
+        for worker in self._workers.values():
+            worker.look()
+        self._collect(process_tree.reap())
+        if self._store is not None:
+            self._store.tend()
+            if self._agent is None and self._store.pid is not None:
+                self._watch_agent(self._store.pid)
+        failed = [r for r, w in self._workers.items() if w.code]
+        if self._agent_code is None and not self._is_over(bool(failed)):
+            return None
+        return self._end(failed)
+
+    def _is_over(self, failed: bool) -> bool:
+        """Whether this node's part is. Of several nodes it lasts until the group's life is over, though its workers have
+        finished: the others' may still call node 0's store. But not if we are stopping anyway.
+        """
+        if self._stopping:
+            return len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
+        return failed or (self.spec.nodes == 1 and self.has_finished)
+
+    def halt(self) -> tuple[str, float] | None:
+        """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
+        many seconds; empty: none is, any more. None: no news."""
+        news = self._halts.look(
+            {r: process_tree.turns(w.pid) for r, w in self._workers.items() if w.stopped}, time.monotonic()
+        )
+        return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
+
+    def terminate(self) -> None:
+        """Ask the workers to end (SIGTERM)."""
+        self._stopping = True
+        alive = [w.pid for w in self._workers.values() if not w.gone]
+        if not alive and not self._workers and self._agent is not None:  # a warm life that has just been forked
+            alive = [self._agent]
+        process_tree.send(alive, signal.SIGTERM)
+
+    def kill(self) -> LifeEnd:
+        """End it now. What had finished well before has."""
+        self._stopping = self._stopping or not self.has_finished
+        return self._end([])
+
+    # --- how it ended --------------------------------------------------------------------------------------------------
+
+    def _read_announcements(self) -> None:
+        try:
+            self._announced += os.read(self._pids, 65536)
+        except BlockingIOError:
+            return
+        *lines, self._announced = self._announced.split(b"\n")
+        for line in lines:
+            rank, pid = line.split()
+            self._workers[int(rank)] = _Worker(int(pid))
+
+    def _collect(self, ended: dict[int, int]) -> None:
+        if self._agent in ended:
+            self._agent_code = ended[self._agent]
+        for worker in self._workers.values():  # a warm one becomes ours if its agent ends first
+            if worker.pid in ended and worker.code is None:
+                worker.code, worker.gone = ended[worker.pid], True
+
+    @property
+    def has_finished(self) -> bool:
+        """Every worker is known to have exited with 0."""
+        return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
+
+    def _end(self, failed: list[int]) -> LifeEnd:
+        uptime = self.uptime
+        well = self.has_finished and not self._stopping
+        store_failed = (
+            self._store is not None and self._agent_code is not None and not failed
+        )  # then we kill the workers
+        if failed and self.before_kill is not None and not self._stopping:
+            self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
+        self._collect(process_tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
+        self._read_announcements()
+        self.relay.close()
+        if not store_failed:
+            failed = failed or [r for r, w in self._workers.items() if w.code]
+        progress = any(self._committed(w.pid) for w in self._workers.values())
+        if self._store is not None:
+            self._store.close()
+        for fd in (self._pids, self._agent_fd, *(w.pidfd for w in self._workers.values())):
+            if fd is not None:
+                os.close(fd)
+        if well or (self._agent_code == 0 and not failed and not self._stopping):
+            return LifeEnd(True, 0, "finished", False, progress, uptime)
+        code, reason, words = self._blame(failed)
+        own = code > 0 or -code in OWN_FAULTS
+        return LifeEnd(False, code, reason, own, progress, uptime, words, bool(failed), self._fault(code, words))
+
+    def _fault(self, code: int, words: tuple[str, ...]) -> str:
+        """The exception, of the words' traceback, that ended the script before any worker had a Manager; '' if none did."""
+        if code <= 0 or any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids):
+            return ""
+        if not any(line.startswith('  File "') for line in words):
+            return ""
+        return next((line for line in reversed(words) if _EXCEPTION.match(line)), "")
+
+    def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
+        """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""
+        if not failed:
+            return self._blame_agent()
+        rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
+        code = self._workers[rank].code or 0
+        words = self.relay.tail(rank)
+        name = self.spec.who(rank)
+        if code > 0:
+            return code, f"{name} exited with code {code}", words
+        if code == -signal.SIGABRT and any("EnforceNotMet" in w and "preamble" in w for w in words):
+            mismatch = "layout mismatch: the groups reduce tensors of different sizes or in different order"
+            return code, f"{name} aborted by gloo, {mismatch}", ()
+        return code, f"{name} killed by {process_tree.signal_name(-code)}", words
+
+    def _blame_agent(self) -> tuple[int, str, tuple[str, ...]]:
+        """No worker has failed."""
+        if self._workers and all(w.code == 0 for w in self._workers.values()):
+            return 1, "its workers ended when they were asked to", ()
+        code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
+        how = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        when = "" if self._workers else " before a worker started"
+        words = self._log.read_text("utf-8", "replace").splitlines() if code > 0 and self._log.exists() else []
+        last = tuple([line.rstrip() for line in words if line.strip()][-_WORDS:])
+        return code or 1, f"the process with the group's store {how}{when}", last
+
+    def _committed(self, pid: int) -> bool:
+        """Whether that worker wrote a commit into its event file."""
+        if self.spec.run_dir is None:
+            return False
+        for path in self.spec.run_dir.glob(f"events/*-{pid}.jsonl"):
+            with open(path, "rb") as f:
+                if b'"event":"commit"' in f.read(_EVENTS_READ):
+                    return True
+        return False

@@ -1,0 +1,198 @@
+"""Between the ranks of a group and their group server: torchft's ManagerService with our fields. See `messages`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core import messages as m
+from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.heal import Plan
+from torchft_x.core.types import Prepared, Quorum, State
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import fingerprint, messages
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import limits
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReply:
+    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
+
+    quorum: Quorum
+    lease_until: float
+    base: State | None = None  # where the step begins, if not at the quorum's top: the group runs on in it
+    commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
+    again: bool = False  # all ranks of the group reduce the gradients again that they keep, if the state allows it
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """Whether every rank of the group commits, and if not, why; or that the groups have to vote first."""
+
+    commit: bool
+    reason: str
+    prepared: bool = False  # undecided: vote between the groups with `row`, then say how that ended
+    row: CrossVote | None = None  # what this group says there; None: without a say (R13)
+
+
+# --- quorums ---------------------------------------------------------------------------------------------------------
+
+
+def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> peer_pb.ManagerQuorumRequest:
+    return peer_pb.ManagerQuorumRequest(
+        group_rank=v.rank,
+        step=v.state.step,
+        checkpoint_metadata=v.checkpoint_metadata,
+        shrink_only=v.shrink_only,
+        init_sync=init_sync,
+        commit_failures=v.commit_failures,
+        reconfigure_handle=v.handle,
+        committed_in=v.state.committed_in,
+        torn=v.torn,
+        reason=v.reason.value,
+        suspects=v.suspects,
+        ours=ours,
+        traits=fingerprint.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
+        step_seconds=v.step_seconds,
+        holds=holds,
+        keeps=v.keeps,
+        votes_late=v.votes_late,
+        patience_s=messages.patience_to(v.patience),
+        usual_s=v.usual,
+    )
+
+
+def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
+    return m.Ask(
+        call=call,
+        rank=limits.check_whole(p.group_rank, "group rank", limits.MAX_RANKS),
+        state=State(limits.check_whole(p.step, "step"), limits.check_whole(p.committed_in, "committed_in")),
+        torn=p.torn,
+        shrink_only=p.shrink_only,
+        commit_failures=limits.check_whole(p.commit_failures, "commit_failures"),
+        checkpoint_metadata=limits.check_text(p.checkpoint_metadata, "checkpoint metadata"),
+        handle=limits.check_text(p.reconfigure_handle, "reconfigure handle"),
+        reason=messages.check_reason(p.reason),
+        suspects=limits.check_texts(p.suspects, "suspects", limits.MAX_MEMBERS),
+        traits=fingerprint.from_bytes(p.traits) if p.traits else None,
+        patience=messages.patience_from(p.patience_s),
+        usual=limits.check_seconds(p.usual_s, "usual time"),
+        step_seconds=limits.check_seconds(p.step_seconds, "step_seconds"),
+        keeps=p.keeps,
+        votes_late=p.votes_late,
+    )
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """A ManagerQuorumResponse for a rank that runs the peer's library."""
+    return bytes(
+        peer_pb.ManagerQuorumResponse(
+            quorum_id=plan.config_id,
+            recover_src_manager_address=plan.sources[0].address if plan.heal and plan.sources else "",
+            recover_src_replica_rank=plan.source_rank,
+            recover_dst_replica_ranks=plan.dst_ranks,
+            store_address=plan.store_address,
+            max_step=plan.top.step,
+            max_replica_rank=plan.max_replica_rank,
+            max_world_size=plan.max_world_size,
+            replica_rank=plan.replica_rank,
+            replica_world_size=plan.replica_world_size,
+            heal=plan.heal,
+            commit_failures=plan.commit_failures,
+            replica_ids=plan.replica_ids,
+            reconfigure_handles=plan.handles,
+        ).SerializeToString()
+    )
+
+
+def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_left: float) -> bytes:
+    """The answer to a rank of ours. `quorum`: serialized; left out if the rank `holds` that one already."""
+    known = holds != 0 and reply.quorum.id == holds
+    return bytes(
+        peer_pb.ManagerQuorumResponse(
+            quorum=b"" if known else quorum,
+            holds=holds if known else 0,
+            lease_left_s=lease_left,
+            base=b"" if reply.base is None else messages.state_to_proto(reply.base).SerializeToString(),
+            commit=b"" if reply.commit is None else messages.prepared_to_proto(reply.commit).SerializeToString(),
+            again=reply.again,
+        ).SerializeToString()
+    )
+
+
+def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: float) -> QuorumReply:
+    """`held`: the quorum this rank has already. `who` answers, for sentences. `now`: own monotonic seconds."""
+    p = messages.parse(peer_pb.ManagerQuorumResponse, data, "answer")
+    if p.quorum:
+        quorum = messages.quorum_from_proto(messages.parse(pb.Quorum, p.quorum, "quorum"))
+    elif held is not None and p.holds == held.id:
+        quorum = held
+    else:
+        raise RefusedError(f"The {who} is not torchft_x's; all ranks of a group need the same library.")
+    return QuorumReply(
+        quorum,
+        now + limits.check_seconds(p.lease_left_s, "lease"),
+        messages.state_from_proto(messages.parse(pb.State, p.base, "base")) if p.base else None,
+        messages.prepared_from_proto(messages.parse(pb.Prepared, p.commit, "prepared result")) if p.commit else None,
+        p.again,
+    )
+
+
+# --- votes -----------------------------------------------------------------------------------------------------------
+
+
+def vote_to_proto(v: m.Vote) -> peer_pb.ShouldCommitRequest:
+    return peer_pb.ShouldCommitRequest(
+        should_commit=v.ok,
+        group_rank=v.rank,
+        step=v.step,
+        quorum_id=v.quorum_id,
+        digest=v.digest,
+        contributors=v.contributors,
+        broken=v.broken,
+    )
+
+
+def crossed_to_proto(v: m.Crossed) -> peer_pb.ShouldCommitRequest:
+    return peer_pb.ShouldCommitRequest(
+        should_commit=v.ok, group_rank=v.rank, step=v.step, quorum_id=v.quorum_id, crossed=True
+    )
+
+
+def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote | m.Crossed:
+    rank = limits.check_whole(p.group_rank, "group rank", limits.MAX_RANKS)
+    step, quorum_id = limits.check_whole(p.step, "step"), limits.check_whole(p.quorum_id, "quorum id")
+    if p.crossed:
+        return m.Crossed(call, rank, step, quorum_id, p.should_commit)
+    contributors = limits.check_whole(p.contributors, "contributors", limits.MAX_MEMBERS)
+    return m.Vote(call, rank, step, quorum_id, p.should_commit, p.digest, contributors, p.broken)
+
+
+def vote_reply_bytes(reply: VoteReply) -> bytes:
+    row = b"" if reply.row is None else _cross_to_proto(reply.row).SerializeToString()
+    return bytes(
+        peer_pb.ShouldCommitResponse(
+            should_commit=reply.commit, reason=reply.reason, prepared=reply.prepared, row=row
+        ).SerializeToString()
+    )
+
+
+def vote_reply_from_bytes(data: bytes) -> VoteReply:
+    p = messages.parse(peer_pb.ShouldCommitResponse, data, "answer")
+    row = _cross_from_proto(messages.parse(pb.CrossVote, p.row, "row")) if p.row else None
+    return VoteReply(p.should_commit and not p.prepared, limits.check_said(p.reason, "reason"), p.prepared, row)
+
+
+def _cross_to_proto(v: CrossVote) -> pb.CrossVote:
+    return pb.CrossVote(ok=v.ok, quorum=v.quorum, step=v.step, digest=v.digest, contributors=v.contributors)
+
+
+def _cross_from_proto(p: pb.CrossVote) -> CrossVote:
+    return CrossVote(
+        p.ok,
+        limits.check_whole(p.quorum, "quorum id"),
+        limits.check_whole(p.step, "step"),
+        p.digest,
+        limits.check_whole(p.contributors, "contributors", limits.MAX_MEMBERS),
+    )

@@ -1,0 +1,315 @@
+"""The group server as a program sees it: made, asked and closed from any thread; served on the process's one loop.
+
+It lives in the process of group rank 0 and speaks for the whole group. Rank 0 calls it without a socket.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc.aio
+
+from torchft_x.core import messages as m
+from torchft_x.core.fingerprint import Traits
+from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.errors import DeadlineError
+from torchft_x.net import Address, any_host, parse_address
+from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
+from torchft_x.rpc.group import liveness_socket
+from torchft_x.rpc.group.last_quorum_file import Record, open_record
+from torchft_x.rpc.group.pending_reply import Asked
+from torchft_x.rpc.group.service import GroupService
+from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
+from torchft_x.rpc.transport import file_limits, grpc_options, loop
+from torchft_x.rpc.transport.notifier import Notifier
+from torchft_x.rpc.transport.resolve import find_lighthouses
+from torchft_x.rpc.transport.token import TokenCheck, check_token
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 1.0
+"""Seconds a shutdown waits until the lighthouse has read our leave."""
+GIVE_UP_TIMEOUT = 5.0
+"""Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
+
+OnOver = Callable[[int, tuple[str, ...], str, bool], None]
+"""Called with (quorum id, lost replica ids, reason, whether they have left in good order): release that quorum's
+collectives now."""
+OnEnd = Callable[[str, bool], None]
+"""Called with (sentence, fenced): this group must stop."""
+
+
+class GroupServer:
+    """Serves one group and keeps its session with the lighthouse.
+
+    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address, or those of several with commas (`rpc.transport.resolve`).
+    `host`: what others reach this process by.
+    `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
+    `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
+    needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
+    by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
+    `commit_vote`: the group votes with the others before it commits; equal in all groups. `last_quorum_file`: path of the file that
+    the supervisor has made for this life (`rpc.group.last_quorum_file`); used with several lighthouses.
+
+    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`, `ConfigError`
+    (the record).
+    """
+
+    def __init__(
+        self,
+        *,
+        replica_id: str,
+        lighthouse: str,
+        store_address: str,
+        world_size: int,
+        host: str | None = None,
+        bind: str | None = None,
+        life: Life | None = None,
+        token: str | None = None,
+        connect_timeout: float = 60.0,
+        quorum_retries: int = 0,
+        boot_id: str | None = None,
+        on_kill: Callable[[str], None] | None = None,
+        runs_on: bool = False,
+        commit_vote: bool = False,
+        record: str | None = None,
+    ) -> None:
+        del quorum_retries
+        lighthouses = find_lighthouses(lighthouse)
+        settings = GroupSettings(
+            replica_id=replica_id,
+            lighthouses=lighthouses,
+            store_address=store_address,
+            world_size=world_size,
+            life=life or Life(started=time.time()),
+            token=check_token(token),
+            boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
+            runs_on=runs_on,
+            commit_vote=commit_vote,
+            record=_record(record, replica_id) if len(lighthouses) > 1 else None,
+        )
+        self.replica_id = replica_id  # as given
+        self.world_size = world_size  # ranks of the group
+        self._ids = itertools.count(1)  # of calls; `next` is atomic
+        self._notifiers: list[tuple[Notifier, OnOver, OnEnd]] = []  # direct watches; changed on the loop only
+        self._closed = False  # set by the first shutdown
+        self._shell: GroupShell  # the rest is set by _start
+        self._service: GroupService
+        self._server: grpc.aio.Server
+        where = parse_address(bind, what="bind address") if bind else Address(any_host(), 0)
+        start = self._start(settings, where, host, on_kill or _exit, connect_timeout)
+        loop.call(start, connect_timeout + 10.0, "starting the group server")
+
+    def __repr__(self) -> str:
+        return f"GroupServer({self.replica_id} at {self.address()}{', closed' if self._closed else ''})"
+
+    def address(self) -> str:
+        """``http://host:port``, as other groups and ranks reach it."""
+        return self._shell.address
+
+    async def _start(
+        self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
+    ) -> None:
+        options = grpc_options.server_options(
+            guarded=settings.token is not None,
+            connections=file_limits.for_group(file_limits.raise_limit(), settings.world_size),
+        )
+        server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=options)
+        liveness_socket.end()
+        try:
+            port = grpc_options.listen(server, bind, "The group server")
+            address = grpc_options.advertised(bind, port, host)
+            self._shell = GroupShell(settings, address.url, self._push)
+            self._service = GroupService(self._shell, self._ids, on_kill)
+            server.add_generic_rpc_handlers(self._service.handlers())
+            await server.start()
+            self._server = server
+            await self._shell.open(timeout)
+        except BaseException:
+            await server.stop(None)
+            if settings.record is not None:
+                settings.record.close()
+            raise
+
+    def shutdown(self, *, early: bool = False) -> None:
+        """Leave gracefully and free the port. The group can't commit after this. May be called twice.
+
+        `early`: the training isn't done. Otherwise nobody begins it again before this process has ended (R21).
+        """
+        if self._closed:
+            return
+        self._closed = True
+        supervised = bool(self._shell.settings.life.token)  # then the lighthouse hears how this process ends
+        lingers = "" if early or supervised else liveness_socket.begin(self.address())
+
+        async def stop() -> None:
+            await self._shell.close(LEAVE_TIMEOUT, early=early, lingers=lingers)
+            await self._server.stop(None)
+            for notifier, _, _ in self._notifiers:
+                notifier.close()
+
+        try:
+            loop.call(stop(), LEAVE_TIMEOUT + 5.0, "shutting the group server down")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    # --- direct calls --------------------------------------------------------------------------------------------------
+
+    def next_call(self) -> int:
+        """The number of the next direct call."""
+        return next(self._ids)
+
+    def ask(self, ask: m.Ask) -> Asked:
+        """Ask for a quorum, as call `next_call`. Inside a grant the answer is there at once. See `GroupClient.ask`."""
+        reply = self._shell.submit(ask)
+        if isinstance(reply, QuorumReply):
+            return Asked(reply)
+        waiter: Any = reply
+        return Asked(None, lambda timeout: self._wait(ask.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
+
+    def quorum(
+        self,
+        *,
+        group_rank: int,
+        state: State,
+        torn: bool = False,
+        checkpoint_metadata: str = "",
+        shrink_only: bool = False,
+        init_sync: bool = True,
+        commit_failures: int = 0,
+        handle: str = "",
+        reason: JoinReason = JoinReason.BOUNDARY,
+        suspects: tuple[str, ...] = (),
+        traits: Traits | None = None,
+        step_seconds: float = 0.0,
+        timeout: float,
+        patience: float = 0.0,
+    ) -> QuorumReply:
+        """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
+        del init_sync  # the answer is the whole quorum; its reader decides
+        ask = m.Ask(
+            call=self.next_call(),
+            rank=group_rank,
+            state=state,
+            torn=torn,
+            shrink_only=shrink_only,
+            commit_failures=commit_failures,
+            checkpoint_metadata=checkpoint_metadata,
+            handle=handle,
+            reason=reason,
+            suspects=suspects,
+            traits=traits,
+            step_seconds=step_seconds,
+            usual=timeout if patience > 0 else 0.0,
+        )
+        return self.ask(ask).wait(timeout + patience)
+
+    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
+        """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
+        reply = self._shell.submit(vote)
+        if isinstance(reply, VoteReply):
+            return reply
+        return self._wait(vote.call, reply, lambda: self._shell.why_no_vote(), timeout)
+
+    def vote_for_all(self, votes: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
+        """The votes of all ranks of the group at once, each with the same number as its call. The answer is there at once."""
+        return self._shell.submit_all(votes)
+
+    def offer_hub(self, place: bytes) -> None:
+        """Tell ranks that ask (`GroupClient.hub`) where rank 0 hears their votes."""
+        self._service.hub = place
+
+    def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
+        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        reply = self.vote(m.Vote(self.next_call(), group_rank, step, quorum_id, ok), timeout)
+        return reply.commit, reply.reason
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
+        reason = reason[:200]
+        try:
+            loop.call(self._shell.pause(seconds, reason), 2.0, "announcing the pause")
+        except DeadlineError as e:
+            log.warning("%s", e)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
+        loop.post(self._shell.suspect, replica_ids)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._shell.connected
+
+    @property
+    def others_train(self) -> bool:
+        """Whether other groups trained already when this one came, and do not wait for it until it asks."""
+        return self._shell.others_train
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
+        return self._shell.heartbeat_timeout
+
+    def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+        """Call back on a thread of its own when a quorum is over or the group must stop."""
+        notifier = Notifier(f"watch-{self.replica_id}")
+
+        def begin() -> None:
+            self._notifiers.append((notifier, on_over, on_end))
+            for push in (self._shell.last_over, self._shell.end):
+                if push is not None:
+                    _notify(notifier, on_over, on_end, push)
+
+        loop.post(begin)
+
+    def _wait(self, call: int, waiter: Any, why: Callable[[], str], timeout: float) -> Any:
+        """Wait for an answer; at the deadline take the request back and say why."""
+
+        def give_up() -> None:
+            sentence = why()
+            self._shell.gone(call)
+            if not waiter.done():
+                waiter.set_exception(DeadlineError(sentence))
+
+        self._shell.delay.wait(waiter, timeout, time.monotonic)
+        if not waiter.done():
+            loop.post(give_up)
+            concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)
+        if not waiter.done():
+            raise DeadlineError(f"The group server's own loop did not react for {GIVE_UP_TIMEOUT:g} s.")
+        return waiter.result()  # also an answer that came at the last moment
+
+    def _push(self, push: Push) -> None:
+        for notifier, on_over, on_end in self._notifiers:
+            _notify(notifier, on_over, on_end, push)
+        self._service.push(push)
+
+
+def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> None:
+    if isinstance(push, m.PushOver):
+        notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason, push.left))
+    else:
+        notifier.post(lambda: on_end(push.sentence, push.fenced))
+
+
+def _record(path: str | None, replica_id: str) -> Record | None:
+    if path is not None:
+        return open_record(path, replica_id)
+    log.warning(
+        "%s has no supervisor that learns what it had received (torchft_x supervise): should it be killed, the others may "
+        "not be able to go on, because several lighthouses count it until somebody knows.",
+        replica_id,
+    )
+    return None
+
+
+def _exit(message: str) -> None:
+    log.error("Killed by request: %s", message)
+    os._exit(1)

@@ -1,0 +1,145 @@
+"""What a group server offers over the network: torchft's ManagerService, and a stream that tells ranks what they must
+know at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from torchft_x.core import heal
+from torchft_x.core import messages as m
+from torchft_x.errors import DeadlineError, RefusedError
+from torchft_x.rpc.codec import messages, ranks
+from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
+from torchft_x.rpc.group import pause_clock
+from torchft_x.rpc.group.shell import GroupShell, Push
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, limits
+from torchft_x.rpc.transport.stream import Stream, answer, answering
+
+log = logging.getLogger(__name__)
+
+MAX_WATCHERS = limits.MAX_RANKS
+
+
+class GroupService:
+    """Handlers over one `GroupShell`. Everything on the loop's thread."""
+
+    def __init__(self, shell: GroupShell, ids: itertools.count[int], on_kill: Callable[[str], None] | None) -> None:
+        self._shell = shell  # decides
+        self._ids = ids  # call numbers, shared with the direct calls of rank 0
+        self._on_kill = on_kill  # what Kill does; None: Kill is refused
+        self._watchers: set[Stream] = set()  # one per rank that watches
+        self.hub = b""  # where rank 0 hears the votes of the group's ranks; empty: nowhere yet
+        self._encoded: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for all ranks
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        manager = {
+            "Quorum": self._quorum,
+            "CheckpointMetadata": self._checkpoint_metadata,
+            "ShouldCommit": self._should_commit,
+            "Kill": self._kill,
+        }
+        return (
+            grpc_options.unary_service(
+                grpc_options.MANAGER, {name: answering(handler) for name, handler in manager.items()}
+            ),
+            grpc_options.watch_service(grpc_options.GROUP, "Watch", self._watch),
+            grpc_options.unary_service(grpc_options.GROUP, {"Hub": answering(self._hub)}),
+        )
+
+    def push(self, push: Push) -> None:
+        """Tell every watching rank; after an end the watches end too."""
+        data = _watch_event(push)
+        for stream in self._watchers:
+            stream.send(data)
+            if isinstance(push, m.PushEnd):
+                stream.finish()
+
+    async def _quorum(self, request: bytes, context: Any) -> bytes:
+        p = messages.parse(peer_pb.ManagerQuorumRequest, request, "request")
+        ask = ranks.ask_from_proto(next(self._ids), p)
+        waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
+        self._shell.take(ask, waiter)
+        timeout = pause_clock.time_left(context) or 0.0
+        try:
+            reply: QuorumReply = await answer(
+                waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum
+            )
+        except DeadlineError:
+            if self._shell.delay.more(timeout, time.monotonic()) > 0:
+                context.set_trailing_metadata(((pause_clock.KEY, "1"),))
+            raise
+        if not p.ours:
+            who = self._shell.settings.replica_id
+            plan = heal.plan(reply.quorum, who, ask.rank, init_sync=p.init_sync, base=reply.base)
+            return ranks.plan_bytes(plan)
+        left = max(0.0, reply.lease_until - time.monotonic())
+        return ranks.quorum_reply_bytes(reply, self._encode(reply), holds=p.holds, lease_left=left)
+
+    def _encode(self, reply: QuorumReply) -> bytes:
+        if self._encoded[0] != reply.quorum.id:
+            self._encoded = (reply.quorum.id, messages.quorum_to_proto(reply.quorum).SerializeToString())
+        return self._encoded[1]
+
+    async def _should_commit(self, request: bytes, context: Any) -> bytes:
+        p = messages.parse(peer_pb.ShouldCommitRequest, request, "request")
+        vote = ranks.vote_from_proto(next(self._ids), p)
+        waiter: asyncio.Future[VoteReply] = asyncio.get_running_loop().create_future()
+        self._shell.take(vote, waiter)
+        reply: VoteReply = await answer(
+            waiter, context, gone=lambda: self._shell.gone(vote.call), why=self._shell.why_no_vote
+        )
+        return ranks.vote_reply_bytes(reply)
+
+    async def _checkpoint_metadata(self, request: bytes, _context: Any) -> bytes:
+        rank = messages.parse(peer_pb.CheckpointMetadataRequest, request, "request").rank
+        response = peer_pb.CheckpointMetadataResponse(checkpoint_metadata=self._shell.checkpoint_metadata(rank))
+        return bytes(response.SerializeToString())
+
+    async def _hub(self, _request: bytes, _context: Any) -> bytes:
+        if not self.hub:
+            raise RefusedError(f"{self._shell.settings.replica_id} has no place where its ranks vote.")
+        return self.hub
+
+    async def _kill(self, request: bytes, _context: Any) -> bytes:
+        message = messages.parse(peer_pb.KillRequest, request, "request").msg
+        if self._shell.settings.token is None:
+            raise RefusedError("Kill needs a token, and this run has none; set TORCHFT_X_TOKEN for all of it.")
+        if self._on_kill is None:
+            raise RefusedError("This group server takes no Kill.")
+        self._on_kill(limits.clean(message[:200]))
+        return b""
+
+    async def _watch(self, _request: Any, context: Any) -> None:
+        stream = Stream(context)
+        stream.send(pb.WatchEvent(hello=pb.Ping()).SerializeToString())
+        if self._shell.last_over is not None:
+            stream.send(_watch_event(self._shell.last_over))
+        if self._shell.end is not None:
+            stream.send(_watch_event(self._shell.end))
+            stream.finish()
+        elif len(self._watchers) >= MAX_WATCHERS:
+            stream.finish()
+        self._watchers.add(stream)
+        try:
+            await stream.serve(None)
+        finally:
+            self._watchers.discard(stream)
+
+
+def _watch_event(push: Push) -> bytes:
+    if isinstance(push, m.PushOver):
+        event = pb.WatchEvent(over=messages.over_to_proto(push))
+    elif push.fenced:
+        event = pb.WatchEvent(fenced=pb.Fenced(by=push.sentence))
+    else:
+        event = pb.WatchEvent(refused=pb.Refused(sentence=push.sentence))
+    return bytes(event.SerializeToString())

@@ -1,0 +1,461 @@
+"""The shell of the group machine: its session to the lighthouse, its open calls, its clock.
+
+It has no rules of its own: `core.group.machine` decides, this carries out. Other ranks come in through
+`group_service.GroupService`, on the loop. Group rank 0 comes in on its own thread (`submit`): inside a grant the
+machine answers at once, and neither the loop nor a socket is needed. So a lock guards the machine, and what it decides
+is carried out on the loop only, in the order in which it was decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchft_x._version import __version__
+from torchft_x.core import messages as m
+from torchft_x.core.group.machine import Group, GroupConfig
+from torchft_x.core.group.quorum_deadline import Endurance
+from torchft_x.core.types import Life, group_of
+from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
+from torchft_x.net import Address
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
+from torchft_x.rpc.group.last_quorum_file import Record, unwritten
+from torchft_x.rpc.group.pause_clock import Delay
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, lighthouse_list
+from torchft_x.rpc.transport.session import Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.transport.token import metadata
+
+log = logging.getLogger(__name__)
+
+LIBRARY = f"torchft_x/{__version__}"
+TICK = 0.1
+"""Seconds between the machine's looks at the clock."""
+
+Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
+Call = m.Ask | m.Vote | m.Crossed
+Reply = QuorumReply | VoteReply
+Push = m.PushOver | m.PushEnd
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """What a group server needs to know about its group."""
+
+    replica_id: str
+    lighthouses: tuple[Address, ...]
+    store_address: str
+    world_size: int
+    life: Life
+    token: str | None
+    boot_id: str
+    runs_on: bool
+    commit_vote: bool
+    record: Record | None = None
+    """Of several lighthouses: where what is received is written down; None: nowhere."""
+
+
+class GroupShell:
+    """One group's machine with everything it is connected to.
+
+    `on_push` hears what every rank must know at once: a `PushOver` or the final `PushEnd`.
+    """
+
+    def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
+        self.settings = settings  # fixed
+        self.address = address  # of the group server, as others reach it
+        self._on_push = on_push  # see above
+        config = GroupConfig(
+            replica_id=settings.replica_id,
+            address=address,
+            store_address=settings.store_address,
+            world_size=settings.world_size,
+            library=LIBRARY,
+            life=settings.life,
+            boot_id=settings.boot_id,
+            runs_on=settings.runs_on,
+            commit_vote=settings.commit_vote,
+        )
+        self._loop = asyncio.get_running_loop()  # where effects are carried out
+        self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
+        self._machine = Group(config, time.monotonic())  # decides
+        self._endurance = Endurance(time.monotonic())  # decides when to give up, where the user has not
+        self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
+        self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
+        self._ranks: dict[int, int] = {}  # group rank by open call
+        self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.end: m.PushEnd | None = None  # set when this group must stop; final
+        self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.others_train = False  # when the first session stood, others trained already without this group
+        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self.delay = Delay()  # other groups' pauses
+        self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
+        self._pinged: deque[float] = deque()  # when those were sent in this session that have no answer yet
+        self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
+        callbacks = UplinkCallbacks(
+            hello=self._hello,
+            welcome=self._welcome,
+            up=self._session_up,
+            message=self._session_message,
+            down=self._session_down,
+            refused=self._session_refused,
+            pinged=self._on_ping,
+        )
+        ping = pb.Up(ping=pb.Ping()).SerializeToString()
+        method = f"/{grpc_options.SESSION}/Session"
+        first, *others = settings.lighthouses
+        self._uplink = Uplink(first, method, metadata(settings.token), ping, callbacks, others=others)
+        self._ticker: asyncio.Task[None] | None = None  # while open
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self, timeout: float) -> None:
+        """Wait for the first session. Raises `UnreachableError`, `TokenError` or what else the lighthouse said."""
+        self._ticker = asyncio.ensure_future(self._tick())
+        self._uplink.start()
+        await asyncio.wait({self._stood}, timeout=timeout)
+        if self._stood.done() and self._stood.exception() is None:
+            return
+        await self.close(0.0)
+        if self._stood.done():
+            self._stood.result()
+        why, others = self._uplink.last_failure.rstrip("."), ""
+        if len(self._uplink.addresses) > 1:
+            others = f", or with another one of {self._uplink.names()}"
+        raise UnreachableError(
+            f"No session with the lighthouse at {self._url}{others} within {timeout:g} s ({why}); is it running, is it "
+            "torchft_x's (not torchft's own), and is TORCHFT_LIGHTHOUSE right?"
+        )
+
+    async def close(self, flush: float, *, early: bool = False, lingers: str = "") -> None:
+        """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Depart`."""
+        self._feed(m.Depart(early, lingers))
+        await self._uplink.close(flush)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        with self._lock:
+            calls = tuple(self._calls)
+        self._fail(calls, "The group server is shut down.", retry=False)
+        if self.settings.record is not None:
+            self.settings.record.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session with the lighthouse stands."""
+        return self._uplink.is_up
+
+    @property
+    def _url(self) -> str:
+        """Of the lighthouse that is spoken to, or was last."""
+        return self._uplink.address.url
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                self._feed(m.Tick())
+                self._endurance.incomplete(self._machine.incomplete, time.monotonic())
+                for call in self._endurance.expired(time.monotonic()):
+                    self._give_up(call)
+                self._uplink.look_elsewhere()
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the group server failed")
+
+    # --- calls ---------------------------------------------------------------------------------------------------------
+
+    def take(self, event: Call, waiter: Waiter) -> None:
+        """One rank asks (`waiter` gets a `QuorumReply`) or votes (a `VoteReply`). On the loop."""
+        self._register(event, waiter)
+        self._feed(event)
+
+    def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
+        """The same from any thread: the answer, if there is one at once, else who gets it later."""
+        with self._lock:
+            effects = self._handle(event)
+            answer: Reply | concurrent.futures.Future[Any] | None = None
+            if effects and getattr(effects[0], "calls", None) == (event.call,):
+                answer = _reply(effects[0])
+            if answer is not None:
+                effects = effects[1:]  # usually nothing is left
+            else:
+                answer = concurrent.futures.Future()
+                self._register(event, answer)
+            self._effects.extend(effects)
+        if effects:
+            self._loop.call_soon_threadsafe(self._carry_out_all)
+        return answer
+
+    def submit_all(self, events: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
+        """One call's worth of votes, of all ranks: what the group says to them. From any thread.
+
+        Raises `RefusedError` if the group says nothing, which is a defect.
+        """
+        replies: list[Reply] = []
+        with self._lock:
+            rest: list[m.GroupEffect] = []
+            for event in events:
+                for effect in self._handle(event):
+                    reply = _reply(effect) if event.call in getattr(effect, "calls", ()) else None
+                    rest += [effect] if reply is None else []
+                    replies += [] if reply is None else [reply]
+            self._effects.extend(rest)
+        if rest:
+            self._loop.call_soon_threadsafe(self._carry_out_all)
+        votes = [r for r in replies if isinstance(r, VoteReply)]
+        if not votes:
+            raise RefusedError(f"The group server has no answer to the votes of {self.settings.replica_id}.")
+        return votes[-1]  # when the last one was in; refusals are alike for all
+
+    def _register(self, event: Call, waiter: Waiter) -> None:
+        self._calls[event.call] = waiter
+        self._ranks[event.call] = event.rank
+        if isinstance(event, m.Ask) and event.usual > 0:
+            self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
+
+    def _endure(self, call: int, usual: float, since: float) -> None:
+        """On the loop, as all that `_endurance` hears. The answer may have come meanwhile."""
+        if call in self._calls:
+            self._endurance.begin(call, usual, since)
+
+    def _give_up(self, call: int) -> None:
+        """Its usual time is over, and the lighthouse waits for nothing that would take longer. On the loop."""
+        waiter, sentence = self._calls.get(call), self.why_no_quorum()
+        self.gone(call)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(DeadlineError(sentence))
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
+
+        After this the process may not come to say anything for a while.
+        """
+        self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
+        self._pong.clear()
+        if self._uplink.is_up:
+            self._on_ping()
+            self._uplink.send(messages.pause_bytes(seconds, reason))
+            await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
+
+    def suspect(self, replica_ids: tuple[str, ...]) -> None:
+        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        self._uplink.send(messages.suspects_bytes(replica_ids))
+
+    def gone(self, call: int) -> None:
+        """The caller doesn't listen any more. On the loop."""
+        if self._close_call(call) is not None:
+            self._feed(m.CallGone(call))
+
+    def _close_call(self, call: int) -> Waiter | None:
+        self._ranks.pop(call, None)
+        self._endurance.end(call)
+        return self._calls.pop(call, None)
+
+    def checkpoint_metadata(self, rank: int) -> str:
+        """Where this rank serves its state."""
+        metadata = self._machine.metadata(rank)
+        if metadata is None:
+            raise RefusedError(
+                f"Rank {rank} of {self.settings.replica_id} has not told where it serves its state; "
+                f"the group has {self.settings.world_size} ranks."
+            )
+        return metadata
+
+    def why_no_quorum(self) -> str:
+        """For the sentence of a caller whose deadline has passed."""
+        if not self._uplink.is_up:
+            return f"No quorum in time: {self._uplink.away()}."
+        if self._endurance.reason:
+            what = " for a lease to end" if self._endurance.for_lease else ""
+            return (
+                f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} "
+                f"waits{what}: {self._endurance.reason}"
+            )
+        return (
+            f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} waits "
+            "for other groups; its log says for whom."
+        )
+
+    def why_no_vote(self) -> str:
+        return f"No decision in time: {self._missing('voted') or 'the group server is busy'}".rstrip("; ") + "."
+
+    def _missing(self, done: str) -> str:
+        """Which ranks of this group have no open call, for people; empty if all have."""
+        with self._lock:
+            there = set(self._ranks.values())
+        missing = sorted(set(range(self.settings.world_size)) - there)
+        if not missing:
+            return ""
+        ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        return f"group rank {ranks} of {self.settings.world_size} has not {done}; "
+
+    # --- events in, effects out ----------------------------------------------------------------------------------------
+
+    def _feed(self, event: m.GroupEvent) -> None:
+        """On the loop."""
+        with self._lock:
+            self._effects.extend(self._handle(event))
+        self._carry_out_all()
+
+    def _handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
+        """Under the lock."""
+        effects = self._machine.handle(event, time.monotonic())
+        for effect in effects:
+            if isinstance(effect, m.PushEnd):
+                self.end = effect  # the kind of the calls' error
+        return effects
+
+    def _carry_out_all(self) -> None:
+        while self._effects:
+            self._carry_out(self._effects.popleft())
+
+    def _carry_out(self, effect: m.GroupEffect) -> None:
+        if isinstance(effect, m.SendJoin):
+            self._uplink.send(messages.join_bytes(effect))
+        elif isinstance(effect, m.SendProgress):
+            self._uplink.send(messages.progress_bytes(effect))
+        elif isinstance(effect, m.SendLeave):
+            self._uplink.send(messages.leave_bytes(effect))
+        elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
+            if isinstance(effect, m.AnswerQuorum):
+                self._endurance.answered(time.monotonic())
+            self._resolve(effect.calls, _reply(effect))
+        elif isinstance(effect, m.FailCalls):
+            self._fail(effect.calls, effect.sentence, effect.retry)
+        elif isinstance(effect, m.PushOver):
+            self.last_over = effect
+            self._on_push(effect)
+        elif isinstance(effect, m.PushEnd):
+            self._on_push(effect)
+        elif isinstance(effect, m.Note):
+            log.info("%s", effect.text)
+
+    def _resolve(self, calls: Iterable[int], reply: Reply | None) -> None:
+        for call in calls:
+            waiter = self._close_call(call)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(reply)
+
+    def _fail(self, calls: Iterable[int], sentence: str, retry: bool) -> None:
+        kind: type[TorchftXError] = UnreachableError if retry else RefusedError
+        if self._end_error is not None:
+            kind = type(self._end_error)
+        elif self.end is not None and self.end.fenced:
+            kind = FencedError
+        for call in calls:
+            waiter = self._close_call(call)
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(kind(sentence))
+
+    # --- session -------------------------------------------------------------------------------------------------------
+
+    def _hello(self) -> list[bytes]:
+        hello = self._machine.hello(time.monotonic())
+        record = self.settings.record
+        if record is not None:
+            hello = replace(hello, chain=record.chain, before=record.before)
+        said = messages.hello_to_proto(hello, group_of(hello.replica_id), self._place)
+        return [pb.Up(hello=said).SerializeToString()]
+
+    @property
+    def _place(self) -> int:
+        """Of the lighthouse that is spoken to, as on the wire."""
+        return self._uplink.wander.at + 1 if len(self._uplink.addresses) > 1 else 0
+
+    def _welcome(self, data: bytes) -> Rhythm:
+        """What the answer to hello says about signs of life; or the end of this group."""
+        down = messages.parse(pb.Down, data, "lighthouse's answer to hello")
+        if down.WhichOneof("kind") == "welcome":
+            wrong = lighthouse_list.mismatch(self._url, expected=self._place, found=down.welcome.place)
+            if wrong:  # at the start the user's mistake; later this group need not end for one lighthouse
+                raise UnreachableError(wrong) if self._stood.done() else RefusedError(wrong)
+            if not self._stood.done():
+                self.others_train = down.welcome.others_train
+            self.heartbeat_timeout = rhythm(down.welcome).limit
+            return rhythm(down.welcome)
+        self._session_message(data)
+        raise RefusedError("The lighthouse answered hello with something else; is it another program?")
+
+    def _on_ping(self) -> None:
+        """A ping is sent, or a pause, which is answered likewise."""
+        self._pinged.append(time.monotonic())
+
+    def _session_down(self, reason: str) -> None:
+        log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
+        self._endurance.session(False, time.monotonic())
+        self._feed(m.SessionDown(reason))
+
+    def _session_up(self) -> None:
+        if self._stood.done():
+            several = len(self._uplink.addresses) > 1
+            log.warning("The lighthouse at %s is %s.", self._url, "there" if several else "back")
+        else:
+            self._stood.set_result(None)
+        self._endurance.session(True, time.monotonic())
+        self._pinged.clear()
+        if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
+            self._on_ping()
+            self._uplink.send(messages.pause_bytes(left, self._pause[1]))
+        self._feed(m.SessionUp())
+
+    def _session_message(self, data: bytes) -> None:
+        down = messages.parse(pb.Down, data, "lighthouse's message")
+        kind = down.WhichOneof("kind")
+        if kind == "patience":
+            seconds, reason = messages.patience_from_proto(down.patience)
+            self.delay.told(seconds, reason, time.monotonic())
+            self._endurance.paused(seconds, time.monotonic())
+        elif kind == "pong":
+            self._pong.set()
+            if self._pinged:  # they are answered in order
+                self._feed(m.PongArrived(self._pinged.popleft()))
+        event = messages.down_to_event(down)
+        if isinstance(event, m.FencedArrived):
+            self._feed(event)
+            raise FencedError(self.end.sentence if self.end else "A newer life of this group is running.")
+        if isinstance(event, m.RefusedArrived):
+            raise RefusedError(event.sentence)
+        if isinstance(event, m.WaitsArrived):
+            self._endurance.told(event.reason, event.lease, time.monotonic())
+            self._uplink.wander.told(down.waits.elsewhere, time.monotonic(), random.random())
+        elif event is not None:
+            self._uplink.wander.answered()
+            if kind == "quorum" and self.settings.record is not None:
+                self._write_down(self.settings.record, down.quorum)
+            self._feed(event)
+
+    @staticmethod
+    def _write_down(record: Record, quorum: pb.Quorum) -> None:
+        """Before the quorum is followed. Raises `RefusedError`, which ends this group: nobody would know of it."""
+        try:
+            record.keep(quorum)
+        except OSError as e:
+            raise RefusedError(unwritten(record.path, e)) from None
+
+    def _session_refused(self, error: TorchftXError) -> None:
+        """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""
+        if not isinstance(error, FencedError):
+            self._end_error = error
+            self._feed(m.RefusedArrived(str(error)))
+        if not self._stood.done():
+            self._stood.set_exception(error)
+
+
+def _reply(effect: m.GroupEffect) -> Reply | None:
+    """What an answer says to its callers; None: it is no answer."""
+    if isinstance(effect, m.AnswerQuorum):
+        return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
+    if isinstance(effect, m.AnswerPrepared):
+        return VoteReply(False, "", prepared=True, row=effect.vote)
+    if isinstance(effect, m.AnswerVote):
+        return VoteReply(effect.commit, effect.reason)
+    return None

@@ -1,0 +1,1 @@
+"""The lighthouse's process: its servers, its journal, its log."""

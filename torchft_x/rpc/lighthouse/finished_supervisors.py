@@ -1,0 +1,79 @@
+"""What a job's next lighthouse can hear from nobody: supervisors that are done, and gone.
+
+Supervisors that live say again what is true when they reconnect. Those that are done do not come back: the roster of a
+lighthouse that is started again would count their groups as lost. So the book keeps, for each that is done, the events
+that the roster needs to know it as it did.
+"""
+
+from __future__ import annotations
+
+from torchft_x.core.job import outcome as r
+from torchft_x.core.job.sidecars import CompanionEvent
+from torchft_x.rpc.lighthouse.journal import Found, Ledger
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import limits
+
+
+class JobBook:
+    """Hears all that the roster hears. Without a ledger it keeps nothing."""
+
+    def __init__(self, ledger: Ledger | None, found: Found) -> None:
+        self._ledger = ledger
+        self._seats: dict[tuple[str, int], r.SupervisorHere] = {}  # newest supervisor of each group's node
+        self._lives: dict[str, r.LifeStarted] = {}  # newest life of each group
+        self._together: frozenset[str] = frozenset()  # life tokens of the newest quorum
+        self._last: dict[str, frozenset[str]] = {}  # group that was not in it -> the last quorum that it was in
+        self._known = {(d.group, d.node) for d in found.done}  # written down already
+        self.events = _events(found)  # for the roster, before anything else
+
+    def __repr__(self) -> str:
+        return f"JobBook(done {sorted(self._known)})"
+
+    def hear(self, event: r.RosterEvent | CompanionEvent) -> None:
+        """Keep what is final, before the supervisor hears that it has been taken."""
+        if isinstance(event, r.SupervisorHere):
+            self._seats[event.group, event.node] = event
+        elif isinstance(event, r.LifeStarted):
+            self._lives[event.group] = event
+        elif isinstance(event, r.QuorumIssued):
+            for group, life in self._lives.items():
+                if life.life in self._together and life.life not in event.lives:
+                    self._last[group] = self._together
+            self._together = event.lives
+        elif isinstance(event, r.SupervisorFinished) and (event.group, event.node) not in self._known:
+            self._known.add((event.group, event.node))
+            if self._ledger is not None:
+                self._ledger.keep_done(self._done(event))
+
+    def _done(self, event: r.SupervisorFinished) -> pb.Done:
+        seat, life = self._seats.get((event.group, event.node)), self._lives.get(event.group)
+        together = frozenset[str]()
+        if life is not None and life.life:
+            together = self._together if life.life in self._together else self._last.get(event.group, together)
+        return pb.Done(
+            group=event.group,
+            node=event.node,
+            nodes=seat.nodes if seat else 1,
+            host=seat.host if seat else "?",
+            attempt=life.attempt if life else 0,
+            life=life.life if life else "",
+            code=event.code,
+            sentence=event.sentence[: limits.MAX_TEXT],
+            together=sorted(together) if life and life.life in together else [],
+        )
+
+
+def _events(found: Found) -> list[r.RosterEvent]:
+    """What was heard before from supervisors that are done; and who trains together now."""
+    events: list[r.RosterEvent] = []
+    for d in found.done:
+        events.append(r.SupervisorHere(d.group, d.host, d.node, max(1, d.nodes)))
+        if d.life:
+            events.append(r.LifeStarted(d.group, d.attempt, d.life))
+        if d.together:
+            events.append(r.QuorumIssued(frozenset(d.together)))
+        events.append(r.SupervisorFinished(d.group, d.code, d.sentence, d.node))
+        events.append(r.SupervisorGone(d.group, d.node))
+    if found.legacy is not None:
+        events.append(r.QuorumIssued(frozenset(k.life.token for k in found.legacy.kin if k.life.token)))
+    return events

@@ -1,0 +1,339 @@
+"""Where a lighthouse writes down what the next one on this host must know, before it says it to anybody (R8c).
+
+The page cache outlives the process, not the host; so nothing is flushed, and a file of another boot says nothing. The
+file is rewritten in place, in two places by turns, and a header of one line tells which of them counts: a write that is
+cut short by SIGKILL leaves the old one. (Replacing a file by rename would be as safe, but makes ext4 write to the disk
+each time, and a network file system wait for its server.)
+
+Times in it are those of the host's monotonic clock, which processes of one boot share and which, as the groups' own, stands
+still while the host is suspended. A process in another time namespace has another clock: it doesn't believe them.
+
+One process may use a file at a time; its lock goes with it. What can't be read, is of another job or of another boot is
+ignored with a sentence. If writing fails what is there is made void, the lighthouse goes on, and the next one waits as
+if there were no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import math
+import os
+import stat
+import struct
+import zlib
+from dataclasses import dataclass
+
+from torchft_x.core.journal import Absent, Departure, Kin, Legacy
+from torchft_x.core.types import Quorum
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, limits
+
+log = logging.getLogger(__name__)
+
+MAX_LEDGER = 2 * grpc_options.MAX_MESSAGE
+"""Bytes that are read. A quorum fits a message, and what is told about its members is smaller than that."""
+MAX_DONE = limits.MAX_MEMBERS * 16
+"""Supervisors that are done: of each group, on each of its nodes."""
+
+_MAGIC = b"TFXLEDG2"
+_BLANK = b"TFXBLANK"
+# At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
+_GRANTED = struct.Struct("<qdq")
+_REST = struct.Struct("<QQI")  # at offset 32: where what counts begins, its length, its checksum
+_OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
+_HEADER = 64  # bytes; far within one page, so that it is written as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a ledger held."""
+
+    legacy: Legacy | None = None
+    done: tuple[pb.Done, ...] = ()
+
+
+class Ledger:
+    """Not thread-safe. Made by `open_ledger`."""
+
+    def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
+        self.path = path
+        self.blank = os.pread(fd, _HEADER, 0) == blank_header(
+            boot_id
+        )  # when it was opened nothing had ever been written
+        self._fd = fd  # locked; closed by close()
+        self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
+        self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
+        self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
+        self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
+        self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
+        self._done: list[bytes] = []  # supervisors that are done
+        self._granted = (0, math.nan, 0)  # as kept last, see _GRANTED; nan: unknown
+        self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # as kept last, and its bytes
+        self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the same
+        self._place = (_HEADER, 0)  # begin and length of what counts now
+        self._void = False  # the last write failed
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
+
+    def keep(self, legacy: Legacy, quorum_bytes: bytes) -> None:
+        """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
+        leased = math.nan if legacy.leased is None else legacy.leased
+        granted = (legacy.granted_through, leased, legacy.reached)
+        same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
+        same = same and legacy.left is self._left[0] and legacy.job is self._job[0]
+        if same and not self._void and [q.id for q in legacy.open] == list(self._open):
+            self._write_grant(granted)
+            return
+        if legacy.kin is not self._kin[0]:
+            kin = [
+                pb.Kin(
+                    replica_id=k.replica_id, life=messages.life_to_proto(k.life), boot_id=k.boot_id, runs_on=k.runs_on
+                )
+                for k in legacy.kin
+            ]
+            self._kin = (legacy.kin, pb.Ledger(kin=kin).SerializeToString())
+        if legacy.absent != self._absent[0]:
+            absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in legacy.absent]
+            self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
+        if legacy.left is not self._left[0]:
+            self._left = (legacy.left, pb.Ledger(left=map(_left_to_proto, legacy.left)).SerializeToString())
+        if legacy.job is not self._job[0]:
+            self._job = (legacy.job, pb.Ledger(job=legacy.job).SerializeToString())
+        self._open = {q.id: self._as_open(q) for q in legacy.open}
+        self._quorum = (legacy.quorum.id, quorum_bytes)
+        self._granted = granted
+        self._write()
+
+    def _as_open(self, quorum: Quorum) -> bytes:
+        if quorum.id == self._quorum[0]:  # the same bytes under another field number
+            return _OPEN + self._quorum[1][len(_OPEN) :]
+        return self._open.get(quorum.id) or pb.Ledger(open=[messages.quorum_to_proto(quorum)]).SerializeToString()
+
+    def keep_done(self, done: pb.Done) -> None:
+        """This supervisor is done; it need not say so again. Never raises."""
+        self._done.append(pb.Ledger(done=[done]).SerializeToString())
+        self._write()
+
+    def void(self) -> None:
+        """Nothing counts any more: the job is over."""
+        try:
+            os.pwrite(self._fd, bytes(_HEADER), 0)
+        except OSError as e:
+            if self.blank:  # then at least nobody may take it for that
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path)
+            log.error(
+                "%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror
+            )
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    # --- writing -------------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        known = (self._head, self._kin[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
+        data = b"".join((*known, *self._open.values(), *self._done))
+        begin, length = self._place
+        at = _HEADER if _HEADER + len(data) <= begin else begin + length
+        rest = _REST.pack(at, len(data), zlib.crc32(data))
+        try:
+            self._put(data, at)
+            self._put(_MAGIC + _GRANTED.pack(*self._granted) + rest, 0)
+        except OSError as e:
+            self._fail(e)
+            return
+        self._place = (at, len(data))
+        if self._void:
+            self._void = False
+            log.warning("%s can be written again.", self.path)
+
+    def _write_grant(self, granted: tuple[int, float, int]) -> None:
+        self._granted = granted
+        try:
+            self._put(_GRANTED.pack(*granted), len(_MAGIC))
+        except OSError as e:
+            self._fail(e)
+
+    def _put(self, data: bytes, at: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, at)
+            if written == 0:
+                raise OSError(0, "nothing was written")
+            view, at = view[written:], at + written
+
+    def _fail(self, error: OSError) -> None:
+        if not self._void:
+            self._void = True
+            log.warning(
+                "%s can't be written (%s). The lighthouse goes on; one that starts here after it will have to wait for "
+                "all groups, or for the end of their leases.",
+                self.path,
+                error.strerror,
+            )
+        self.void()
+
+    # --- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self) -> Found:
+        """What an earlier lighthouse has left here, if it can be relied on; otherwise it is made void."""
+        try:
+            found = self._read()
+        except (OSError, RefusedError) as e:
+            log.warning("%s is ignored: %s", self.path, e.strerror if isinstance(e, OSError) else e)
+            self.void()
+            return Found()
+        return found or Found()
+
+    def _read(self) -> Found | None:
+        header = os.pread(self._fd, _HEADER, 0)
+        if not header.strip(b"\0"):
+            return None  # new, or void
+        if len(header) < len(_MAGIC) + _GRANTED.size + _REST.size or not header.startswith(_MAGIC):
+            raise RefusedError("it is not a lighthouse's; name another file with --state_file.")
+        granted, leased, reached = _GRANTED.unpack_from(header, len(_MAGIC))
+        at, length, checksum = _REST.unpack_from(header, len(_MAGIC) + _GRANTED.size)
+        if length > MAX_LEDGER or at > os.fstat(self._fd).st_size:
+            raise RefusedError(f"it says that it holds {length} bytes, at most {MAX_LEDGER} are read.")
+        data = os.pread(self._fd, length, at)
+        if len(data) != length or zlib.crc32(data) != checksum:
+            raise RefusedError("it is damaged.")
+        ledger = messages.parse(pb.Ledger, data, "ledger")
+        self._check_origin(ledger)
+        found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan, reached)
+        self._place = (at, length)
+        self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
+        return found
+
+    def _check_origin(self, ledger: pb.Ledger) -> None:
+        ours = pb.Ledger.FromString(self._head)
+        if ledger.wire != ours.wire:
+            raise RefusedError(
+                f"another version of torchft_x has written it (wire {ledger.wire}, this is {ours.wire})."
+            )
+        if not ours.boot_id or ledger.boot_id != ours.boot_id:
+            raise RefusedError("it was written before this host was started again, or on another host.")
+        if ledger.run != ours.run:
+            raise RefusedError("another job has written it, or one with another token.")
+
+
+def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> Found:
+    """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
+    what exceeds the limits of the wire."""
+    most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
+    if (
+        max(len(p.kin), len(p.absent), len(p.left), len(p.job)) > most
+        or len(p.done) > MAX_DONE
+        or len(p.open) > limits.MAX_FOLLOWED
+    ):
+        raise RefusedError(
+            f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
+        )
+    legacy = None
+    if p.HasField("quorum"):
+        kin = tuple(
+            Kin(
+                limits.check_replica_id(k.replica_id),
+                messages.life_from_proto(k.life),
+                limits.check_text(k.boot_id, "boot id"),
+                k.runs_on,
+            )
+            for k in p.kin
+        )
+        known = math.isfinite(leased)
+        absent = tuple(_absent(a, known) for a in p.absent)
+        older = tuple(messages.quorum_from_proto(q) for q in p.open)
+        newest, granted = messages.quorum_from_proto(p.quorum), limits.check_whole(granted, "granted_through")
+        told = limits.check_whole(reached, "reached")
+        left, job = tuple(map(_left_from_proto, p.left)), tuple(limits.check_text(group, "group") for group in p.job)
+        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told, left, job)
+    return Found(legacy, tuple(p.done))
+
+
+def _absent(p: pb.Absent, known: bool) -> Absent:
+    """`known`: whose clock its time is of."""
+    leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
+    return Absent(limits.check_replica_id(p.replica_id), leased, limits.check_text(p.proof, "proof"))
+
+
+def _left_to_proto(d: Departure) -> pb.Left:
+    life, state = messages.life_to_proto(d.life), messages.state_to_proto(d.state)
+    return pb.Left(replica_id=d.replica_id, life=life, state=state, lingers=d.lingers, ended=d.ended)
+
+
+def _left_from_proto(p: pb.Left) -> Departure:
+    return Departure(
+        limits.check_replica_id(p.replica_id),
+        messages.life_from_proto(p.life),
+        messages.state_from_proto(p.state),
+        limits.check_text(p.lingers, "lingers"),
+        p.ended,
+    )
+
+
+def _clock() -> str:
+    """Which monotonic clock this process has: of its time namespace. Empty: there are none here."""
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except OSError:
+        return ""
+
+
+def blank_header(boot_id: str) -> bytes:
+    """Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_journal.py).
+
+    Since that boot: what was written later may have been lost with the host, and the mark have come to light again.
+    """
+    return (_BLANK + hashlib.sha256(boot_id.encode()).digest()[:16]).ljust(_HEADER, b"\0")
+
+
+def fingerprint(token: str | None, job: str | None) -> bytes:
+    """Of a job: tells two apart, and nothing about the token."""
+    return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
+
+
+def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
+    """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
+    try:
+        return take_ledger(path, boot_id=boot_id, run=run)
+    except OSError as e:
+        why = e.strerror or str(e)
+    log.warning(
+        "%s can't be used (%s). Without it a lighthouse that is started again has to wait for all groups, or for the end "
+        "of their leases. Name another file with --state_file.",
+        path,
+        why,
+    )
+    return None
+
+
+def take_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger:
+    """The same. Raises `OSError`."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    why = _why_not(fd)
+    if why:
+        os.close(fd)
+        raise OSError(0, why)
+    return Ledger(fd, path, boot_id, run)
+
+
+def _why_not(fd: int) -> str:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no regular file"
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user"
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "another lighthouse uses it"
+    except OSError as e:
+        return f"it can't be locked: {e.strerror}"
+    return ""

@@ -1,0 +1,271 @@
+"""``torchft_x lighthouse``: the lighthouse as a process of its own, with the peer's flags and ours. Never loads torch."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any
+
+from torchft_x import env
+from torchft_x._version import __version__
+from torchft_x.core.job.outcome import Roster, RosterConfig
+from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.types import readable
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.net import Address, parse_address
+from torchft_x.observe.events import EventLog
+from torchft_x.rpc.lighthouse.journal import Ledger, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.server import LighthouseShell
+from torchft_x.rpc.lighthouse.shared_journal import open_shared
+from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport.token import check_token
+
+log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
+
+DEFECT = 70
+"""Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
+FLUSH = 1.0
+"""Seconds the last words to the supervisors may take."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags. Those up to --heartbeat_timeout_ms are the peer's, with its defaults."""
+    p = argparse.ArgumentParser(
+        prog="torchft_x lighthouse", description="Decides which replica groups train together.", allow_abbrev=False
+    )
+    p.add_argument("--min_replicas", type=int, required=True, metavar="N", help="groups a quorum needs")
+    p.add_argument("--bind", default="[::]:29510", metavar="HOST:PORT", help="listen here (default %(default)s)")
+    ms: dict[str, Any] = {"type": int, "metavar": "MS"}
+    p.add_argument(
+        "--join_timeout_ms", default=60000, help="wait for groups that haven't asked (default %(default)s)", **ms
+    )
+    p.add_argument("--quorum_tick_ms", default=100, help="look at the clock (default %(default)s)", **ms)
+    p.add_argument(
+        "--heartbeat_timeout_ms",
+        help="silence of any kind that means death (default: 5000 for a group without a supervisor, 1500 for a lost host "
+        "or a stopped process, 10000 or more for one that runs but is silent)",
+        **ms,
+    )
+    p.add_argument("--token_file", metavar="PATH", help="file with the token every caller needs")
+    p.add_argument("--advertise_host", metavar="HOST", help="name or address others reach this host by")
+    p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
+    p.add_argument("--state_file", metavar="PATH", help="what the next lighthouse on this host must know is kept here")
+    p.add_argument(
+        "--place", type=int, metavar="N", help="number among several lighthouses; 0: the first, others stand by"
+    )
+    p.add_argument("--new_job", action="store_true", help="with --place 0: its job has not begun yet; say so once")
+    p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
+    p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
+    p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
+    p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
+    return p
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The command line, checked."""
+
+    lighthouse: LighthouseConfig
+    bind: Address
+    token: str | None
+    roster: RosterConfig | None
+    advertise_host: str | None
+    address_file: str | None
+    state_file: str | None
+    new_job: bool
+    """One of several: the command says that the job has not begun yet."""
+    again: bool
+    """The same command was started again by its keeper."""
+    run_dir: str | None
+
+
+def read_settings(args: argparse.Namespace) -> Settings:
+    """Raises `ConfigError` naming the flag."""
+    for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms"):
+        if getattr(args, name) is not None and getattr(args, name) <= 0:
+            raise ConfigError(f"--{name} is {getattr(args, name)}, it must be a positive number of milliseconds.")
+    if args.token_file is not None:
+        token = check_token(env.read_token_file(args.token_file, f"--token_file {args.token_file}"))
+    else:
+        token = check_token(env.read_token())
+    roster = None
+    attempt = env.read_int(env.ATTEMPT, 0) or 0
+    replaced_within = env.read_seconds(env.REPLACED_WITHIN)
+    if args.job_groups is not None:
+        groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
+        roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
+        if replaced_within is not None:
+            roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
+            roster = replace(roster, deserted_after=replaced_within)
+        roster = replace(roster, several=args.place is not None)
+    state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
+    _check_place(args, state_file)
+    return Settings(
+        lighthouse=LighthouseConfig(
+            min_replicas=args.min_replicas,
+            join_timeout=args.join_timeout_ms / 1000,
+            tick=args.quorum_tick_ms / 1000,
+            heartbeat_timeout=None if args.heartbeat_timeout_ms is None else args.heartbeat_timeout_ms / 1000,
+            # R8: the launcher's first lighthouse knows that nobody can be training yet, a later one that some may be.
+            # One that a scheduler has started can't tell which it is.
+            new_job=roster is not None and attempt == 0 and replaced_within is None,
+            restarted=roster is not None and attempt > 0,
+            place=args.place,
+            boot_id=grpc_options.boot_id(),
+        ),
+        bind=parse_address(args.bind, what="--bind"),
+        token=token,
+        roster=roster,
+        advertise_host=args.advertise_host,
+        address_file=args.address_file,
+        state_file=state_file,
+        new_job=args.new_job,
+        again=attempt > 0,
+        run_dir=args.run_dir,
+    )
+
+
+def _check_place(args: argparse.Namespace, state_file: str | None) -> None:
+    """Raises `ConfigError` for what can't go together with --place, or not without it."""
+    if args.place is None:
+        if args.new_job:
+            raise ConfigError("--new_job is for the first of several lighthouses: give --place 0, or leave it out.")
+        return
+    if args.new_job and args.place != 0:
+        raise ConfigError(f"--new_job and --place {args.place}: only the first lighthouse, --place 0, begins a job.")
+    if state_file is None:
+        raise ConfigError(
+            f"--place {args.place} needs --state_file PATH, on a local disk: what it has issued must not be forgotten when "
+            "it is started again."
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or, with --job_groups, the end of the job.
+
+    Returns the exit code; 2: bad input; 70: a defect of ours, as against a job that has failed (1).
+    """
+    args = make_parser().parse_args(argv)
+    _log_to_stderr(env.read(env.LOG_LEVEL, "INFO") or "INFO")
+    try:
+        return _serve(read_settings(args))
+    except TorchftXError as e:
+        print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+        return 2
+    except Exception:
+        log.exception("the lighthouse has failed")
+        return DEFECT
+
+
+def _serve(settings: Settings) -> int:
+    ended: SimpleQueue[None] = SimpleQueue()  # no Event, which a signal's handler could wait for
+    code = 0
+
+    def on_verdict(verdict: int, sentence: str) -> None:
+        nonlocal code
+        code = verdict
+        log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
+        events.emit("exit", code=verdict, reason=sentence)
+        ended.put(None)
+
+    try:
+        events = EventLog(settings.run_dir, "lighthouse")
+    except OSError as e:
+        raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
+    roster = Roster(settings.roster) if settings.roster is not None else None
+    ledger = _open_ledger(settings)
+    config = settings.lighthouse
+    place = config.place
+    if place is not None and ledger is not None:
+        config = replace(config, new_job=ledger.blank, restarted=not ledger.blank)
+        log.info("%s", _how_it_begins(place, ledger.blank))
+    shell = LighthouseShell(
+        config, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
+    )
+    port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
+    address = grpc_options.advertised(settings.bind, port, settings.advertise_host).url
+    log.info("Lighthouse listening on %s, min_replicas=%d", address, settings.lighthouse.min_replicas)
+    if settings.token is None:
+        log.warning("No token is set: whoever reaches the port can take part. Give --token_file to change that.")
+    events.emit("start", address=address)
+    try:
+        if settings.address_file is not None:
+            _write_atomically(settings.address_file, address + "\n")
+        _on_signals(ended)
+        ended.get()
+    finally:
+        loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
+        events.close()
+        if ledger is not None:
+            ledger.close()
+    return code
+
+
+def _open_ledger(settings: Settings) -> Ledger | None:
+    if settings.state_file is None:
+        return None
+    run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+    if settings.lighthouse.place is not None:
+        boot_id, again = settings.lighthouse.boot_id, settings.again
+        return open_shared(settings.state_file, boot_id=boot_id, run=run, new_job=settings.new_job, again=again)
+    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=run)
+
+
+def _how_it_begins(place: int, blank: bool) -> str:
+    """For people."""
+    if place > 0:
+        return f"Number {place} of several lighthouses: it stands by until groups of a job come over."
+    if blank:
+        return "The first of several lighthouses; the job is new, and begins here."
+    return (
+        "The first of several lighthouses; its job has begun (if not: --new_job), so it waits until groups come that say "
+        "where they are."
+    )
+
+
+def _on_signals(ended: SimpleQueue[None]) -> None:
+    """SIGTERM and SIGINT end the serving; in another thread than the main one that is the caller's business."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.put(None))
+
+
+def _write_atomically(path: str, text: str) -> None:
+    """Readers see the old file or the whole new one."""
+    try:
+        folder = os.path.dirname(os.path.abspath(path))
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".address-", delete=False, encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(f.name, 0o644)
+        os.replace(f.name, path)
+    except OSError as e:
+        raise ConfigError(f"--address_file {path}: it can't be written ({e.strerror}).") from None
+
+
+class _Readable(logging.Formatter):
+    """Groups by their names; whose life it was is in the event log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return readable(super().format(record))
+
+
+def _log_to_stderr(level: str) -> None:
+    """One readable line per record: time, level, text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Readable("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    logger = logging.getLogger("torchft_x")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(getattr(logging, level.upper(), logging.INFO))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The shell of the assembly machine: supervisors of groups over several nodes, as the lighthouse serves them.
+
+Everything happens on the loop's thread. What is true of a group as a whole goes on to the roster and the lighthouse
+through `feed_group`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+
+from torchft_x.core.job import outcome as r
+from torchft_x.core.job.multi_node import Assembly
+from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages import nodes as n
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import supervisors
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport.stream import Stream
+
+
+class NodeDesk:
+    """Streams become sessions of `core.job.multi_node`, its effects messages. A stream is named by the lighthouse's key."""
+
+    def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:
+        self._feed_group = feed_group  # takes what is true of a whole group
+        self._note = note  # for the log
+        self._machine = Assembly(make_token=lambda: secrets.token_hex(8))  # decides
+        self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._streams
+
+    def status(self) -> dict[str, dict[str, object]]:
+        return self._machine.status()
+
+    def tick(self) -> None:
+        self._carry_out(self._machine.handle(Tick(), time.monotonic()))
+
+    def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
+        """A node's supervisor has come, and been welcomed. Raises `RefusedError` if the machine won't have it."""
+        here = supervisors.node_hello(key, hello)
+        effects = self._machine.handle(here, time.monotonic())
+        for effect in effects:
+            if isinstance(effect, n.RefuseNode):
+                raise RefusedError(effect.sentence)
+        self._streams[key] = (stream, here.group, here.node)
+        self._carry_out(effects)
+
+    def hear(self, key: int, up: pb.SupervisorUp) -> None:
+        """A message after the hello."""
+        if up.WhichOneof("kind") == "ping":
+            return
+        event = supervisors.node_event(key, up)
+        self._carry_out(self._machine.handle(event, time.monotonic()))
+        if isinstance(event, n.NodeDone):
+            _, group, node = self._streams[key]
+            self._feed_group(r.SupervisorFinished(group, event.code, event.sentence, node))
+
+    def gone(self, key: int) -> int:
+        """The stream has ended. The node it spoke for; 0 for any other stream."""
+        if key not in self._streams:
+            return 0
+        _, _, node = self._streams.pop(key)
+        self._carry_out(self._machine.handle(n.NodeGone(key), time.monotonic()))
+        return node
+
+    def _carry_out(self, effects: Iterable[n.NodeEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, (r.LifeStarted, r.LifeExited)):
+                self._feed_group(effect)
+            elif isinstance(effect, Note):
+                self._note(effect)
+            elif effect.session in self._streams:
+                self._tell(self._streams[effect.session][0], effect)
+
+    def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
+        if isinstance(effect, n.SendBegin):
+            begin = pb.LifeBegin(attempt=effect.attempt, life=effect.life, meeting=effect.meeting)
+            stream.send(pb.SupervisorDown(begin=begin).SerializeToString())
+        elif isinstance(effect, n.SendLifeOver):
+            over = pb.LifeOver(life=effect.life, code=effect.code, reason=effect.reason)
+            stream.send(pb.SupervisorDown(over=over).SerializeToString())
+        elif isinstance(effect, n.SendStop):
+            stop = pb.Stop(code=effect.code, sentence=effect.sentence)
+            stream.send(pb.SupervisorDown(stop=stop).SerializeToString())
+        elif isinstance(effect, n.CloseStream):
+            stream.finish()

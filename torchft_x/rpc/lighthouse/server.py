@@ -1,0 +1,379 @@
+"""The shell of the lighthouse machine: sessions, supervisors, the peer's unary service, status, probes, the clock.
+
+It has no rules of its own. Streams and calls become events; `core.lighthouse.machine` (and in job mode `core.job.outcome`) decides;
+their effects are carried out here, all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import grpc.aio
+
+from torchft_x._version import __version__
+from torchft_x.core import messages as m
+from torchft_x.core.job import outcome as r
+from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.types import Life, Quorum
+from torchft_x.errors import RefusedError, TorchftXError
+from torchft_x.net import Address
+from torchft_x.observe.events import EVENTS, EventLog
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.lighthouse import probe
+from torchft_x.rpc.lighthouse.finished_supervisors import JobBook
+from torchft_x.rpc.lighthouse.journal import Found, Ledger
+from torchft_x.rpc.lighthouse.log import NoteLog
+from torchft_x.rpc.lighthouse.supervisor_service import SupervisorDesk, Ways
+from torchft_x.rpc.lighthouse.torchft_service import PeerDesk
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import file_limits, grpc_options, lighthouse_list, limits
+from torchft_x.rpc.transport.stream import Stream, answering
+from torchft_x.rpc.transport.token import TokenCheck, check_token
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 4 * limits.MAX_MEMBERS
+"""Open sessions and supervisors together; beyond it new ones are refused."""
+HELLO_TIMEOUT = 10.0
+"""Seconds until a new stream must have said hello."""
+
+_PONG = pb.Down(pong=pb.Ping()).SerializeToString()
+
+
+class LighthouseShell:
+    """Serves one lighthouse. Make it anywhere; `start` and `stop` run on the loop of `rpc.transport.loop`.
+
+    `on_verdict(code, sentence)` is called once, on the loop, when the roster has decided that the job is over.
+    """
+
+    def __init__(
+        self,
+        config: LighthouseConfig,
+        *,
+        token: str | None = None,
+        roster: r.Roster | None = None,
+        events: EventLog | None = None,
+        on_verdict: Callable[[int, str], None] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        config.check_together()
+        found = Found()
+        if ledger is not None:
+            if not config.new_job:
+                found = ledger.read()
+            elif config.place is None:
+                ledger.void()  # whatever it holds is of another job
+            config = replace(config, keeps=True, legacy=found.legacy)
+        self.config = config  # of the machine
+        self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
+        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
+        self._encoder = messages.QuorumEncoder()  # of its members that have asked
+        self._token = check_token(token)  # None: open to everybody
+        self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
+        self._events = events or EventLog(None, "lighthouse")  # the run's event file
+        self._on_verdict = on_verdict  # see above
+        self._notes = NoteLog(log)  # says what changed, not what happens each step
+        self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
+        self._sessions: dict[int, Stream] = {}  # those that said hello
+        self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
+        self._peers = PeerDesk(self._feed, lambda: next(self._ids), lambda: self._machine.undecided)  # unary calls
+        self._probes: dict[str, asyncio.Task[None]] = {}  # running ones by replica id
+        self._server: grpc.aio.Server | None = None  # while serving
+        self._ticker: asyncio.Task[None] | None = None  # while serving
+        self._open_streams = 0  # also those without hello
+        self._stopping = False  # new streams are ended at once
+        self._supervisors = SupervisorDesk(
+            Ways(
+                feed=self._feed,
+                next_attempt=self._machine.next_attempt,
+                in_charge=lambda: self._machine.in_charge,
+                note=self._note,
+                on_verdict=self._over,
+                welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
+            ),
+            roster,
+            JobBook(ledger, found),
+        )
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self, bind: Address) -> int:
+        """Listen and return the port. Raises `AddressError` if that can't be."""
+        options = grpc_options.server_options(
+            guarded=self._token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
+        )
+        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
+        server.add_generic_rpc_handlers(
+            (
+                grpc_options.stream_service(grpc_options.SESSION, "Session", self._session),
+                grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._supervise),
+                grpc_options.unary_service(grpc_options.STATUS, {"Status": answering(self._status)}),
+                grpc_options.unary_service(
+                    grpc_options.LIGHTHOUSE,
+                    {"Quorum": answering(self._peers.quorum), "Heartbeat": answering(self._peers.heartbeat)},
+                ),
+            )
+        )
+        port = grpc_options.listen(server, bind, "The lighthouse")
+        await server.start()
+        self._server = server
+        self._ticker = asyncio.ensure_future(self._tick())
+        return port
+
+    async def stop(self, flush: float = 0.0) -> None:
+        """Close every stream and free the port. With `flush`, what was sent is delivered first, for so many seconds."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for task in self._probes.values():
+            task.cancel()
+        self._stopping = True
+        if flush > 0:
+            for stream in [*self._sessions.values(), *self._supervisors.streams]:
+                stream.finish()
+            deadline = time.monotonic() + flush
+            while self._open_streams and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def status(self) -> dict[str, Any]:
+        """Json-able: what the machine (and the roster) know. On the loop's thread."""
+        machine = self._machine.status(time.monotonic())
+        place = {} if self.config.place is None else {"place": self.config.place}
+        return {"version": __version__, "wire": grpc_options.WIRE, **place, **machine, **self._supervisors.status()}
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.tick)
+            try:
+                self._feed(m.Tick())
+                self._supervisors.tick()
+            except Exception:  # a defect must not stop the clock without a word
+                log.exception("a tick of the lighthouse failed")
+
+    # --- events in, effects out ----------------------------------------------------------------------------------------
+
+    def _feed(self, event: m.LighthouseEvent) -> None:
+        for effect in self._machine.handle(event, time.monotonic()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: m.LighthouseEffect) -> None:
+        if isinstance(effect, m.Keep):
+            if self._ledger is not None:
+                self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
+        elif isinstance(effect, m.Issue):
+            self._issue(effect)
+        elif isinstance(effect, m.SendWaits):
+            self._send(effect.sessions, messages.waits_bytes(effect))
+        elif isinstance(effect, m.Extend):
+            self._send([effect.session], messages.grant_bytes(effect))
+        elif isinstance(effect, m.SendOver):
+            self._send(effect.sessions, pb.Down(over=messages.over_to_proto(effect)).SerializeToString())
+        elif isinstance(effect, m.SendPatience):
+            self._send(effect.sessions, messages.patience_bytes(effect))
+        elif isinstance(effect, m.Fence):
+            self._send([effect.session], pb.Down(fenced=pb.Fenced(by=effect.by)).SerializeToString(), last=True)
+        elif isinstance(effect, m.HangUp):
+            if effect.session in self._sessions:
+                self._sessions[effect.session].finish()
+        elif isinstance(effect, m.Refuse):
+            self._refuse(effect)
+        elif isinstance(effect, m.StopGroup):
+            self._supervisors.stop_group(effect.group, effect.sentence)
+        elif isinstance(effect, m.Probe):
+            self._probe(effect)
+        elif isinstance(effect, m.Note):
+            self._note(effect)
+
+    def _issue(self, effect: m.Issue) -> None:
+        quorum = effect.quorum
+        if effect.sessions:
+            self._send(effect.sessions, self._encoded(quorum))
+        if effect.calls:
+            self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
+        self._notes.issued(quorum)
+        if quorum.config_id == quorum.id:  # what changes; not each step
+            self._events.emit(
+                "quorum",
+                quorum=quorum.id,
+                number=quorum.number,
+                step=quorum.top.step,
+                members=[x.replica_id for x in quorum.members],
+            )
+        self._supervisors.on_issued(lambda: self._lives_of(quorum))
+
+    def _encoded(self, quorum: Quorum) -> bytes:
+        if self._bytes[0] != quorum.id:
+            self._bytes = (quorum.id, self._encoder.encode(quorum))
+        return self._bytes[1]
+
+    def _lives_of(self, quorum: Quorum) -> frozenset[str]:
+        ids = {x.replica_id for x in quorum.members}
+        return frozenset(life.token for replica_id, life in self._members.values() if replica_id in ids and life.token)
+
+    def _send(self, sessions: Iterable[int], data: bytes, *, last: bool = False) -> None:
+        for session in sessions:
+            stream = self._sessions.get(session)
+            if stream is not None:
+                stream.send(data)
+                if last:
+                    stream.finish()
+
+    def _refuse(self, effect: m.Refuse) -> None:
+        log.warning("Refused: %s", effect.sentence)
+        if effect.session is not None:
+            refused = pb.Down(refused=pb.Refused(sentence=effect.sentence))
+            self._send([effect.session], refused.SerializeToString(), last=True)
+            who, _ = self._members.get(effect.session, ("", None))
+            self._events.emit("error", replica_id=who or None, reason=effect.sentence)
+        if effect.call is not None:
+            self._peers.refuse(effect.call, effect.sentence)
+
+    def _note(self, note: m.Note) -> None:
+        self._notes.note(note)
+        if note.event in EVENTS:
+            self._events.emit(
+                note.event,
+                reason=note.text,
+                replica_id=note.replica_id or None,
+                quorum=note.quorum_id or None,
+                steps=note.steps,
+            )
+
+    def _probe(self, effect: m.Probe) -> None:
+        if effect.replica_id in self._probes:
+            return  # that one goes on as long as the session is gone
+        task = asyncio.ensure_future(self._probe_until_known(effect))
+        self._probes[effect.replica_id] = task
+        task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
+
+    async def _probe_until_known(self, effect: m.Probe) -> None:
+        """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
+        for pause in probe.pauses(self.config.silence.alone):
+            refused = await probe.is_refused(effect.address)
+            self._feed(m.Probed(effect.replica_id, refused, effect.address))
+            if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
+                return
+            await asyncio.sleep(pause)
+
+    # --- sessions ------------------------------------------------------------------------------------------------------
+
+    async def _session(self, _iterator: Any, context: Any) -> None:
+        stream, session = Stream(context), next(self._ids)
+
+        def refuse(sentence: str) -> None:
+            log.warning("Refused a session from %s: %s", context.peer(), sentence)
+            stream.send(pb.Down(refused=pb.Refused(sentence=sentence)).SerializeToString())
+            stream.finish()
+
+        def on_message(data: bytes) -> None:
+            try:
+                self._hear(session, stream, messages.parse(pb.Up, data, "session message"))
+            except TorchftXError as e:
+                refuse(str(e))
+
+        try:
+            await self._serve(stream, on_message, refuse, lambda: session in self._sessions)
+        finally:
+            if self._sessions.pop(session, None) is not None:
+                del self._members[session]
+                self._feed(m.Closed(session))
+
+    async def _serve(
+        self,
+        stream: Stream,
+        on_message: Callable[[bytes], None],
+        refuse: Callable[[str], None],
+        greeted: Callable[[], bool],
+    ) -> None:
+        """Serve one stream, with a limit on their number and on the time without a hello."""
+        if self._stopping:
+            stream.finish()
+        elif self._open_streams >= MAX_STREAMS:
+            refuse(f"The lighthouse serves {MAX_STREAMS} streams already.")
+        self._open_streams += 1
+        impatience = asyncio.get_running_loop().call_later(
+            HELLO_TIMEOUT, lambda: None if greeted() else refuse(f"No hello came within {HELLO_TIMEOUT:g} s.")
+        )
+        try:
+            await stream.serve(on_message)
+        finally:
+            impatience.cancel()
+            self._open_streams -= 1
+
+    def _hear(self, session: int, stream: Stream, up: pb.Up) -> None:
+        kind = up.WhichOneof("kind")
+        if session in self._sessions:
+            if kind in ("ping", "pause"):
+                stream.send(_PONG)
+            event, newest = messages.up_to_event(session, up), self._bytes
+            self._feed(event)
+            if isinstance(event, m.Join) and newest is self._bytes:  # it waits
+                self._encoder.prepare(event.member)
+            return
+        if kind != "hello":
+            raise RefusedError("The first message of a session must be hello.")
+        grpc_options.check_version(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
+        if up.hello.place != self._place:  # it means another lighthouse: nothing that it says is of use here
+            if not up.hello.place:
+                raise RefusedError(lighthouse_list.lone_client("this lighthouse", self._place))
+            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
+            stream.finish()
+            return
+        hello = messages.hello_from_proto(session, up.hello)
+        self._sessions[session] = stream
+        self._members[session] = (hello.replica_id, hello.life)
+        effects = self._machine.handle(hello, time.monotonic())
+        if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
+            welcome = self._welcome(self.config.silence.member_ping)
+            welcome.others_train = self._machine.others_train(hello.replica_id)
+            stream.send(pb.Down(welcome=welcome).SerializeToString())
+        for effect in effects:
+            self._carry_out(effect)
+
+    async def _status(self, _request: bytes, _context: Any) -> bytes:
+        return bytes(pb.StatusReply(json=json.dumps(self.status(), default=str)).SerializeToString())
+
+    # --- supervisors ---------------------------------------------------------------------------------------------------
+
+    async def _supervise(self, _iterator: Any, context: Any) -> None:
+        stream, key = Stream(context), next(self._ids)
+
+        def refuse(sentence: str) -> None:
+            log.warning("Refused a supervisor from %s: %s", context.peer(), sentence)
+            stream.send(pb.SupervisorDown(refused=pb.Refused(sentence=sentence)).SerializeToString())
+            stream.finish()
+
+        def on_message(data: bytes) -> None:
+            try:
+                self._supervisors.hear(key, stream, messages.parse(pb.SupervisorUp, data, "supervisor's message"))
+            except TorchftXError as e:
+                refuse(str(e))
+
+        try:
+            await self._serve(stream, on_message, refuse, lambda: key in self._supervisors)
+        finally:
+            self._supervisors.gone(key)
+
+    def _over(self, code: int, sentence: str) -> None:
+        if self._ledger is not None:
+            self._ledger.void()  # the next one here is of another job
+        if self._on_verdict is not None:
+            self._on_verdict(code, sentence)
+
+    def _welcome(self, ping: float) -> pb.Welcome:
+        c = self.config
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping, place=self._place)
+
+    @property
+    def _place(self) -> int:
+        """As on the wire."""
+        return lighthouse_list.of_lighthouse(self.config.place)

@@ -1,0 +1,199 @@
+"""Supervisors, as the lighthouse serves them: of groups (on one node or several) and of programs beside them.
+
+Their streams become events of the lighthouse's machine, which learns who has ended, and of the roster, which decides when
+the job is over. Everything happens on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core import messages as m
+from torchft_x.core.job import outcome as r
+from torchft_x.core.job.sidecars import StopCompanion
+from torchft_x.core.job.standalone_sidecars import Visits
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import supervisors
+from torchft_x.rpc.lighthouse.finished_supervisors import JobBook
+from torchft_x.rpc.lighthouse.node_service import NodeDesk
+from torchft_x.rpc.lighthouse.sidecar_service import CompanionDesk
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.stream import Stream
+
+_PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What the desk needs of the lighthouse."""
+
+    feed: Callable[[m.LighthouseEvent], None]
+    """To its machine."""
+    next_attempt: Callable[[str], int]
+    """The number of a group's next life, see `Lighthouse.next_attempt`."""
+    in_charge: Callable[[], bool]
+    """See `Lighthouse.in_charge`."""
+    note: Callable[[m.Note], None]
+    """To its log."""
+    on_verdict: Callable[[int, str], None]
+    """The roster has decided that the job is over."""
+    welcome: Callable[[], pb.Welcome]
+    """The answer to a hello."""
+
+
+class SupervisorDesk:
+    """A stream is named by the lighthouse's key."""
+
+    def __init__(self, ways: Ways, roster: r.Roster | None, book: JobBook) -> None:
+        self._ways = ways
+        self._roster = roster  # decides when the job is over; None: runs until stopped
+        self._book = book  # what is over in this job
+        self._visits = Visits()  # decides when companions end, without a roster
+        self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
+        self._nodes = NodeDesk(self._feed_group, ways.note)  # those of groups over several nodes
+        self._companions = CompanionDesk(self._feed_roster)  # of programs beside the groups
+        for event in book.events:
+            self._feed_roster(event)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._streams or key in self._companions
+
+    @property
+    def streams(self) -> Iterable[Stream]:
+        return [*(stream for _, stream in self._streams.values()), *self._companions.streams]
+
+    def status(self) -> dict[str, Any]:
+        """Json-able, to be merged into the lighthouse's."""
+        groups = {} if self._roster is None else {"groups": self._roster.status()}
+        companions = (self._roster or self._visits).companions.status()
+        return {**groups, "assembly": self._nodes.status(), "companions": companions}
+
+    def tick(self) -> None:
+        self._nodes.tick()
+        if self._roster is not None and self._roster.config.several:
+            self._feed_roster(r.Charge(self._ways.in_charge()))
+        self._feed_roster(m.Tick())
+
+    def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:
+        """A quorum of these lives (their tokens) was issued."""
+        if self._roster is not None:
+            self._feed_roster(r.QuorumIssued(lives()))
+
+    # --- streams -------------------------------------------------------------------------------------------------------
+
+    def hear(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
+        """A message; the first must be a hello. Raises `RefusedError`."""
+        kind = up.WhichOneof("kind")
+        if key not in self:
+            if kind != "hello":
+                raise RefusedError("The first message of a supervisor must be hello.")
+            self._greet(key, stream, up.hello)
+            return
+        stream.send(_PONG)  # also to a report: it may be the last, and the stream end with the job
+        self._ways.feed(m.GuardianHeard(key))
+        if key in self._companions:
+            self._companions.hear(key, up)
+            return
+        group, _ = self._streams[key]
+        if kind == "halted":
+            self._ways.feed(supervisors.halted_event(key, up.halted))
+        elif key in self._nodes:
+            self._nodes.hear(key, up)
+            if kind == "ended":
+                self._tell_next(stream, group, above=up.ended.attempt + 1)
+        elif kind in ("started", "exited", "done"):
+            self._feed_group(supervisors.supervisor_event(group, up), supervisors.last_word(up))
+            if kind == "exited":
+                self._tell_next(stream, group, above=up.exited.attempt + 1)
+        elif kind != "ping":
+            raise RefusedError(
+                "A supervisor sends one hello, then started, exited, done and ping; something else came."
+            )
+
+    def gone(self, key: int) -> None:
+        """The stream has ended, whether it said hello or not."""
+        self._companions.gone(key)
+        group, _ = self._streams.pop(key, ("", None))
+        if group:
+            self._ways.feed(m.GuardianGone(key))
+            if not any(other == group for other, _ in self._streams.values()):
+                self._ways.feed(m.GroupAnnounced(group, False))
+            self._feed_roster(r.SupervisorGone(group, self._nodes.gone(key)))
+
+    def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
+        who = (
+            f"the companion {hello.companion:.200}"
+            if hello.companion
+            else f"the supervisor of group {hello.group:.200}"
+        )
+        grpc_options.check_version(hello.wire, f"{who} on {hello.host:.200}")
+        welcome = pb.SupervisorDown(welcome=self._ways.welcome()).SerializeToString()
+        if hello.companion:
+            stream.send(welcome)
+            self._companions.greet(key, stream, hello)
+            return
+        here = supervisors.supervisor_here(hello)
+        self._check_nodes(here)
+        stream.send(welcome)
+        self._tell_next(stream, here.group)
+        if here.nodes > 1:
+            self._nodes.greet(key, stream, hello)
+        self._streams[key] = (here.group, stream)
+        if self._roster is None or here.group in self._roster:  # nobody waits for a group that the job doesn't have
+            self._ways.feed(m.GroupAnnounced(here.group, True))
+        self._ways.feed(m.GuardianHere(key, here.group, here.node))
+        self._feed_roster(here)
+
+    def _check_nodes(self, here: r.SupervisorHere) -> None:
+        """The group's other supervisors, or those before it, have said how many nodes it has. Raises `RefusedError`."""
+        nodes = self._roster.nodes_of(here.group) if self._roster is not None else None
+        if nodes is not None and nodes != here.nodes:
+            raise RefusedError(
+                f"Node {here.node} of group {here.group} was told that the group has {here.nodes} nodes, its first "
+                f"supervisor {nodes}; give all of them the same --nodes."
+            )
+
+    def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
+        """The number of the group's next life, if it is above what the supervisor will take by itself."""
+        attempt = self._ways.next_attempt(group)
+        if attempt > above:
+            stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
+
+    # --- events --------------------------------------------------------------------------------------------------------
+
+    def _feed_group(self, event: r.RosterEvent, word: m.LastWord | None = None) -> None:
+        """What is true of a group as a whole. `word`: of a life that has ended."""
+        if isinstance(event, r.LifeStarted):
+            self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life))
+        elif isinstance(event, r.LifeExited):
+            self._ways.feed(m.LifeEnded(event.life, event.code, word))
+        self._feed_roster(event)
+
+    def _feed_roster(self, event: r.RosterEvent) -> None:
+        """To the roster; without one, to what takes its place for companions."""
+        machine = self._roster or self._visits
+        if self._roster is not None:
+            self._book.hear(event)
+        for effect in machine.handle(event, time.monotonic()):
+            if isinstance(effect, StopCompanion):
+                self._companions.stop(effect)
+            elif isinstance(effect, r.TellStop):
+                self._stop(effect)
+            elif isinstance(effect, r.Verdict):
+                self._ways.on_verdict(effect.code, effect.sentence)
+            else:
+                self._ways.note(effect)
+
+    def stop_group(self, group: str, sentence: str) -> None:
+        """The job is finished. A roster knows that, too, and has said it."""
+        self._stop(r.TellStop(group, 0, sentence))
+
+    def _stop(self, effect: r.TellStop) -> None:
+        data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
+        for group, stream in self._streams.values():
+            if group == effect.group:
+                stream.send(data)

@@ -1,0 +1,275 @@
+"""A stream to the lighthouse that is there again whenever it can be: hello, welcome, messages, pings, reconnects.
+
+Of several lighthouses it is with one at a time, `core.group.lighthouse_choice` says with which. The stream to the former one is closed
+before the next is opened, and nothing that it still brings is passed on.
+
+Used by group servers and supervisors. Everything runs on the loop's thread, the callbacks too: they must not block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from torchft_x.core.group import lighthouse_choice
+from torchft_x.core.group.lighthouse_choice import Wander
+from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
+from torchft_x.net import Address
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options, limits
+from torchft_x.rpc.transport.grpc_errors import error_from, error_of
+from torchft_x.rpc.transport.outbox import Outbox
+from torchft_x.rpc.transport.token import Metadata
+
+log = logging.getLogger(__name__)
+
+WELCOME_TIMEOUT = 5.0
+"""Seconds from the first byte of a connect to the welcome."""
+MISSED_PINGS = 5
+"""So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
+MOVES = "others may be at the next lighthouse"
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """What the lighthouse expects of a stream: a sign of life every `ping` seconds. Its own may be missing for `limit`."""
+
+    ping: float
+    limit: float
+
+    @property
+    def pings(self) -> int:
+        """So many without an answer are too many."""
+        return max(MISSED_PINGS, round(self.limit / self.ping))
+
+
+def rhythm(welcome: pb.Welcome) -> Rhythm:
+    """From the answer to hello. Raises `RefusedError` for a senseless one."""
+    limit = limits.check_heartbeat(welcome.heartbeat_timeout_s)
+    ping = limits.check_heartbeat(welcome.ping_s) if welcome.ping_s else limit / MISSED_PINGS
+    return Rhythm(min(ping, limit / MISSED_PINGS), limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UplinkCallbacks:
+    """What the owner of an uplink knows how to do."""
+
+    hello: Callable[[], Sequence[bytes]]
+    """The first messages of a new session."""
+    welcome: Callable[[bytes], Rhythm]
+    """Check the answer to hello. Raises `RefusedError` for a refusal."""
+    up: Callable[[], None]
+    """The session stands."""
+    message: Callable[[bytes], None]
+    """A message after the welcome. Raises `RefusedError` if it ends all sessions."""
+    down: Callable[[str], None]
+    """The session that stood is gone, for this reason. It will be tried again."""
+    refused: Callable[[TorchftXError], float | None]
+    """The lighthouse won't have us (token, version, ...). Seconds until it is tried again; None: it isn't."""
+    pinged: Callable[[], None] = lambda: None
+    """A ping is on its way."""
+
+
+class Uplink:
+    """See the module. `start` and `close` on the loop's thread; `send` there too, dropped while no session stands."""
+
+    def __init__(
+        self,
+        address: Address,
+        method: str,
+        metadata: Metadata,
+        ping: bytes,
+        callbacks: UplinkCallbacks,
+        *,
+        others: Sequence[Address] = (),
+    ) -> None:
+        """`others`: the lighthouses after the first of a list."""
+        self.address = address  # of the lighthouse that is spoken to, or was last
+        self.addresses = (address, *others)  # all of the list
+        self.wander = Wander(len(self.addresses))  # which of them it is
+        self._method = method  # full name of the stream
+        self._metadata = metadata  # the token
+        self._ping = ping  # message without content; the other side answers it
+        self._callbacks = callbacks  # see UplinkCallbacks
+        self._outbox: Outbox | None = None  # of the standing session
+        self._task: asyncio.Task[None] | None = None  # the connection keeper
+        self._closing = False  # no session is opened any more
+        self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
+        self._silent = 0  # pings sent since the other side was last heard
+        self._hung: str | None = None  # why we gave the present session up, if we did
+        self._call: Any = None  # gRPC's side of the present session, or the last
+        self._moves = False  # the present session was given up for the next lighthouse
+        self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
+        self.last_failure = "not tried yet"  # why the last connect or session ended
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._keep())
+
+    @property
+    def is_up(self) -> bool:
+        return self._outbox is not None
+
+    def send(self, data: bytes) -> None:
+        if self._outbox is not None:
+            self._sent += 1
+            self._outbox.put(data)
+
+    def look_elsewhere(self) -> None:
+        """Called now and then: are the others at the next lighthouse?"""
+        if self._outbox is not None and not self._closing and self.wander.leaves(time.monotonic()):
+            self._hung, self._moves = MOVES, True
+            self._call.cancel()
+
+    async def close(self, flush: float) -> None:
+        """End the session: our side at once, and wait up to `flush` seconds for the other to have read everything."""
+        self._closing = True
+        if self._task is None:
+            return
+        if self._outbox is not None and flush > 0:
+            self._outbox.end()
+            await asyncio.wait({self._task}, timeout=flush)
+        self._task.cancel()
+        await asyncio.wait({self._task}, timeout=1.0)
+
+    def away(self) -> str:
+        """How long no session has stood and why, for people."""
+        seconds = 0.0 if self.away_since is None else time.monotonic() - self.away_since
+        if len(self.addresses) > 1:
+            why = f"{self.address.url}: {self.last_failure.rstrip('.')}"
+            return f"none of the lighthouses {self.names()} has been there for {seconds:.1f} s ({why})"
+        return (
+            f"the lighthouse at {self.address.url} has been away for {seconds:.1f} s ({self.last_failure.rstrip('.')})"
+        )
+
+    def names(self) -> str:
+        """All addresses, for people."""
+        return ", ".join(a.url for a in self.addresses)
+
+    # --- the keeper ----------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        pause = lighthouse_choice.FIRST_PAUSE
+        while not self._closing:
+            try:
+                await self._session()
+                self.last_failure = "it ended the session"
+            except RefusedError as e:
+                self.last_failure = str(e)
+                if self._outbox is not None:
+                    self._outbox, self.away_since = None, time.monotonic()
+                again = self._callbacks.refused(e)  # and not down
+                if again is None:
+                    return
+                await asyncio.sleep(again * random.uniform(0.5, 1.0))
+                continue
+            except TorchftXError as e:
+                self.last_failure = _short(e)
+            except Exception:  # a defect of ours must not end the keeper without a word
+                log.exception("the session with the lighthouse at %s failed", self.address.url)
+                self.last_failure = "an error of our own, see the log"
+            stood = self._set_down()
+            if not stood:
+                self.wander.failed(time.monotonic())
+            elif not self._moves:
+                self.wander.ended(time.monotonic())
+            away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
+            pause = lighthouse_choice.pause(None if stood else pause, away)
+            if not self._closing:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
+
+    def _set_down(self) -> bool:
+        """Forget the session that ended; True if one had stood."""
+        if self._outbox is None:
+            return False
+        self._outbox = None
+        self.away_since = time.monotonic()
+        if not self._closing:
+            self._callbacks.down(self.last_failure)
+        return True
+
+    async def _session(self) -> None:
+        """One session, from connect to end. Raises an error of ours if it did not end cleanly."""
+        self.address = self.addresses[self.wander.at]
+        what = f"lighthouse at {self.address.url}"
+        self._hung, self._moves = None, False
+        channel = grpc_options.aio_channel(self.address)
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            call = self._call = channel.stream_stream(self._method)(metadata=self._metadata)
+            for data in self._callbacks.hello():
+                await call.write(data)
+            try:
+                first = await asyncio.wait_for(call.read(), WELCOME_TIMEOUT)
+            except asyncio.TimeoutError:
+                raise UnreachableError(f"The {what} took the connection but did not answer our hello.") from None
+            if first is grpc.aio.EOF:
+                await _check_end(call, what)
+                return
+            beat = self._callbacks.welcome(first)
+            outbox = self._outbox = Outbox(call.write)
+            self.away_since, self._sent, self._silent = None, 0, 0
+            self.wander.up()
+            helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
+            self._callbacks.up()
+            while (data := await call.read()) is not grpc.aio.EOF:
+                if self._moves:
+                    raise UnreachableError(MOVES)
+                self._silent = 0
+                self._callbacks.message(data)
+            await _check_end(call, what)
+        except grpc.RpcError as e:
+            raise error_of(e, what) from None
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as e:  # the stream broke under a write
+            raise UnreachableError(f"The {what} ended the session ({e}).") from None
+        except asyncio.CancelledError:
+            if self._hung is None:
+                raise  # we are closing
+            raise UnreachableError(self._hung) from None
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await channel.close()
+
+    async def _beat(self, call: Any, beat: Rhythm) -> None:
+        """Ping when idle. Counted in own ticks, so that a starved process doesn't blame the lighthouse."""
+        sent = self._sent
+        while True:
+            await asyncio.sleep(beat.ping)
+            if self._silent >= beat.pings:
+                self._hung = f"it was silent for {beat.limit:g} s"
+                call.cancel()
+                return
+            if self._sent == sent:
+                self._callbacks.pinged()
+                self.send(self._ping)
+                self._silent += 1
+            sent = self._sent
+
+
+async def _write(call: Any, outbox: Outbox) -> None:
+    try:
+        await outbox.run()
+        await call.done_writing()
+    except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        pass  # the reader sees the end, with its reason
+
+
+async def _check_end(call: Any, what: str) -> None:
+    """Raise what the status of an ended stream means, if it isn't OK."""
+    code = await call.code()
+    if code != grpc.StatusCode.OK:
+        raise error_from(code, await call.details(), what)
+
+
+def _short(error: TorchftXError) -> str:
+    """A transport's reason without the address, which is said anyway."""
+    text = str(error)
+    return "connection refused" if "refused" in text.lower() else text.rstrip(".")

@@ -1,0 +1,101 @@
+"""The server's side of streams and calls: an ordered outbox, an end in both directions, answers before the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from torchft_x.errors import DeadlineError, TorchftXError
+from torchft_x.rpc.group.pause_clock import time_left
+from torchft_x.rpc.transport.grpc_errors import code_of
+from torchft_x.rpc.transport.grpc_options import UnaryHandler
+from torchft_x.rpc.transport.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+MAX_OUTBOX = 1024
+"""Messages waiting for one reader. A reader that lags this far behind is stuck; its stream is closed."""
+
+
+class Stream:
+    """One stream of a server. Everything happens on the loop's thread; `send` never waits."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context  # gRPC's side of this stream
+        self._outbox = Outbox(context.write)
+        self.ending = False  # True: nothing more is sent, what arrives is ignored
+
+    def send(self, data: bytes) -> None:
+        if self.ending:
+            return
+        if len(self._outbox) >= MAX_OUTBOX:
+            log.warning("%s doesn't read; its stream is closed", self._context.peer())
+            self.ending = True
+            self._outbox.drop()
+            self._outbox.end()
+        else:
+            self._outbox.put(data)
+
+    def finish(self) -> None:
+        """End the stream from our side, after everything sent so far."""
+        if not self.ending:
+            self.ending = True
+            self._outbox.end()
+
+    async def serve(self, on_message: Callable[[bytes], None] | None) -> None:
+        """Deliver messages in order until either side ends. Without `on_message` the other side only listens."""
+        tasks = {asyncio.ensure_future(self._outbox.run())}
+        if on_message is not None:
+            tasks.add(asyncio.ensure_future(self._read(on_message)))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except grpc.aio.UsageError:  # the stream broke while we wrote
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, on_message: Callable[[bytes], None]) -> None:
+        while (data := await self._context.read()) is not grpc.aio.EOF:
+            if not self.ending:
+                on_message(data)
+            if self.ending:
+                await asyncio.sleep(3600)  # until the writer is done
+
+
+def answering(handler: UnaryHandler) -> UnaryHandler:
+    """A unary handler whose errors of ours become statuses with their sentence."""
+
+    async def run(request: bytes, context: Any) -> bytes:
+        try:
+            return await handler(request, context)
+        except TorchftXError as e:
+            error: TorchftXError = e
+        await context.abort(code_of(error), str(error))
+        raise AssertionError("abort returned")  # it always raises
+
+    return run
+
+
+async def answer(future: asyncio.Future[Any], context: Any, *, gone: Callable[[], None], why: Callable[[], str]) -> Any:
+    """The future's result, or `DeadlineError(why())` a moment before the caller's deadline, while it still listens.
+
+    `gone` runs when the caller leaves (deadline, cancel, broken connection) before the answer.
+    """
+    left = time_left(context)
+    try:
+        await asyncio.wait({future}, timeout=None if left is None else max(0.0, left))
+        if future.done():
+            return future.result()
+        raise DeadlineError(why())
+    finally:
+        if not future.done():
+            future.cancel()
+            gone()

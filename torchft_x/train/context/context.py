@@ -1,0 +1,114 @@
+"""What a Manager is made of, and how it is put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x import env
+from torchft_x.comm.quantized.bytes_sent import Sent
+from torchft_x.core.commit.step import Step
+from torchft_x.core.heal import WorldSizeMode
+from torchft_x.core.training.step_time import Pace
+from torchft_x.core.types import group_of
+from torchft_x.observe.events import EventLog
+from torchft_x.observe.narrator import Narrator
+from torchft_x.train.context.failures import Guard
+from torchft_x.train.context.peer_links import Lines
+from torchft_x.train.context.state_dicts import StateDicts
+from torchft_x.train.context.waits import Waiting
+from torchft_x.train.introspection.setup import status_of
+from torchft_x.train.introspection.shared_status import Status
+from torchft_x.train.setup.connect import Link, connect
+from torchft_x.train.setup.options import Options
+from torchft_x.transfer.http.transport import HTTPTransport
+from torchft_x.transfer.torchft_transports import adapted
+from torchft_x.transfer.transport import CheckpointTransport
+
+logger = logging.getLogger("torchft_x.train.manager")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a Manager is made of; fixed for its life."""
+
+    options: Options
+    link: Link
+    lines: Lines  # to the other groups
+    transport: CheckpointTransport[Any]
+    states: StateDicts
+    step: Step  # read and changed under guard.lock
+    guard: Guard
+    events: EventLog
+    status: Status  # told at each change of the step's phase
+    sent: Sent  # payload of reductions
+    log: logging.LoggerAdapter[Any]
+    mode: WorldSizeMode
+    init_sync: bool
+    pace: Pace
+    waiting: Waiting  # for other groups
+    full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
+    narrator: Narrator | None  # of rank 0, unless only warnings are wanted
+
+
+class StepLogger(logging.LoggerAdapter[logging.Logger]):
+    """``[group G rank R, step N] ...``"""
+
+    def __init__(self, who: str, step: Step) -> None:
+        super().__init__(logger, {})
+        self._who = who  # "group 1 rank 0"
+        self._machine = step
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"[{self._who}, step {self._machine.state.step}] {msg}", kwargs
+
+
+def assemble(
+    options: Options,
+    step: Step,
+    pg: Any,
+    states: StateDicts,
+    *,
+    transport: CheckpointTransport[Any] | None,
+    mode: WorldSizeMode,
+    init_sync: bool,
+    full_state: Callable[[], dict[str, Any]],
+) -> Parts:
+    """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
+    link = connect(options)
+    events = EventLog(
+        options.run_dir,
+        "trainer",
+        group=group_of(link.replica_id),
+        rank=options.group_rank,
+        replica_id=link.replica_id,
+        attempt=options.attempt,
+    )
+    log = StepLogger(f"group {group_of(link.replica_id)} rank {options.group_rank}", step)
+    lines = Lines(pg, options)
+    guard = Guard(step, lines, log, events, link.client.suspect, link.stop, heal_patience=options.timeout)
+    link.client.watch(guard.on_over, guard.on_end)
+    status = status_of(options, step, link.replica_id)
+    return Parts(
+        options=options,
+        link=link,
+        lines=lines,
+        transport=HTTPTransport(options.timeout, host=options.host, token=options.token)
+        if transport is None
+        else adapted(transport),
+        states=states,
+        step=step,
+        guard=guard,
+        events=events,
+        status=status,
+        sent=Sent(),
+        log=log,
+        mode=mode,
+        init_sync=init_sync,
+        pace=Pace(),
+        waiting=Waiting(options, status, lambda: link.connected),
+        full_state=full_state,
+        narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
+    )

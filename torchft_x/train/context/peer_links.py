@@ -1,0 +1,54 @@
+"""A rank's connections to the same rank of the other groups: the user's process group, and rank 0's, on which it votes for its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchft_x.comm.votes.all_min import Tally
+from torchft_x.core import cross_group_vote
+from torchft_x.core.heal import Plan
+from torchft_x.core.types import group_number
+from torchft_x.train.setup.options import Options
+
+_CONNECT_LIMIT = 10.0  # seconds the vote's connections may take: the members have just met in the process group
+
+
+class Lines:
+    """Made anew together, ended together. `abort` may come from any thread."""
+
+    def __init__(self, pg: Any, options: Options) -> None:
+        self.pg = pg
+        self.tally = Tally(options.host, cross_group_vote.WIDTH)
+        self._options = options
+
+    def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:
+        """Connect with the members of `plan`; with `votes` also for the vote. Raises what kept one from connecting."""
+        o = self._options
+        place = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"
+        group = group_number(replica_id)
+        limit = min(o.timeout, _CONNECT_LIMIT)
+        if not votes:
+            self.tally.shutdown()
+        else:  # said before the process group connects, so that everybody's place is known when it has
+            self.tally.offer(place, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
+        self.pg.configure(
+            place,
+            replica_id,
+            plan.replica_rank,
+            plan.replica_world_size,
+            quorum_id=plan.config_id,
+            group_rank=o.group_rank,
+            group_world_size=o.group_world_size,
+            global_ranks=None if group is None else [group * o.group_world_size + o.group_rank],
+        )
+        if votes:
+            self.tally.connect(limit)
+
+    def abort(self, config_id: int) -> None:
+        """Release whoever waits for the members of `config_id`."""
+        self.tally.abort(config_id)
+        self.pg.abort(config_id)
+
+    def shutdown(self) -> None:
+        self.tally.shutdown()
+        self.pg.shutdown()

@@ -1,0 +1,107 @@
+"""What data a group trains on, in a digest that is cheap to make: small sources whole, large ones by samples."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from torchft_x.errors import ConfigError
+from torchft_x.transfer.format.memory import memory_of
+
+WHOLE_BYTES = 64 << 20  # read in some 0.1 s; above this only samples are
+SAMPLES = 64  # blocks of a large source, spread evenly, the first and the last bytes among them
+BLOCK_BYTES = 64 << 10
+_MAX_READ_FILES = 256  # of a data set of many files: so many are looked into, of the others the size counts
+
+
+class Described(NamedTuple):
+    """Arguments of `Manager.declare` after the name."""
+
+    words: str
+    parts: tuple[str, ...]
+    digest: str
+
+
+def describe_data(
+    *sources: str | os.PathLike[str] | bytes | bytearray | memoryview | torch.Tensor, name: str = ""
+) -> Described:
+    """Digest of files, of directories (all files below, in order of their names), or of bytes and tensors in memory.
+
+    Sizes and contents count, names and places do not. Above 64 MiB it is the size and 64 blocks, so a change of a few
+    bytes in a large file may go unseen; of more than 256 files, 256 are looked into.
+
+    Args:
+        sources: at least one.
+        name: what people call it; by default the first file's name.
+
+    Raises `ConfigError` naming what can't be read.
+    """
+    if not sources:
+        raise ConfigError("describe_data() needs a file, a directory, bytes or a tensor.")
+    total = hashlib.sha256()
+    parts: list[str] = []
+    size = 0
+    entries = [entry for source in sources for entry in _entries(source)]
+    looked_into = {round(i * (len(entries) - 1) / max(1, _MAX_READ_FILES - 1)) for i in range(_MAX_READ_FILES)}
+    for i, (label, source) in enumerate(entries):
+        try:
+            n, digest = _digest(source, look=i in looked_into)
+        except OSError as e:
+            raise ConfigError(f"the data {label} can't be read ({e.strerror or e}).") from None
+        total.update(f"{n} {digest}\n".encode())
+        parts.append(f"{label} of {n:,} bytes" + (f", digest {digest[:12]}" if i in looked_into else ""))
+        size += n
+    whole = total.hexdigest()[:32]
+    first = name or entries[0][0]
+    files = "" if len(entries) == 1 else f" and {len(entries) - 1} more"
+    return Described(
+        f"{first}{files}, {size:,} bytes, digest {whole[:12]}", tuple(parts) if len(parts) > 1 else (), whole
+    )
+
+
+_Source = Path | memoryview
+
+
+def _entries(source: object) -> Iterator[tuple[str, _Source]]:
+    if isinstance(source, torch.Tensor):
+        flat = source.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        yield f"a tensor {tuple(source.shape)}", memory_of(flat) if flat.numel() else memoryview(b"")
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        yield "bytes", memoryview(source).cast("B")
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        if not files:
+            raise ConfigError(f"the data {path}: the directory holds no files.")
+        for file in files:
+            yield (file.name if file == path else str(file.relative_to(path))), file
+    else:
+        raise ConfigError(f"describe_data() takes files, directories, bytes and tensors, not {type(source).__name__}.")
+
+
+def _digest(source: _Source, *, look: bool) -> tuple[int, str]:
+    h = hashlib.sha256()
+    if isinstance(source, memoryview):
+        for start, end in spans(len(source)):
+            h.update(source[start:end])
+        return len(source), h.hexdigest()
+    size = source.stat().st_size
+    if look:
+        with open(source, "rb") as f:
+            for start, end in spans(size):
+                f.seek(start)
+                h.update(f.read(end - start))
+    return size, h.hexdigest()
+
+
+def spans(size: int) -> list[tuple[int, int]]:
+    """What is read of `size` bytes."""
+    if size <= WHOLE_BYTES:
+        return [(at, min(size, at + (1 << 20))) for at in range(0, size, 1 << 20)]
+    last = size - BLOCK_BYTES
+    return [(at, at + BLOCK_BYTES) for at in (i * last // (SAMPLES - 1) for i in range(SAMPLES))]

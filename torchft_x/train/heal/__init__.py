@@ -1,0 +1,1 @@
+"""Copies state between groups: offers a snapshot, fetches one, and rehearses a newcomer's first step."""

@@ -1,0 +1,53 @@
+"""A source looks after what it has offered, while its training thread waits for those who copy it (`core.training.heal_wait`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from torchft_x.core.heal import Plan
+from torchft_x.core.quorum.rule import listed
+from torchft_x.core.training.heal_wait import Copying
+from torchft_x.core.types import group_of
+from torchft_x.errors import CollectiveError
+from torchft_x.train.context.context import Parts
+
+_LOOK = 0.1  # seconds between two looks
+
+
+def look_after(parts: Parts, plan: Plan) -> None:
+    """From now on, on a thread of its own, until the quorum is followed by another one. Nothing, where the transport can't say
+    how a copy goes on: then the timeout counts."""
+    if parts.transport.progress() is None:
+        return
+    threading.Thread(target=_oversee, args=(parts, plan), name="torchft_x-heal", daemon=True).start()
+
+
+def _oversee(parts: Parts, plan: Plan) -> None:
+    names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
+    groups = [group_of(name) for name in names]
+    given_up = parts.waiting.given_up
+    healers = plan.replica_world_size - plan.max_world_size
+    all_heals = len(names) == healers and parts.options.group_world_size == 1
+    copying = Copying(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
+    until = time.monotonic() + parts.options.timeout  # by then every wait for them has ended
+    while parts.step.quorum_id == plan.quorum_id and time.monotonic() < until:
+        time.sleep(_LOOK)
+        progress = parts.transport.progress()
+        if progress is None:
+            return
+        signs, done = progress
+        still = copying.look(
+            time.monotonic(), signs=signs, done=done, lateness=parts.waiting.lateness, waits_since=parts.waiting.since
+        )
+        if still and parts.step.quorum_id == plan.quorum_id:
+            given_up.update(groups if done else ())
+            who = listed(names)
+            why = (
+                f"{who} has the state and does not come for {still:.1f} s"
+                if done
+                else f"{who} copies the state, and nothing has moved for {still:.1f} s"
+            )
+            error = CollectiveError(f"{why}; the lighthouse is asked to go on with those who are there", names)
+            parts.guard.fail(error, plan.quorum_id)
+            return

@@ -1,0 +1,139 @@
+"""State between groups in one quorum: what others copy from us, and what we copy (R17)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torchft_x.core.heal import Plan
+from torchft_x.core.types import State
+from torchft_x.errors import TransferError
+from torchft_x.train.context.context import Parts
+from torchft_x.train.heal.overseer import look_after
+
+
+class Healing:
+    """One rank's part in it. `in_place`: the training thread waits, so state may be loaded at once."""
+
+    def __init__(self, parts: Parts, *, in_place: bool) -> None:
+        self._parts = parts
+        self._in_place = in_place  # see above
+        self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
+
+    def load_fetched(self) -> None:
+        """Load what has come beside the training."""
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None:
+            self._load(*fetched)
+
+    def offer(self, plan: Plan) -> None:
+        """Freeze what the others fetch from us (R17). It is kept until a quorum that needs nothing."""
+        p = self._parts
+        with p.guard.lock:
+            whole = p.step.state == plan.top and not p.step.torn
+        if not plan.dst_ranks or not whole:
+            p.transport.disallow_checkpoint()
+            return
+        p.log.info("peers need recovery from us %s", list(plan.dst_ranks))
+        try:
+            with p.states.read():
+                p.transport.send_checkpoint(
+                    list(plan.dst_ranks), plan.snapshot.step, p.full_state(), p.options.timeout,
+                    committed_in=plan.snapshot.committed_in,
+                )  # fmt: skip
+        except Exception as e:
+            # Our own step is as good as before; those who wanted the state ask again.
+            p.log.error("the state can't be offered to %s: %s", list(plan.dst_ranks), e)
+            p.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
+            return
+        if p.waiting.somebody_heals:
+            look_after(p, plan)
+
+    def heal(self, plan: Plan) -> None:
+        """Fetch the top. With the training thread waiting it goes into place, else it is kept for the commit."""
+        if not plan.heal:
+            return
+        # Before the first commit there may be nobody else to get weights from: don't overwrite ours with half of
+        # another's. Later a torn rank costs nothing: its own state is of no use any more.
+        in_place = self._in_place and plan.top.step > 0
+        try:
+            state = self._fetch(plan, in_place)
+        except Exception as e:
+            # Our transports know whether they wrote; of others the worst is assumed.
+            self._failed(plan, e, torn=in_place and getattr(e, "torn", True))
+            return
+        if self._in_place:
+            self._load(plan, state)
+        else:
+            self._fetched = (plan, state)
+
+    def _fetch(self, plan: Plan, in_place: bool) -> dict[str, Any]:
+        p = self._parts
+        source = plan.sources[0]
+        began = time.monotonic()
+        p.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
+        p.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
+        try:
+            metadata = p.link.client.checkpoint_metadata(source.address, p.options.group_rank, p.options.timeout)
+        except Exception as e:
+            raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
+        state = p.transport.recv_checkpoint(
+            plan.source_rank or 0,
+            metadata,
+            plan.snapshot.step,
+            max(1.0, p.options.timeout - (time.monotonic() - began)),
+            committed_in=plan.snapshot.committed_in,
+            into=p.full_state() if in_place else None,
+        )
+        _name(state, plan.top)
+        self._check(plan, state, in_place)
+        duration = time.monotonic() - began
+        p.log.info("healing: %s has come in %.2f s", plan.top, duration)
+        p.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
+        return state
+
+    def _check(self, plan: Plan, state: Any, torn: bool) -> None:
+        """Is it the quorum's state, and can it be loaded? Before anything is."""
+        try:
+            if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
+                raise TransferError("what the source served is not a Manager's state; run one version in all groups.")
+            held = read_state(state["torchft"])[0]
+            if held != plan.top:
+                raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
+            self._parts.states.check(state["user"])
+        except TransferError as e:
+            e.torn = torn
+            raise
+
+    def _load(self, plan: Plan, state: dict[str, Any]) -> None:
+        """Hand the state to the user's functions; from here on this rank holds it, or pieces."""
+        p = self._parts
+        try:
+            p.states.load(state["user"])
+        except Exception as e:
+            self._failed(plan, e, torn=True)
+            return
+        p.guard.healed(*read_state(state["torchft"]))
+        p.log.info("healed to %s", plan.top)
+
+    def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:
+        self._parts.guard.heal_failed(error, torn=torn)
+        self._parts.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
+
+
+def _name(state: Any, top: State) -> None:
+    """A transport of the user's may carry only what the peer's Manager has in its state: the step names it then."""
+    named = state.get("torchft") if isinstance(state, dict) else None
+    if isinstance(named, dict) and named.get("step") == top.step:
+        named.setdefault("committed_in", top.committed_in)
+
+
+def read_state(saved: Any) -> tuple[State, int]:
+    """(state, batches committed) from a Manager's state dict; the peer's has no ``committed_in``. Raises `TransferError`."""
+    try:
+        state = State(int(saved["step"]), int(saved.get("committed_in", 0)))
+        return state, int(saved["batches_committed"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise TransferError(
+            f"a Manager's state dict has the keys step, batches_committed and committed_in; this one is {saved!r:.200}."
+        ) from None

@@ -1,0 +1,110 @@
+"""What a trainer gives its supervisor to see, when it has one: where it is (shared_status.py), answers after an event
+(query_server.py), the exception that ends it; and for the user's own tools, if asked for, torch's server (worker_server.py).
+
+All of it is in the life's private folder (mode 0700) that the supervisor names in TORCHFT_X_PRIVATE: nothing is reachable
+from a network. A process that can't have it trains without. docs/debugging.md, docs/decisions/0022.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+
+from torchft_x import env
+from torchft_x.core.commit.step import Step
+from torchft_x.observe.events import subscribe
+from torchft_x.train.introspection import worker_server
+from torchft_x.train.introspection.query_server import Answers
+from torchft_x.train.introspection.shared_status import Board, Status
+from torchft_x.train.setup.options import Options
+
+logger = logging.getLogger(__name__)
+
+_ERROR_LIMIT = 20_000  # characters of an uncaught exception's traceback that are kept, its end
+
+_lock = threading.Lock()  # guards what is below
+_owner = 0  # pid that has the two; a forked child has none
+_board: Board | None = None  # one per process
+_answers: Answers | None = None  # one per process
+_status: Status | None = None  # of the newest Manager
+
+
+def status_of(options: Options, step: Step, replica_id: str) -> Status:
+    """Of this Manager; the supervisor, if there is one, sees it from now on. Never raises."""
+    global _status
+    status = Status(options, step, replica_id)
+    folder = env.read(env.PRIVATE, None)
+    if folder is None or not os.path.isdir(folder):
+        return status
+    subscribe(status.hear)
+    with _lock:
+        if _owner != os.getpid():
+            _begin(folder, options.group_rank)
+        if _status is not None:
+            _status.show(None)
+        _status = status
+        status.thread_id = 0 if _answers is None else _answers.thread_id
+        status.show(_board)
+        if env.read(env.WORKER_SERVER, "0") == "1":
+            worker_server.start(os.path.join(folder, f"{options.group_rank}.torch.sock"), status.read)
+    return status
+
+
+def _begin(folder: str, rank: int) -> None:
+    """Once in a process. Under the lock."""
+    global _owner, _board, _answers
+    _owner, _board, _answers = os.getpid(), None, None
+    _note_uncaught(os.path.join(folder, f"{rank}.error.json"))
+    try:
+        _board = Board(os.path.join(folder, f"{rank}.status"))
+        _answers = Answers(folder, rank)
+    except (OSError, AttributeError) as e:  # no memfd, an odd file system: we train without
+        logger.debug("the supervisor does not see this process: %s", e)
+    atexit.register(_end, os.getpid())
+
+
+def _end(owner: int) -> None:
+    """Before Python ends. From here on nobody asks, and nobody is answered."""
+    if owner != os.getpid():  # a forked child
+        return
+    if _status is not None:
+        _status.leave()
+    if _answers is not None:
+        _answers.close()
+
+
+def _forget() -> None:
+    """In a forked child: the memory is its parent's."""
+    global _lock, _status
+    _lock = threading.Lock()
+    if _status is not None:
+        _status.show(None)
+    _status = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _note_uncaught(path: str) -> None:
+    """An exception that ends this process is written there, in the form of torchelastic's ``error.json``, which only
+    scripts with its ``@record`` write."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            stack = "".join(traceback.format_exception(kind, error, trace))[-_ERROR_LIMIT:]
+            extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({"message": {"message": f"{kind.__name__}: {error}", "extraInfo": extra}}, f)
+        except Exception as e:  # the person must see the script's own error whatever happens here
+            logger.debug("the error is not kept: %s", e)
+        before(kind, error, trace)
+
+    sys.excepthook = hook

@@ -1,0 +1,1 @@
+"""LocalSGD, DiLoCo and Streaming DiLoCo, with groups of one size or of several."""

@@ -1,0 +1,226 @@
+"""DiLoCo and Streaming DiLoCo: groups train by themselves, and an outer optimizer steps by what they have learned.
+
+arXiv 2311.08105 and 2501.18512. When what happens: `core.training.sync_schedule`; what is sent and applied: `train.local.fragments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed import ReduceOp
+from torch.optim import Optimizer
+
+from torchft_x import env
+from torchft_x.comm.quantized.collectives import check_quantized
+from torchft_x.comm.quantized.format import format_of
+from torchft_x.core.training.sync_schedule import Settings
+from torchft_x.durations import Seconds
+from torchft_x.errors import ConfigError
+from torchft_x.train.context.fingerprint import declare_fragments
+from torchft_x.train.local.fragments import Fragment
+from torchft_x.train.local.inner_loop import FragmentPart, InnerLoop, bucket_bytes
+from torchft_x.train.local.islands import Island, Leading
+
+if TYPE_CHECKING:
+    from torchft_x.train.manager import Manager
+
+
+class DiLoCo:
+    """Exchanges pseudo-gradients every `sync_every` inner steps; one fragment of the model after the other::
+
+        inner = torch.optim.AdamW(model.parameters())
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        with DiLoCo(manager, [model], inner, outer, sync_every=100):
+            for batch in data:
+                inner.zero_grad()
+                loss(model, batch).backward()
+                inner.step()  # every 100th comes back with the new global weights
+
+    Entering asks for the first quorum: a group that begins has the others' weights before its first step. What a group
+    has learned is lost only with the group: if a member dies while pseudo-gradients are reduced, those that are left
+    reduce the same ones again; if an exchange fails for another reason the local weights stay and it is tried again after
+    ``fragment_sync_delay + 1`` more inner steps. A group that heals begins with the global weights and has nothing to
+    send in that exchange.
+
+    The outer optimizers' state and the global weights heal by themselves. Put the inner optimizer's state (and buffers)
+    into the Manager's state dict; the weights need not be there.
+
+    Args:
+        manager: with ``use_async_quorum=False``.
+        model_fragments: modules, whole on this rank or sharded within the group (FSDP2). One is exchanged in each period
+            of ``sync_every / len(model_fragments)`` inner steps.
+        inner_optimizer: the plain one, not `torchft_x.Optimizer`.
+        outer_optimizer: one for all fragments, or a list of one for each.
+        sync_every: inner steps between two exchanges of the same fragment.
+        backup_device: where the global weights are kept; None: the CPU.
+        pin_memory: there in pinned memory, if there is an accelerator.
+        use_bucketization: send buckets, not tensor by tensor. TORCHFT_USE_BUCKETIZATION if None, else yes.
+        bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. The same in all groups.
+        should_quantize: "int8" (True), "int4" or "fp8": pseudo-gradients travel so (docs/quantised.md). `ConfigError` where
+            the chip has no fp8.
+        fragment_sync_delay: inner steps a reduction may take in the background. What they learn in the fragment is kept
+            as far as `fragment_update_alpha` says.
+        fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
+        weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
+        quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
+        error_feedback: what quantising leaves out of a pseudo-gradient is added to the fragment's next one, so that errors don't
+            add up (`train.local.error_feedback`). One float32 copy of the fragments on `backup_device`. Without should_quantize: nothing.
+        copy_pseudogradients_to_cpu: send from there; for backends of the process group that can't from the accelerator.
+        island: this rank speaks for all ranks of its group, with ``[island.whole]`` as the only fragment. See `Island`.
+
+    Raises `ConfigError` (a ValueError) for settings that can't work. What is raised out of ``inner_optimizer.step()``: as
+    `Manager.start_quorum` and `should_commit`.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        model_fragments: Sequence[nn.Module],
+        inner_optimizer: Optimizer,
+        outer_optimizer: Optimizer | Sequence[Optimizer],
+        sync_every: int,
+        backup_device: torch.device | None = None,
+        pin_memory: bool = True,
+        use_bucketization: bool | None = None,
+        bucket_cap_mb: float | None = None,
+        should_quantize: bool | str = False,
+        fragment_sync_delay: int = 0,
+        fragment_update_alpha: float = 0.0,
+        *,
+        error_feedback: bool = True,
+        weight: Callable[[], float] | None = None,
+        quorum_timeout: Seconds | None = None,
+        copy_pseudogradients_to_cpu: bool = False,
+        island: Island | None = None,
+    ) -> None:
+        modules = list(model_fragments)
+        settings = Settings(sync_every=sync_every, fragments=len(modules), delay=fragment_sync_delay)
+        if manager._use_async_quorum:
+            raise ConfigError("DiLoCo needs synchronous quorums; give Manager(use_async_quorum=False).")
+        if island is not None and (len(modules) != 1 or modules[0] is not island.whole):
+            raise ConfigError(
+                "with an island there is one fragment, [island.whole], and only the rank that leads has a DiLoCo."
+            )
+        if not 0.0 <= fragment_update_alpha <= 1.0:
+            raise ConfigError(f"fragment_update_alpha is {fragment_update_alpha}; it must lie between 0 and 1.")
+        shared = isinstance(outer_optimizer, Optimizer)
+        outers = [outer_optimizer] * len(modules) if shared else list(outer_optimizer)
+        if len(outers) != len(modules):
+            raise ConfigError(
+                f"there are {len(outers)} outer optimizers for {len(modules)} fragments; give one for all, or one for each."
+            )
+        if use_bucketization is None:
+            use_bucketization = env.read(env.USE_BUCKETIZATION, "True") == "True"
+        cap = bucket_bytes(use_bucketization, bucket_cap_mb)
+        fmt = format_of(should_quantize)
+        quantizes = fmt is not None
+        if quantizes:
+            manager.declare_quantization(should_quantize)
+        self._fragments = [
+            Fragment(
+                module,
+                outer,
+                carries_outer=not shared or i == 0,
+                device=backup_device,
+                pin_memory=pin_memory,
+                alpha=fragment_update_alpha,
+                stage=copy_pseudogradients_to_cpu,
+                feedback=quantizes and error_feedback,
+            )
+            for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
+        ]
+        if fmt is not None:  # say now what the first exchange would say
+            for tensor in (t for fragment in self._fragments for t in fragment.tensors()):
+                check_quantized(tensor, fmt, ReduceOp.SUM)
+        what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, "
+        declare_fragments(manager, modules, what + (f"buckets of {cap} bytes" if cap else "a bucket per tensor"))
+        for i, fragment in enumerate(self._fragments):
+            manager.register_state_dict_fn(
+                f"StreamingDiLoCoFragment_{i}", fragment.load_state_dict, fragment.state_dict
+            )
+        parts: list[FragmentPart] = list(self._fragments)
+        if island is not None:
+            parts = [Leading(island, self._fragments[0])]
+        self._manager = manager
+        self._island = island
+        self._loop = InnerLoop(
+            manager, inner_optimizer, settings, parts, key="DiLoCo", cap=cap, quantize=should_quantize,
+            weight=weight, quorum_timeout=quorum_timeout, followers=island,
+        )  # fmt: skip
+        self._entered = False
+
+    def __repr__(self) -> str:
+        return f"DiLoCo({self._loop.schedule})"
+
+    def __enter__(self) -> DiLoCo:
+        if not self._entered:  # weights that were loaded since this object was made are the global ones
+            if self._island is not None:
+                self._island.gather()
+            for fragment in self._fragments:
+                fragment.save()
+        self._entered = True
+        self._loop.enter()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.exit(exc_type, exc, traceback)
+
+    @property
+    def exchanges(self) -> int:
+        """Outer steps that were committed, of all fragments together. The same in all groups."""
+        return self._loop.schedule.exchanges
+
+    @property
+    def progress(self) -> int:
+        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
+        it, as it is the same in all groups and survives a restart."""
+        return self._loop.schedule.progress
+
+    @property
+    def global_parameters(self) -> list[dict[str, torch.Tensor]]:
+        """By fragment and name: what all groups have in common. The live tensors, this rank's shards; don't change them."""
+        return [dict(f.original_parameters) for f in self._fragments]
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint of one's own, between two inner steps. Inner steps since the last exchange are not in it.
+
+        Error feedback is, with the name of the rank whose it is.
+        """
+        carried = [f.feedback.state() for f in self._fragments if f.feedback is not None]
+        return {
+            "exchanges": self.exchanges,
+            "fragments": [f.state_dict() for f in self._fragments],
+            "error_feedback": {"of": self._manager.name, "fragments": carried},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Before training begins. The global weights become the model's.
+
+        Error feedback is taken by the group (and rank) that wrote it, if it has any; the others begin with zeros: what one
+        group has yet to send is not another's.
+        """
+        if self._entered:
+            raise ConfigError("DiLoCo.load_state_dict must be called before training begins (before `with`).")
+        if len(state["fragments"]) != len(self._fragments):
+            raise ConfigError(
+                f"the checkpoint has {len(state['fragments'])} fragments and this run {len(self._fragments)}; cut the model "
+                "as it was."
+            )
+        for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
+            fragment.load_state_dict(saved)
+            fragment.restore()
+        theirs = state.get("error_feedback", {"of": None})
+        mine = [f for f in self._fragments if f.feedback is not None]
+        if theirs["of"] == self._manager.name and len(theirs["fragments"]) == len(mine):
+            for fragment, carried in zip(mine, theirs["fragments"], strict=True):
+                assert fragment.feedback is not None
+                fragment.feedback.load(carried, fragment.numel)
+        self._loop.schedule.healed(int(state["exchanges"]))

@@ -1,0 +1,168 @@
+"""One reduction of one fragment over the groups: weighed, cut into buckets, and sent again if it broke.
+
+Each member's values count by its weight: a first tiny reduction (the census) adds up the weights, then every member scales
+what it sends by its share, so that the sum is the weighted average. A member with nothing to send has the weight 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import ReduceOp
+
+from torchft_x.comm.quantized.format import format_of
+from torchft_x.core.training.sync_schedule import Census
+from torchft_x.errors import StepError
+from torchft_x.train.local.flat_buffers import Filling, Flats, Part
+
+if TYPE_CHECKING:
+    from torchft_x.train.local.error_feedback import Feedback
+    from torchft_x.train.manager import Manager
+
+_WHOLE = 1 << 62  # bytes: a bucket for all
+
+
+class Exchange:
+    """A `Kept` of the Manager: what it has sent can be sent again until it is applied.
+
+    Args:
+        manager: this rank's.
+        part: what is averaged.
+        weight: of this rank's values in the average.
+        count: takes the census in the quorum in hand.
+        cap: bytes of a bucket; None: one tensor in each. What is quantised has no buckets: its reduction is cut into chunks
+            itself, and with several the network would rest where one ends.
+        quantize: what is sent is quantised.
+        changes: the values change while they are on the way (inner steps in the background), so they are kept.
+        feedback: of the part, if it is quantised with error feedback. Whoever applies the exchange commits it.
+    """
+
+    def __init__(
+        self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
+        cap: int | None, quantize: bool | str, changes: bool, feedback: Feedback | None = None,
+    ) -> None:  # fmt: skip
+        self._manager = manager
+        self._part = part
+        self._weight = weight
+        self._count = count
+        self._quantize = quantize
+        self._in_chunks = format_of(quantize) is not None  # the reduction asks for its values piece by piece
+        self._feedback = feedback  # see above
+        self._works: list[Any] = []  # of the newest attempt
+        self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
+        self._flats = Flats(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
+        self._census: Census | None = None  # of the newest attempt; None: it failed
+        self._sent = False  # at least once
+        self._kept: list[torch.Tensor] | None = None  # the values themselves, if they change
+        if changes:
+            made = Filling(self._flats, part, None, 1.0, None)
+            for i, flat in enumerate(self._flats.flat):
+                made.upto(i, flat.numel())
+            self._kept = [flat.clone() for flat in self._flats.flat]
+
+    @property
+    def moved(self) -> bool:
+        """Whether there was anything in it."""
+        return self._census is not None and self._census.weight > 0.0
+
+    @property
+    def averages(self) -> list[torch.Tensor]:
+        """The result, as views in the order of the part's tensors. Good once the step is committed."""
+        return self._flats.views
+
+    @torch.no_grad()
+    def send(self, census: Census | None) -> None:
+        """Start the reductions of this attempt. After a census that failed they fail at once."""
+        self._census, self._sent = census, True
+        share = self._weight / census.weight if census is not None and census.weight else 0.0
+        flats, lost, filling = self._flats, None, None
+        if self._feedback is not None:
+            sends = share != 0.0 and self._manager.is_participating()
+            lost = self._feedback.start(flats.flat, sends=sends)
+        if share == 0.0:
+            for flat in flats.flat:
+                flat.zero_()  # not a product: nothing times NaN is NaN
+        else:
+            filling = Filling(flats, self._part, self._kept, share, self._feedback)
+        self._works = []
+        for number, a, b in flats.chunks:
+            more: dict[str, Any] = {}
+            if lost is not None:
+                more["lost"] = lost[number][a:b]
+            if filling is not None and self._in_chunks:
+                more["before"] = functools.partial(_fill, filling, number, a)
+            elif filling is not None:
+                filling.upto(number, b)
+            self._works.append(
+                self._manager.allreduce(
+                    flats.flat[number][a:b], should_quantize=self._quantize, reduce_op=ReduceOp.SUM, **more
+                )
+            )
+
+    def drive(self) -> None:
+        """The training thread turns to other things. Quantised reductions get on only where somebody waits for them, so a
+        thread does, until `finish`; nobody else uses the process group meanwhile, so the order of collectives is the same in
+        all groups. On an accelerator it would wait on a stream of its own, where nothing of this is needed."""
+        if self._in_chunks and all(flat.device.type == "cpu" for flat in self._flats.flat):
+            self._driver = threading.Thread(target=self._wait, name="torchft_x-exchange", daemon=True)
+            self._driver.start()
+
+    def finish(self) -> bool:
+        """Wait, and vote. True: the groups have committed, and `averages` is the same in all of them."""
+        if self._driver is not None:
+            self._driver.join()  # each of its waits has the Manager's timeout
+            self._driver = None
+        self._manager.keep(self, len(self._works) + 1)  # and the census
+        self._manager.end_pass(self._wait())  # may come back through `reduce_again`
+        return bool(self._manager.should_commit())
+
+    # --- for the Manager --------------------------------------------------------------------------------------------
+
+    def intact(self) -> bool:
+        return self._sent
+
+    def reduce_again(self) -> bool:
+        census = self._count()
+        self.send(census)
+        return self._wait() and census is not None
+
+    def _wait(self) -> bool:
+        good = True
+        for work in self._works:
+            good = work.wait() is not False and good
+        return good
+
+
+def _fill(filling: Filling, number: int, first: int, a: int, b: int) -> None:
+    """`a`, `b`: of a bucket that begins at `first` of its buffer."""
+    filling.upto(number, first + b)
+
+
+def take_census(
+    manager: Manager, *, weight: float, waiting: bool, exchanges: int, device: torch.device | None = None
+) -> Census | None:
+    """Add up what the members of the quorum in hand say. None: it failed, and the step with it.
+
+    `device`: where the group can reduce; None: the CPU.
+
+    Raises `StepError` if they don't stand at the same exchange: they would reduce different fragments with each other.
+    """
+    if not (math.isfinite(weight) and weight >= 0.0):
+        raise StepError(f"the weight of this group's work is {weight}; it must be a number of 0 or more.")
+    row = torch.tensor([weight, float(waiting), float(exchanges), 1.0], dtype=torch.float64, device=device)
+    if manager.allreduce(row, reduce_op=ReduceOp.SUM).wait() is False:
+        return None
+    total, others_wait, sum_of_exchanges, members = row.tolist()
+    if members and sum_of_exchanges != exchanges * members:
+        error = StepError(
+            f"this group has made {exchanges} exchanges and the {members:g} groups of this quorum "
+            f"{sum_of_exchanges / members:g} on average; resume all of them from the same checkpoint."
+        )
+        manager.report_error(error)
+        raise error
+    return Census(total, others_wait > 0.0)

@@ -1,0 +1,168 @@
+"""One fragment of a model under DiLoCo: its global weights, and what becomes of an averaged pseudo-gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchft_x.errors import ConfigError, TransferError
+from torchft_x.train.ddp.hsdp import reshard
+from torchft_x.train.ddp.sharded_state import load_optimizer, optimizer_state
+from torchft_x.train.ddp.shards import describe, like, local
+from torchft_x.train.local.error_feedback import Feedback
+
+
+class Fragment:
+    """The pseudo-gradient of a parameter is what its global value has lost on the way to the local one (global - local).
+
+    Averaged over the groups it is the gradient of an outer optimizer, which steps the global values. Of a parameter that
+    is sharded within the group all of this is about the shard this rank holds.
+
+    Args:
+        module: its parameters that need gradients are the fragment.
+        outer: steps them; may hold those of other fragments too.
+        carries_outer: the outer optimizer's state heals with this fragment (with one of those that share it).
+        device: where the global values are kept; None: the CPU.
+        pin_memory: in pinned memory, if that is the CPU and there is an accelerator.
+        alpha: how much of a parameter stays local after an exchange: 0 nothing, 1 all.
+        stage: what is sent lies on the CPU.
+        feedback: what quantising leaves out of one exchange goes into the next.
+    """
+
+    def __init__(
+        self, module: nn.Module, outer: Optimizer, *, carries_outer: bool, device: torch.device | None,
+        pin_memory: bool, alpha: float, stage: bool = False, feedback: bool = False,
+    ) -> None:  # fmt: skip
+        reshard(module)
+        self.module = module
+        self._params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        _check(self._params)
+        self._outer = outer
+        self._outer_params = [p for group in outer.param_groups for p in group["params"]]
+        held = {id(p) for p in self._outer_params}
+        for name, p in self._params.items():
+            if id(p) not in held:
+                raise ConfigError(
+                    f"the outer optimizer doesn't hold parameter {name} of its fragment; give it that too."
+                )
+        self._carries_outer = carries_outer
+        self.alpha = alpha
+        self._stage = stage  # see above
+        self.feedback = Feedback(device) if feedback else None
+        """This rank's own, so no part of the state that heals."""
+        pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
+        self.original_parameters = {
+            name: torch.empty_like(local(p), device=device or torch.device("cpu"), pin_memory=pinned)
+            for name, p in self._params.items()
+        }
+        """The global values, by name; this rank's shards. Equal in all groups after each exchange."""
+        self.save()
+
+    @torch.no_grad()
+    def save(self) -> None:
+        """The present weights are the global ones."""
+        for name, p in self._params.items():
+            self.original_parameters[name].copy_(local(p))
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """The global weights become the present ones."""
+        reshard(self.module)
+        for name, p in self._params.items():
+            local(p).copy_(self.original_parameters[name])
+
+    # --- for the inner loop -----------------------------------------------------------------------------------------
+
+    def tensors(self) -> Sequence[torch.Tensor]:
+        if self._stage:
+            return [torch.empty_like(local(p), device="cpu") for p in self._params.values()]
+        return [local(p) for p in self._params.values()]
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu") if self._stage else local(next(iter(self._params.values()))).device
+
+    @property
+    def numel(self) -> int:
+        """Values this rank sends in an exchange."""
+        return sum(t.numel() for t in self.original_parameters.values())
+
+    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
+        for view, (name, p) in zip(views, self._params.items(), strict=True):
+            torch.sub(self.original_parameters[name].to(view.device), local(p).to(view.device), out=view)
+            yield
+
+    @torch.no_grad()
+    def apply(self, averages: Sequence[torch.Tensor]) -> None:
+        """Let the outer optimizer step the global weights, and go on from there (with `alpha` of the local ones)."""
+        mine = [local(p).clone() for p in self._params.values()] if self.alpha else []
+        self.restore()
+        # An outer optimizer that holds other fragments too must not take their inner gradients for pseudo-gradients.
+        grads = [p.grad for p in self._outer_params]
+        for p in self._outer_params:
+            p.grad = None
+        for p, average in zip(self._params.values(), averages, strict=True):
+            p.grad = like(p, average.to(local(p).device))
+        self._outer.step()
+        for p, grad in zip(self._outer_params, grads, strict=True):
+            p.grad = grad
+        self.save()
+        for p, value in zip(self._params.values(), mine, strict=bool(mine)):
+            local(p).lerp_(value, self.alpha)
+
+    def after_heal(self) -> None:
+        """Whoever heals begins with the global weights: the source's inner steps are the source's, and count once."""
+        self.restore()
+
+    # --- the state that heals ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The live tensors, not copies."""
+        return {
+            "outer_optimizer": optimizer_state(self._outer) if self._carries_outer else None,
+            "original_parameters": dict(self.original_parameters),
+            "sharding": {name: describe(p) for name, p in self._params.items()},
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `TransferError` before anything is changed if it isn't the state of such a fragment."""
+        keys = {"outer_optimizer", "original_parameters", "sharding"}
+        if not isinstance(state, dict) or set(state) != keys or not isinstance(state["original_parameters"], dict):
+            raise TransferError("what came is not the state of a fragment; run the same script in all groups.")
+        came = state["original_parameters"]
+        mine = {name: describe(p) for name, p in self._params.items()}
+        if mine != state["sharding"] or set(came) != set(mine):
+            raise TransferError(
+                "the source's fragment has other parameters or shards; cut the model alike in all groups."
+            )
+        for name, value in came.items():
+            here = self.original_parameters[name]
+            if not isinstance(value, torch.Tensor) or value.shape != here.shape or value.dtype != here.dtype:
+                raise TransferError(
+                    f"{name} has another shape or type at the source; cut the model alike in all groups."
+                )
+        if (state["outer_optimizer"] is not None) != self._carries_outer:
+            raise TransferError(
+                "the source shares its outer optimizers in another way; run the same script in all groups."
+            )
+        for name, value in came.items():
+            here = self.original_parameters[name]
+            if here.data_ptr() != value.data_ptr():
+                here.copy_(value)
+        if self._carries_outer:
+            load_optimizer(self._outer, state["outer_optimizer"])
+
+
+def _check(params: dict[str, nn.Parameter]) -> None:
+    if not params:
+        raise ConfigError("a fragment has no parameter that needs a gradient; there is nothing to exchange.")
+    for name, p in params.items():
+        if p.is_meta:
+            raise ConfigError(f"parameter {name} is on the meta device: materialise the model before DiLoCo gets it.")
+        if not p.is_floating_point():
+            raise ConfigError(f"parameter {name} is {p.dtype}; only floating point can be averaged.")

@@ -1,0 +1,140 @@
+"""Groups that train by themselves and average their weights now and then (LocalSGD, arXiv 1805.09767)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchft_x.core.training.sync_schedule import Settings
+from torchft_x.durations import Seconds
+from torchft_x.errors import ConfigError, TransferError
+from torchft_x.train.context.fingerprint import declare_fragments
+from torchft_x.train.ddp.hsdp import reshard
+from torchft_x.train.ddp.shards import local
+from torchft_x.train.local.inner_loop import InnerLoop
+
+if TYPE_CHECKING:
+    from torchft_x.train.manager import Manager
+
+
+class LocalSGD:
+    """Averages the weights of all groups after every `sync_every` steps of the optimizer::
+
+        with LocalSGD(manager, model, optimizer, sync_every=100):
+            for batch in data:
+                optimizer.zero_grad()
+                loss(model, batch).backward()
+                optimizer.step()  # every 100th comes back with the average
+
+    Entering asks for the first quorum: a group that begins has the others' weights before its first step. If an exchange
+    fails the local weights stay, and it is tried again after one more step. A group that heals has nothing to average
+    and only receives.
+
+    Args:
+        manager: this rank's Manager. Its state dict should hold the optimizer's state (and buffers); the weights heal by
+            themselves.
+        model: whole on this rank, or sharded within the group (FSDP2); cut alike in all groups.
+        optimizer: the plain one, not `torchft_x.Optimizer`.
+        sync_every: steps between two averages.
+        weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
+        quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
+
+    Raises `ConfigError`. What is raised out of ``optimizer.step()``: as `Manager.start_quorum` and `should_commit`.
+    """
+
+    def __init__(
+        self, manager: Manager, model: nn.Module, optimizer: Optimizer, sync_every: int, *,
+        weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
+    ) -> None:  # fmt: skip
+        self._weights = _Weights(model)
+        settings = Settings(sync_every=sync_every)
+        declare_fragments(manager, [model], f"LocalSGD, {settings}")
+        manager.register_state_dict_fn("LocalSGDWeights", self._weights.load_state_dict, self._weights.state_dict)
+        self._loop = InnerLoop(
+            manager, optimizer, settings, [self._weights], key="LocalSGD", weight=weight, quorum_timeout=quorum_timeout
+        )
+
+    def __repr__(self) -> str:
+        return f"LocalSGD({self._loop.schedule})"
+
+    def __enter__(self) -> LocalSGD:
+        self._loop.enter()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.exit(exc_type, exc, traceback)
+
+    @property
+    def exchanges(self) -> int:
+        """Averages that were committed, by all groups together."""
+        return self._loop.schedule.exchanges
+
+    @property
+    def progress(self) -> int:
+        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
+        it, as it is the same in all groups and survives a restart."""
+        return self._loop.schedule.progress
+
+    def sync(self) -> None:
+        """Average now. Waits until the other groups come to their next exchange."""
+        self._loop.now()
+
+
+class _Weights:
+    """What this rank holds of the model's parameters."""
+
+    feedback = None  # nothing is quantised
+
+    def __init__(self, model: nn.Module) -> None:
+        reshard(model)
+        self._model = model
+        self._params = dict(model.named_parameters())
+        if not self._params:
+            raise ConfigError("the model has no parameters; there is nothing to average.")
+        for name, p in self._params.items():
+            if not p.is_floating_point():
+                raise ConfigError(f"parameter {name} is {p.dtype}; only floating point can be averaged.")
+
+    @property
+    def device(self) -> torch.device:
+        return local(next(iter(self._params.values()))).device
+
+    def tensors(self) -> Sequence[torch.Tensor]:
+        return [local(p) for p in self._params.values()]
+
+    def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
+        for view, tensor in zip(views, self.tensors(), strict=True):
+            view.copy_(tensor)
+            yield
+
+    @torch.no_grad()
+    def apply(self, averages: Sequence[torch.Tensor]) -> None:
+        reshard(self._model)
+        torch._foreach_copy_(list(self.tensors()), list(averages))
+
+    def after_heal(self) -> None:
+        pass  # the state that was loaded is what training goes on with
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: local(p) for name, p in self._params.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        if not isinstance(state, dict) or set(state) != set(self._params):
+            raise TransferError("the source's weights have other names; run the same script in all groups.")
+        reshard(self._model)
+        for name, p in self._params.items():
+            mine, came = local(p), state[name]
+            if came.shape != mine.shape or came.dtype != mine.dtype:
+                raise TransferError(
+                    f"{name} has another shape or type at the source; cut the model alike in all groups."
+                )
+            if mine.data_ptr() != came.data_ptr():
+                mine.copy_(came)

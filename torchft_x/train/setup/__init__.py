@@ -1,0 +1,1 @@
+"""From arguments and environment to a connected rank."""

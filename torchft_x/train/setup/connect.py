@@ -1,0 +1,222 @@
+"""Brings the ranks of one group together: the group's store, its group server, and each rank's client of it.
+
+Rank 0 starts the group server and writes its address into the store; the others read it there. If rank 0 can't start
+it, its sentence is what the others raise.
+
+Two stores, because they live for different people. The *group's* store (at MASTER_ADDR and MASTER_PORT) is where ranks
+of one group find rank 0; a group of one rank needs none. It is torch's and answers everybody, so what rank 0 says there is
+sealed with the run's token: the others send their token to nobody else. The *meeting* store, where process groups of several
+groups find each other, is rank 0's own: it dies with the group it belongs to, and no other group waits for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from torchft_x.comm.store.create import create_store_client, host_store, serve_store
+from torchft_x.comm.store.server import StoreServer
+from torchft_x.comm.votes.ranks import Hub, Spoke
+from torchft_x.core.types import Life
+from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
+from torchft_x.net import Address, any_host
+from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.train.setup.options import Options
+
+logger = logging.getLogger(__name__)
+
+_POLL = 0.01  # seconds; a blocking get would hold up every user of the client and print C++ stack traces at its end
+_made: Counter[tuple[str, str, int]] = Counter()  # Managers made here, by (store, group, rank)
+_made_lock = threading.Lock()
+_LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that still read their last vote
+
+
+@dataclass(frozen=True)
+class Link:
+    """A rank's connections within its group."""
+
+    replica_id: str
+    client: GroupClient | LocalGroupClient
+    options: Options
+    store: dist.Store | None = None  # the group's store, where the group has several ranks
+    keys: str = ""  # prefix of this Manager's keys in the store
+    meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
+    hub: Hub | None = None  # of rank 0, where the group has several ranks
+    spoke: Spoke | None = None  # of the other ranks
+    others_train: bool = False  # other groups trained already when this one came; the same on all of its ranks
+
+    @property
+    def connected(self) -> bool:
+        """Whether the group has a session with the lighthouse, as far as this rank has been told."""
+        return self.client.connected and (self.spoke is None or self.spoke.connected)
+
+    def close(self, wait: bool = True, *, early: bool = False) -> None:
+        """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
+        `early`: the training isn't done."""
+        o = self.options
+        if self.store is not None and wait:
+            try:
+                if o.group_rank != 0:
+                    self.store.set(f"{self.keys}/left/{o.group_rank}", b"1")
+                else:
+                    self._wait_for_ranks(self.store)
+            except RuntimeError as e:
+                logger.debug("the group's store is gone: %s", e)
+        self.client.leave(early=early)
+        self.client.close()
+        if self.meeting is not None:
+            self.meeting.close()
+        for end in (self.hub, self.spoke):
+            if end is not None:
+                end.close()
+
+    def stop(self, why: str) -> None:
+        """The group must stop: release whoever waits for its other ranks. From any thread."""
+        for end in (self.hub, self.spoke):
+            if end is not None:
+                end.end(why)
+
+    def _wait_for_ranks(self, store: dist.Store) -> None:
+        keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
+        deadline = time.monotonic() + _LEAVE_WAIT
+        while not store.check(keys) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+
+
+def connect(options: Options) -> Link:
+    """Start or find this group's server.
+
+    Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
+    `DeadlineError` about the group's own store and rank 0.
+    """
+    if options.group_world_size == 1:
+        return _lead(options, None, "")
+    store, address = open_store(options)
+    keys = _own_keys(options, address)
+    return _lead(options, store, keys) if options.group_rank == 0 else _follow(options, store, keys)
+
+
+def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
+    """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
+    replica_id = f"{options.replica_id}:{uuid.uuid4()}"
+    try:
+        assert options.lighthouse is not None  # Options checks it on rank 0
+        meeting, address = serve_store(options.host)
+        server = GroupServer(
+            replica_id=replica_id,
+            lighthouse=options.lighthouse,
+            host=options.host,
+            bind=Address(any_host(), options.port).target,
+            store_address=address.text,
+            world_size=options.group_world_size,
+            life=Life(options.attempt, time.time(), options.life),
+            token=options.token,
+            connect_timeout=options.connect_timeout,
+            quorum_retries=options.quorum_retries,
+            runs_on=True,
+            commit_vote=options.commit_vote,
+            record=options.record,
+        )
+        hub = None
+        try:
+            options.check_against(server.heartbeat_timeout)
+            if store is not None:
+                hub = Hub(options.host, options.group_world_size)
+                server.offer_hub(hub.place)
+        except TorchftXError:
+            server.shutdown()
+            raise
+    except TorchftXError as e:
+        if store is not None:
+            _tell(store, keys, {"error": str(e)}, options.token)
+        raise
+    if store is not None:
+        said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
+        _tell(store, keys, said, options.token)
+    client = LocalGroupClient(server, token=options.token)
+    return Link(replica_id, client, options, store, keys, meeting, hub=hub, others_train=server.others_train)
+
+
+def open_store(options: Options) -> tuple[dist.Store, Address]:
+    """The group's store and its address. Rank 0 hosts it unless torchrun does, or somebody (the user's own store) already listens."""
+    host = options.store_host or options.host
+    address = Address(host, options.store_port)
+    if options.group_rank == 0 and not options.agent_store:
+        try:
+            return host_store(host, options.connect_timeout, options.store_port)
+        except UnreachableError as e:
+            logger.debug("%s Taking it for the group's store.", e)
+    return _store_client(options, address), address
+
+
+def _store_client(options: Options, address: Address) -> dist.Store:
+    """Rank 0 (or torchrun) may still be on its way, so a refused connection is tried again until the deadline."""
+    deadline = time.monotonic() + options.connect_timeout
+    while True:
+        try:
+            return create_store_client(address.target, options.connect_timeout)
+        except UnreachableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL * 10)
+
+
+def _own_keys(options: Options, address: Address) -> str:
+    """All ranks make their Managers in the same order, so the n-th of each rank belong together."""
+    who = (address.target, options.replica_id, options.group_rank)
+    with _made_lock:
+        nth = _made[who]
+        _made[who] += 1
+    return f"{options.key_prefix}/{nth}"
+
+
+def _follow(options: Options, store: dist.Store, keys: str) -> Link:
+    key = f"{keys}/group"
+    deadline = time.monotonic() + options.connect_timeout
+    while (said := _opened(store, key, options.token)) is None:
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"rank {options.group_rank}: rank 0 of group {options.replica_id or '(unnamed)'} has not started its "
+                f"group server within {options.connect_timeout:g} s; look at rank 0's log."
+            )
+        time.sleep(_POLL)
+    if "error" in said:
+        raise UnreachableError(f"rank 0 could not join: {said['error']}")
+    client = GroupClient(said["address"], token=options.token, connect_timeout=options.connect_timeout)
+    try:
+        spoke = Spoke(client.hub(options.connect_timeout), options.group_rank, options.connect_timeout)
+    except TorchftXError:
+        client.close()
+        raise
+    others_train = said.get("others_train") == "1"
+    return Link(said["replica_id"], client, options, store, keys, spoke=spoke, others_train=others_train)
+
+
+def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:
+    """What rank 0 says there; None: nothing yet, or somebody else's words."""
+    raw = store.get(key) if store.check([key]) else b""
+    seal, _, text = raw.partition(b" ")
+    if not hmac.compare_digest(seal, _seal(key, text, token)):
+        return None
+    return {str(name): str(value) for name, value in json.loads(text).items()}
+
+
+def _seal(key: str, text: bytes, token: str | None) -> bytes:
+    return hmac.new((token or "").encode(), f"torchft_x {key} ".encode() + text, "sha256").hexdigest().encode()
+
+
+def _tell(store: dist.Store, keys: str, said: dict[str, str], token: str | None) -> None:
+    key, text = f"{keys}/group", json.dumps(said).encode()
+    try:
+        store.set(key, _seal(key, text, token) + b" " + text)
+    except RuntimeError as e:
+        logger.warning("the group's store does not take rank 0's address: %s", e)

@@ -1,0 +1,1 @@
+"""A state dict as a layout and bytes, and back. No pickle."""

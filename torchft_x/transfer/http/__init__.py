@@ -1,0 +1,1 @@
+"""Moves a snapshot over HTTP, or through shared memory on one host."""

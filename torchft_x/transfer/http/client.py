@@ -1,0 +1,170 @@
+"""Asks a source for a state over HTTP: connecting, requests, refusals, retries. Wire form: http_wire.
+
+A broken connection is tried again until the deadline. A refusal or a connect refused several times ends the fetch:
+trying again would change nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from torchft_x import net
+from torchft_x.errors import AddressError, TokenError, TransferError
+from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES, MAX_REASON_BYTES
+from torchft_x.transfer.http.wire import HOLD, shut
+
+REFUSED_TRIES = 3  # refused connects in a row after which the source counts as gone
+LAST_MOMENT = 0.02  # seconds before the deadline in which asking again is useless
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before the n-th try in a row
+BROKEN = (OSError, http.client.HTTPException)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where to fetch from, until when, and what to say about it."""
+
+    address: net.Address
+    token: str | None
+    deadline: float  # monotonic
+
+    @staticmethod
+    def parse(metadata: str, token: str | None, deadline: float) -> Source:
+        """From what a source's `metadata()` returned. Raises `TransferError` if it is something else."""
+        try:
+            parts = urlsplit(metadata[:1000])
+            if parts.scheme != "http" or parts.path.rstrip("/") != "/checkpoint":
+                raise AddressError("it is not of the form http://HOST:PORT/checkpoint/")
+            address = net.parse_address(parts.netloc, what="checkpoint address")
+        except ValueError as e:  # an AddressError is one
+            raise TransferError(f"checkpoint metadata {metadata[:200]!r} of the source is not usable: {e}") from None
+        return Source(address, token, deadline)
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def error(self, what: str) -> TransferError:
+        return TransferError(f"fetching state from {self.address.url}: {what}")
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connected connection. Raises OSError, or `TransferError` at the deadline."""
+        left = self.left()
+        if left <= 0:
+            raise self.error("the deadline is over.")
+        connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=left)
+        connection.connect()
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def get(
+        self, connection: http.client.HTTPConnection, path: str, headers: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Send a request and read the answer's head. Raises `TokenError`, or `TransferError` for a final refusal."""
+        connection.sock.settimeout(max(self.left(), 0.001))
+        authorization = {"Authorization": f"Bearer {self.token}"} if self.token is not None else {}
+        connection.request("GET", path, headers={**authorization, **(headers or {})})
+        response = connection.getresponse()
+        if response.status == http.client.UNAUTHORIZED:
+            raise TokenError(
+                f"{self.address.url} refused our token for its checkpoint; both sides need the run's token "
+                "(TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE)."
+            )
+        if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):
+            raise self.error(f"it refused ({response.status}): {_reason(response)}.")
+        return response
+
+
+def _reason(response: http.client.HTTPResponse) -> str:
+    """One line, whatever the other side says."""
+    text = response.read(MAX_REASON_BYTES).decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The answer to the first request, and the connection that holds the snapshot while it is open."""
+
+    text: bytes
+    snapshot: str  # id
+    memory: str  # where processes of the source's host find the snapshot's bytes; "" for nowhere
+    connection: http.client.HTTPConnection
+
+
+def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
+    """Ask until the source has the state. Raises `TokenError` or `TransferError`."""
+    retry = Retry(source)
+    while True:
+        connection = None
+        watchdog = None
+        try:
+            connection = source.connect()
+            # The socket's own time-out is per call: a source that sends a byte now and then would outlast it.
+            watchdog = threading.Timer(source.left(), shut, [connection.sock])
+            watchdog.daemon = True
+            watchdog.start()
+            while True:
+                hold = min(HOLD, max(0.8 * source.left(), 0.0))  # its reason shall arrive before our own deadline
+                response = source.get(connection, f"/checkpoint/{step}/{committed_in}", {"X-Wait": f"{hold:.3f}"})
+                retry.progress()
+                if response.status == http.client.OK:
+                    manifest = _read_manifest(source, response, connection)
+                    connection = None  # it goes on holding the snapshot
+                    return manifest
+                reason = _reason(response)
+                if source.left() <= LAST_MOMENT:
+                    raise source.error(f"it had nothing for us until the deadline: {reason}.")
+        except BROKEN as e:
+            retry.broken(e)
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            if connection is not None:
+                connection.close()
+
+
+def _read_manifest(
+    source: Source, response: http.client.HTTPResponse, connection: http.client.HTTPConnection
+) -> Manifest:
+    if response.length is None or response.length > MAX_MANIFEST_BYTES:
+        raise source.error(f"its manifest has {response.length} bytes, more than {MAX_MANIFEST_BYTES}.")
+    text = response.read()
+    snapshot, crc = response.headers.get("X-Snapshot", ""), response.headers.get("X-Crc32", "")
+    if crc != str(zlib.crc32(text)):
+        raise source.error("its manifest is damaged (crc32 differs).")
+    if not (len(snapshot) == 16 and snapshot.isalnum() and snapshot.isascii()):
+        raise source.error("its answer names no snapshot.")
+    return Manifest(text, snapshot, response.headers.get("X-Memory", ""), connection)
+
+
+class Retry:
+    """Decides what a broken connection means: a pause, or the end."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._tries = 0  # in a row without progress
+        self._refused = 0  # connects in a row that were refused, or whose host name is unknown
+
+    def progress(self) -> None:
+        self._tries = self._refused = 0
+
+    def broken(self, error: Exception) -> None:
+        """Pause before the next try. Raises `TransferError` if there is none."""
+        unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+        self._refused = self._refused + 1 if unknown or isinstance(error, ConnectionRefusedError) else 0
+        text = str(error) or type(error).__name__
+        if self._refused >= REFUSED_TRIES and unknown:
+            raise self._source.error(
+                f"its name can't be resolved ({text}); set TORCHFT_X_ADVERTISE_HOST at the source."
+            ) from None
+        if self._refused >= REFUSED_TRIES:
+            raise self._source.error(f"nobody listens there any more ({text}).") from None
+        pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
+        self._tries += 1
+        if self._source.left() <= pause:
+            raise self._source.error(f"the connection broke and the deadline is near ({text}).") from None
+        time.sleep(pause)

@@ -1,0 +1,272 @@
+"""Serves snapshots over HTTP. Wire form: http_wire.
+
+One thread per connection. A connection that got bytes of a snapshot holds it until it closes, so a reader in progress
+needs no lease and no "done" message.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import socket
+import threading
+import zlib
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from torchft_x import net
+from torchft_x.core.types import State
+from torchft_x.errors import ConfigError
+from torchft_x.transfer.format.limits import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_REASON_BYTES
+from torchft_x.transfer.http.wire import DIGEST_BYTES, HOLD, shut
+from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 30.0  # seconds a connection may be idle before a request is complete
+_CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
+_HELD = re.compile(r"/snapshot/([0-9a-f]{16})/held")
+_BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?")
+
+
+class CheckpointServer:
+    """Listens on every interface, on a free port, from construction until `close`."""
+
+    def __init__(self, store: SnapshotStore, *, token: str | None, stall_timeout: float) -> None:
+        self.store = store
+        self.token = token  # None: everybody may read
+        self.stall_timeout = stall_timeout  # seconds without progress after which a reader is cut off
+        self._lock = threading.Lock()  # guards _connections
+        self._connections: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
+        self._listener = _listen()
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, name="checkpoint-accept", daemon=True)
+        self._thread.start()
+
+    def close(self, wait: float) -> None:
+        """Let readers in progress finish for up to `wait` seconds, then close every connection and free the port."""
+        self.store.close(wait)
+        shut(self._listener)  # wakes accept()
+        self._listener.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            shut(connection)
+        self._thread.join(1.0)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = self._listener.accept()
+            except OSError:
+                return
+            if not self._admit(connection):
+                log.warning("a reader from %s is turned away: %d connections are open", address[0], MAX_CONNECTIONS)
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection, address), name="checkpoint-reader", daemon=True
+            ).start()
+
+    def _admit(self, connection: socket.socket) -> bool:
+        """Count a new connection. When all are taken, one that has not shown the token makes room: whoever only
+        opens connections keeps nobody out.
+        """
+        with self._lock:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                idle = next((c for c, authorized in self._connections.items() if not authorized), None)
+                if idle is None:
+                    return False
+                del self._connections[idle]
+                shut(idle)
+            self._connections[connection] = False
+            return True
+
+    def authorized(self, connection: socket.socket) -> None:
+        with self._lock:
+            if connection in self._connections:
+                self._connections[connection] = True
+
+    def _serve(self, connection: socket.socket, address: Any) -> None:
+        try:
+            _Handler(connection, address, self)  # type: ignore[arg-type]  # it needs no socketserver, only a context
+        except OSError as e:
+            log.debug("reader %s: %s", address[0], e)
+        except Exception:
+            log.exception("serving a checkpoint to %s failed", address[0])
+        finally:
+            with self._lock:
+                self._connections.pop(connection, None)
+            shut(connection)
+            connection.close()
+
+
+def _listen() -> socket.socket:
+    host = net.any_host()
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if ":" in host:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Its connections inherit it: those that linger after `close` must not keep the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, 0))
+        listener.listen(128)
+    except OSError as e:
+        listener.close()
+        raise ConfigError(f"the checkpoint server can't listen on {host} ({e.strerror}).") from None
+    return listener
+
+
+class _Head:
+    """Lines of a request's head. The standard library takes a hundred of 64 KB each before the token is seen."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file  # the connection's
+        self.left = MAX_HEAD_BYTES  # of this request
+
+    def readline(self, limit: int) -> bytes:
+        """Raises `ConnectionAbortedError`."""
+        line: bytes = self._file.readline(min(limit, self.left + 1))
+        self.left -= len(line)
+        if self.left < 0:
+            raise ConnectionAbortedError(f"a request's head has more than {MAX_HEAD_BYTES} bytes")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, any number of requests."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "torchft_x"
+    sys_version = ""
+    timeout = REQUEST_TIMEOUT
+    disable_nagle_algorithm = True
+    server: CheckpointServer  # type: ignore[assignment]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: _Head = _Head(self.rfile)  # type: ignore[assignment]  # all that is read is heads of requests
+        self.held: list[tuple[Snapshot, bool]] = []  # snapshots this connection holds, and whether it began them
+        self.streaming = False  # in the middle of an answer
+
+    def handle_one_request(self) -> None:
+        self.rfile.left = MAX_HEAD_BYTES
+        super().handle_one_request()
+
+    def finish(self) -> None:
+        for snapshot, began in self.held:
+            self.server.store.release(snapshot, cut=self.streaming, began=began)
+        super().finish()
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except OSError:
+            pass  # the reader is gone; finish() knows whether it was in the middle
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("reader %s: " + format, self.client_address[0], *args)
+
+    def do_GET(self) -> None:
+        if not self._authorized():
+            return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+        self.server.authorized(self.connection)
+        self.server.store.moved()
+        if match := _CHECKPOINT.fullmatch(self.path):
+            return self._send_manifest(State(int(match[1]), int(match[2])))
+        if match := _BLOCKS.fullmatch(self.path):
+            return self._send_blocks(match[1], int(match[2]), int(match[3]), digests=match[4] is None)
+        if match := _HELD.fullmatch(self.path):
+            return self._confirm(match[1])
+        self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
+
+    def _authorized(self) -> bool:
+        if self.server.token is None:
+            return True
+        given = self.headers.get("Authorization", "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {self.server.token}".encode())
+
+    def _send_manifest(self, state: State) -> None:
+        try:
+            wait = min(max(float(self.headers.get("X-Wait", "0")), 0.0), HOLD)
+        except ValueError:
+            wait = 0.0
+        answer = self.server.store.ask(state, wait)
+        if isinstance(answer, Refusal):
+            status = HTTPStatus.CONFLICT if answer.final else HTTPStatus.SERVICE_UNAVAILABLE
+            return self._refuse(status, answer.reason)
+        self.held.append((answer, True))
+        self.streaming = True
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer.manifest)))
+        self.send_header("X-Snapshot", answer.id)
+        self.send_header("X-Crc32", str(zlib.crc32(answer.manifest)))
+        if answer.memory.name is not None:
+            self.send_header("X-Memory", answer.memory.name)
+        self.end_headers()
+        self.connection.settimeout(self.server.stall_timeout)
+        self._send([memoryview(answer.manifest)])
+        self._done()
+
+    def _confirm(self, snapshot_id: str) -> None:
+        """Tell a reader of the snapshot's memory that it has not been used for anything else meanwhile."""
+        if not any(s.id == snapshot_id and not s.revoked for s, _ in self.held):
+            return self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _send_blocks(self, snapshot_id: str, first: int, end: int, *, digests: bool) -> None:
+        snapshot = next((s for s, _ in self.held if s.id == snapshot_id), None)
+        if snapshot is None:
+            snapshot = self.server.store.resume(snapshot_id)
+            if snapshot is None:
+                return self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
+            self.held.append((snapshot, False))
+        if not first < end <= len(snapshot.blocks):
+            return self._refuse(HTTPStatus.NOT_FOUND, f"the snapshot has {len(snapshot.blocks)} blocks")
+        self.streaming = True
+        blocks = snapshot.blocks[first:end]
+        length = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if digests else 0)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.connection.settimeout(self.server.stall_timeout)
+        trailer: list[memoryview] = []
+        for index in range(first, end):
+            if snapshot.revoked:
+                raise ConnectionAbortedError("the snapshot was given up for newer ones")
+            self._send([*trailer, snapshot.block(index)])
+            if digests:  # after the block: sending has brought it into the cache
+                trailer = [memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big"))]
+        self._send(trailer)
+        self._done()
+
+    def _send(self, parts: list[memoryview]) -> None:
+        """Send all. The time-out is per call of the kernel, so a slow reader that makes progress is never cut off."""
+        while parts:
+            sent = self.connection.sendmsg(parts)
+            self.server.store.moved()
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if parts:
+                parts[0] = parts[0][sent:]
+
+    def _done(self) -> None:
+        self.streaming = False
+        self.connection.settimeout(REQUEST_TIMEOUT)
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        body = reason.encode("utf-8")[:MAX_REASON_BYTES]
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

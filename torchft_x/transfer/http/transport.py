@@ -1,0 +1,153 @@
+"""Checkpoint transport over HTTP: a frozen snapshot at the source, parallel streams into the receiver's own tensors.
+
+No pickle: a JSON manifest (format/layout.py) and raw bytes, each block with a digest. The source's training is stopped only
+while the snapshot is copied; it never waits for a reader.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TypeVar
+
+from torchft_x import env, net
+from torchft_x.core.types import State
+from torchft_x.durations import seconds
+from torchft_x.errors import ConfigError, TokenError, TransferError
+from torchft_x.transfer.format.landing import Landing
+from torchft_x.transfer.format.layout import parse
+from torchft_x.transfer.format.limits import MAX_STREAMS
+from torchft_x.transfer.format.rebuild import find_targets, first_paths, rebuild
+from torchft_x.transfer.http.client import Source, fetch_manifest
+from torchft_x.transfer.http.fetch import Fetch
+from torchft_x.transfer.http.server import CheckpointServer
+from torchft_x.transfer.snapshot import SnapshotStore
+from torchft_x.transfer.transport import CheckpointTransport
+
+T = TypeVar("T")
+
+DEFAULT_STREAMS = 2
+
+
+class HTTPTransport(CheckpointTransport[T]):
+    """Serves this process's state and fetches others'. Listens on all interfaces, on a free port, from construction.
+
+    `timeout`: longest time a reader may make no progress, and `shutdown(wait=True)` may take. `num_chunks`: parallel
+    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default:
+    what `torchft_x.net.advertise_host` finds). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
+    or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received. `shared_memory`: whether
+    processes of one host and user may read snapshots from memory, and this one reads others' so; without it, and between
+    hosts, everything goes over the network.
+    """
+
+    def __init__(
+        self,
+        timeout: float | timedelta = 60.0,
+        num_chunks: int = 0,
+        *,
+        host: str | None = None,
+        token: str | None = None,
+        digest: bool = True,
+        shared_memory: bool = True,
+    ) -> None:
+        if not 0 <= num_chunks <= MAX_STREAMS:
+            raise ConfigError(f"num_chunks={num_chunks} is not between 0 and {MAX_STREAMS}.")
+        self._timeout = seconds(timeout)
+        self._streams = num_chunks or DEFAULT_STREAMS
+        self._host = net.advertise_host(host)
+        self._token = (env.read_token() if token is None else token) or None
+        if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
+            raise ConfigError("token: it has characters an HTTP header can't carry; use printable ASCII.")
+        self._digest = digest
+        self._shared = shared_memory
+        self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
+        self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
+        self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
+
+    def __repr__(self) -> str:
+        return f"<HTTPTransport {self.address()}, {self._streams} streams>"
+
+    def address(self) -> str:
+        """``http://host:port/checkpoint/``."""
+        return self._address
+
+    def metadata(self) -> str:
+        return self.address()
+
+    def send_checkpoint(
+        self,
+        dst_ranks: list[int],
+        step: int,
+        state_dict: T,
+        timeout: float | timedelta = 60.0,
+        *,
+        committed_in: int = 0,
+    ) -> None:
+        """Freeze `state_dict` and return; readers come and go later. `dst_ranks` may read it even after
+        `disallow_checkpoint`, until the next call. `timeout` is not needed: nothing is waited for.
+
+        Raises `LeafError` naming the path of a value that can't be sent; the snapshot before stays then.
+        """
+        self._store.freeze(State(step, committed_in), state_dict, owed=len(dst_ranks))
+
+    def prepare(self, state_dict: T) -> None:
+        """Also touches the memory, on a thread of its own."""
+        self._store.prepare(state_dict)
+
+    def progress(self) -> tuple[int, bool] | None:
+        return self._store.progress()
+
+    def disallow_checkpoint(self) -> None:
+        self._store.disallow()
+
+    def allow_checkpoint(self, step: int) -> None:
+        """Let anybody read the snapshot of `step` again. Raises `ConfigError` if the newest is of another step."""
+        self._store.allow(step)
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Refuse new readers, let those in progress finish (`wait`), close, free the port. May be called again."""
+        self._server.close(self._timeout if wait else 0.0)
+
+    def recv_checkpoint(
+        self,
+        src_rank: int,
+        metadata: str,
+        step: int,
+        timeout: float | timedelta,
+        *,
+        committed_in: int = 0,
+        into: T | None = None,
+    ) -> T:
+        """The state of the process whose `metadata()` is given; waits for it up to `timeout`.
+
+        Tensors of `into` are filled in place where path, dtype and shape fit, and stand in the result; without it
+        they are new tensors on the CPU. No thread writes to them after this has returned or raised.
+        Raises `TransferError` with `torn`, or `TokenError`.
+        """
+        source = Source.parse(metadata, self._token, time.monotonic() + seconds(timeout))
+        manifest = fetch_manifest(source, step, committed_in)
+        try:
+            layout = parse(manifest.text)
+            targets = find_targets(layout, into)
+            landing = Landing(layout, targets)
+        except TransferError as e:
+            manifest.connection.close()
+            raise source.error(str(e)) from None
+        fetch = Fetch(source, manifest, layout, landing, first_paths(layout, targets), digests=self._digest)
+        try:
+            if self._shared:
+                fetch.find_memory(manifest.memory)
+            fetch.run(self._streams)
+            fetch.torn = fetch.torn or landing.copies_into_targets
+            return rebuild(layout, targets, landing.finish())
+        except TransferError as e:
+            e.torn = fetch.torn
+            raise
+        except Exception as e:
+            if isinstance(e, TokenError) and not fetch.torn:
+                raise
+            error = source.error(f"replica rank {src_rank} could not be received ({e!r}).")
+            error.torn = fetch.torn
+            raise error from e
+        finally:
+            fetch.close()
