@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from torchft_x.core.fingerprint import Traits
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Closed,
     Fence,
     GroupAnnounced,
@@ -20,12 +21,10 @@ from torchft_x.core.messages import (
     LifeEnded,
     LighthouseEffect,
     LighthouseEvent,
-    Note,
     Probe,
     Probed,
     Refuse,
     SendOver,
-    Tick,
     UnaryGone,
     UnaryJoin,
 )

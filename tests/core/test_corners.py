@@ -8,18 +8,17 @@ from tests.core.membership.test_failure_detector import Watched
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.membership.failure_detector import Limits
 from torchft_x.core.membership.members import Record
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Heartbeat,
     Hello,
     Join,
     Keep,
     Leave,
     LifeHalted,
-    Note,
     Probe,
     Progress,
     SendWaits,
-    Tick,
 )
 from torchft_x.core.types import JoinReason, State
 

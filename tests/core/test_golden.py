@@ -21,11 +21,11 @@ import pytest
 
 from tests.core.scene import UNIX, Scene
 from torchft_x.core.fingerprint import Traits, describe
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import (
     Fence,
     Issue,
     LighthouseEffect,
-    Note,
     Probe,
     Probed,
     Refuse,

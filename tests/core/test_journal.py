@@ -10,7 +10,8 @@ import pytest
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
 from torchft_x.core.journal import Absent, Kin, Legacy
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Fence,
     Hello,
     Issue,
@@ -18,12 +19,10 @@ from torchft_x.core.messages import (
     LifeEnded,
     LighthouseEffect,
     LighthouseEvent,
-    Note,
     Probe,
     Progress,
     Refuse,
     SendOver,
-    Tick,
 )
 from torchft_x.core.restart.recover import inherited
 from torchft_x.core.types import JoinReason, Life, Quorum, State

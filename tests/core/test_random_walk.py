@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.scene import UNIX, Scene, of
-from torchft_x.core.messages import Fence, Issue, LighthouseEffect, Refuse
+from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.types import JoinReason, Life, State
 

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
-from torchft_x.core.messages import Issue, Keep, LastWord, LifeEnded, LighthouseEffect, Progress, Refuse, SendWaits
+from torchft_x.core.messages.lighthouse import (
+    Issue,
+    Keep,
+    LastWord,
+    LifeEnded,
+    LighthouseEffect,
+    Progress,
+    Refuse,
+    SendWaits,
+)
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
 T = State(4, 3)

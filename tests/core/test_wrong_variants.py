@@ -9,20 +9,8 @@ from __future__ import annotations
 from tests.core.scene import OURS, UNIX, Scene, issued, member, of, overs, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
-from torchft_x.core.messages import (
-    AnswerVote,
-    Ask,
-    Hello,
-    Issue,
-    Join,
-    QuorumArrived,
-    Refuse,
-    SendJoin,
-    SendOver,
-    SessionDown,
-    SessionUp,
-    Vote,
-)
+from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionDown, SessionUp, Vote
+from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, SendOver
 from torchft_x.core.types import JoinReason, Life, State
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 
 
 class Book:

@@ -14,10 +14,12 @@ from tests.sim.base import Process, fold
 from tests.sim.hub import Hub
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
-from torchft_x.core import messages as m
 from torchft_x.core.commit.step import LocalVote, Terms
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import Endurance
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
+from torchft_x.core.messages.common import Tick
 from torchft_x.core.types import Life, Quorum
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class GroupNode:
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
-        self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.last_over: gm.PushOver | None = None  # repeated to a rank whose watch starts late
         self.before = supervisor.received  # the newest that earlier lives were sent
         self.received: Quorum | None = None  # the newest quorum it was sent, as written down
         self._calls: dict[int, int] = {}  # open calls -> group rank
@@ -75,7 +77,7 @@ class GroupNode:
         return f"<{self.replica_id} {self.machine!r}>"
 
     def _on_pong(self, sent_at: float) -> None:
-        self.feed(m.PongArrived(sent_at))
+        self.feed(gm.PongArrived(sent_at))
 
     @property
     def process(self) -> Process:
@@ -103,7 +105,7 @@ class GroupNode:
             self.end_rank(self.ranks[0], 1, "no session with the lighthouse in time")
 
     def _tick(self) -> None:
-        self.feed(m.Tick())
+        self.feed(Tick())
         for call in self.endurance.expired(self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
@@ -112,45 +114,45 @@ class GroupNode:
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 
-    def feed(self, event: m.GroupEvent) -> None:
+    def feed(self, event: gm.GroupEvent) -> None:
         for effect in self.handle(event):
             self.carry_out(effect)
 
-    def handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
+    def handle(self, event: gm.GroupEvent) -> list[gm.GroupEffect]:
         return self.machine.handle(event, self._clock_now)
 
     @property
     def _clock_now(self) -> float:
         return self.process.clock.read(self.world.now)
 
-    def carry_out(self, effect: m.GroupEffect) -> None:
+    def carry_out(self, effect: gm.GroupEffect) -> None:
         world = self.world
-        if isinstance(effect, m.SendJoin):
+        if isinstance(effect, gm.SendJoin):
             member = effect.member
             world.note(self.replica_id, "joins at {}, {}{}", member.state, effect.reason.value,
                        " torn" if member.torn else "")  # fmt: skip
             world.checker.on_join(self, member)
             self.uplink.send(effect)
-        elif isinstance(effect, m.AnswerQuorum):
+        elif isinstance(effect, gm.AnswerQuorum):
             if effect.commit is not None:
                 world.note(self.replica_id, "commits {} late", effect.commit.state)
                 world.checker.on_late(self, effect.quorum, effect.commit)
             self.endurance.answered(self._clock_now)
             for call in effect.calls:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
-        elif isinstance(effect, m.SendProgress):
+        elif isinstance(effect, gm.SendProgress):
             self.uplink.send(effect)
-        elif isinstance(effect, m.FailCalls):
+        elif isinstance(effect, gm.FailCalls):
             for call in effect.calls:
                 self._reply(call, "on_failed", effect.sentence, effect.retry)
-        elif isinstance(effect, m.SendLeave):
+        elif isinstance(effect, gm.SendLeave):
             world.note(self.replica_id, "leaves at {}", effect.state)
             self.uplink.send(effect)
-        elif isinstance(effect, m.PushOver):
+        elif isinstance(effect, gm.PushOver):
             self.last_over = effect
             for rank in self.ranks:
                 self.tell(rank, rank.on_over, effect)
-        elif isinstance(effect, m.PushEnd):
+        elif isinstance(effect, gm.PushEnd):
             for rank in self.ranks:
                 self.tell(rank, rank.on_end_of_group, effect.sentence)
         else:
@@ -177,8 +179,8 @@ class GroupNode:
         self._call(rank, call, self._ask(rank, call, terms))
         return call
 
-    def _ask(self, rank: RankNode, call: int, terms: Terms) -> m.Ask:
-        return m.Ask(
+    def _ask(self, rank: RankNode, call: int, terms: Terms) -> gm.Ask:
+        return gm.Ask(
             call=call,
             rank=rank.rank,
             state=terms.state,
@@ -200,7 +202,7 @@ class GroupNode:
         if event.usual > 0:
             self.endurance.begin(call, event.usual, self._clock_now)
         effects = self.handle(event)
-        on = any(isinstance(e, m.AnswerQuorum) and call in e.calls and e.base is not None for e in effects)
+        on = any(isinstance(e, gm.AnswerQuorum) and call in e.calls and e.base is not None for e in effects)
         for effect in effects:
             self.carry_out(effect)
         return call, on
@@ -208,7 +210,7 @@ class GroupNode:
     def vote(self, rank: RankNode, vote: LocalVote) -> None:
         size, result = rank.step.size, rank.reduction.result
         broken = rank.step.error is not None
-        event = m.Vote(0, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
+        event = gm.Vote(0, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
         self.tell(self.ranks[0], self.hub.gather if rank.rank == 0 else self.hub.on_vote, event)
 
     def gone(self, call: int) -> None:
@@ -223,34 +225,34 @@ class GroupNode:
             return "the question or its answer is still under way."
         return self.machine.waiting
 
-    def _call(self, rank: RankNode, call: int, event: m.GroupEvent) -> None:
+    def _call(self, rank: RankNode, call: int, event: gm.GroupEvent) -> None:
         if self.process.dead:
             self.tell(rank, rank.on_failed, call, "the group server is gone", True)
             return
         low, high = self.world.config.inside
         self.world.after(self.world.rng.uniform(low, high), self.process, self._on_call, call, rank.rank, event)
 
-    def _on_call(self, call: int, rank: int, event: m.GroupEvent) -> None:
+    def _on_call(self, call: int, rank: int, event: gm.GroupEvent) -> None:
         self._calls[call] = rank
-        if isinstance(event, m.Ask) and event.usual > 0:
+        if isinstance(event, gm.Ask) and event.usual > 0:
             self.endurance.begin(call, event.usual, self._clock_now)
         self.feed(event)
 
     def _on_gone(self, call: int) -> None:
         if self._calls.pop(call, None) is not None:
             self.endurance.end(call)
-            self.feed(m.CallGone(call))
+            self.feed(gm.CallGone(call))
 
     # --- the session ---------------------------------------------------------------------------------------------
 
-    def hello(self) -> m.Hello:
+    def hello(self) -> lm.Hello:
         hello = self.machine.hello(self.process.clock.read(self.world.now))
         return replace(hello, chain=self.supervisor.chain, before=self.before) if self.world.config.standby else hello
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
         self.endurance.session(True, self._clock_now)
-        self.feed(m.SessionUp())
+        self.feed(gm.SessionUp())
         if not self._started:
             self._started = True
             for rank in self.ranks:
@@ -259,13 +261,13 @@ class GroupNode:
     def on_down(self, reason: str) -> None:
         self.world.note(self.replica_id, "has no session: {}", reason)
         self.endurance.session(False, self._clock_now)
-        self.feed(m.SessionDown(reason))
+        self.feed(gm.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
-        if isinstance(message, (m.OverArrived, m.GrantArrived)):
+        if isinstance(message, (gm.OverArrived, gm.GrantArrived)):
             self.uplink.wander.answered()
             self.feed(message)
-        elif isinstance(message, m.SendWaits):
+        elif isinstance(message, lm.SendWaits):
             self.endurance.told(message.reason, message.lease, self._clock_now)
             if message.elsewhere or self.world.config.standby:
                 self.uplink.wander.told(message.elsewhere, self.world.now, self.world.rng.random())
@@ -274,10 +276,10 @@ class GroupNode:
             if self.received is None or message.id > self.received.id:
                 self.received = message  # written down before it is followed, as rpc.record does
             self.world.checker.on_receiving(self, message)
-            self.feed(m.QuorumArrived(message))
+            self.feed(gm.QuorumArrived(message))
             self.world.checker.on_received(self, message)
 
-    def on_refused(self, message: m.FencedArrived | m.RefusedArrived) -> None:
+    def on_refused(self, message: gm.FencedArrived | gm.RefusedArrived) -> None:
         self.feed(message)
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -289,7 +291,7 @@ class GroupNode:
         world = self.world
         self.left = True
         world.checker.departures.leaves(self)
-        self.feed(m.Depart())
+        self.feed(gm.Depart())
         self.uplink.close()
         if world.ending is None:
             world.after(_FLUSH, self.process, self._ends_by_itself, 0)

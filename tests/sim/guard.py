@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchft_x.core.commit.step import over_error
 from torchft_x.core.heal import Plan
-from torchft_x.core.messages import PushOver
+from torchft_x.core.messages.group import PushOver
 from torchft_x.errors import CollectiveError, DeadlineError, UnreachableError
 
 if TYPE_CHECKING:

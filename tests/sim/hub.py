@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchft_x.core import messages as m
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.messages import group as m
 from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.sim import swarm
 from tests.sim.base import Rng
 from tests.sim.faults import arm
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
 if TYPE_CHECKING:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.base import Clock, Process
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
-from torchft_x.core import messages as m
 from torchft_x.core.journal import Legacy
 from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
+from torchft_x.core.messages.common import Tick
 from torchft_x.core.types import Member, Quorum, group_of
 
 if TYPE_CHECKING:
@@ -109,52 +111,52 @@ class LighthouseNode:
     def _tick(self) -> None:
         assert self.process is not None
         assert self.machine is not None
-        self.feed(m.Tick())
+        self.feed(Tick())
         self.world.checker.on_lighthouse_tick(self)
         self.world.after(self.world.config.lighthouse.tick, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 
-    def feed(self, event: m.LighthouseEvent) -> None:
+    def feed(self, event: lm.LighthouseEvent) -> None:
         assert self.machine is not None
         effects = self.machine.handle(event, self.clock.read(self.world.now))
         self.world.checker.on_lighthouse_event(self, event)
         if effects:
             self._carry_out(effects)
 
-    def _carry_out(self, effects: Iterable[m.LighthouseEffect]) -> None:
+    def _carry_out(self, effects: Iterable[lm.LighthouseEffect]) -> None:
         note, name = self.world.note, self.name
         for effect in effects:
-            if isinstance(effect, m.Keep):
+            if isinstance(effect, lm.Keep):
                 self.ledger, self.blank = effect.legacy, False
-            elif isinstance(effect, m.Issue):
+            elif isinstance(effect, lm.Issue):
                 self._issue(effect)
-            elif isinstance(effect, m.SendWaits):
+            elif isinstance(effect, lm.SendWaits):
                 self._send(effect.sessions, effect)
-            elif isinstance(effect, m.SendOver):
+            elif isinstance(effect, lm.SendOver):
                 note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
                 self.world.checker.on_over(effect.quorum_id)
-                self._send(effect.sessions, m.OverArrived(effect.quorum_id, effect.lost, effect.reason))
-            elif isinstance(effect, m.Extend):
+                self._send(effect.sessions, gm.OverArrived(effect.quorum_id, effect.lost, effect.reason))
+            elif isinstance(effect, lm.Extend):
                 self.world.checker.on_extended(self, effect.session)
-                self._send((effect.session,), m.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
+                self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
-            elif isinstance(effect, m.SendPatience):
+            elif isinstance(effect, lm.SendPatience):
                 note(name, "tells {} to wait {:g} s longer", self._names(effect.sessions), effect.seconds)
-            elif isinstance(effect, m.Fence):
+            elif isinstance(effect, lm.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.world.checker.on_turned_away(self, effect.session)
-                self._send((effect.session,), m.FencedArrived(effect.by), last=True)
-            elif isinstance(effect, m.HangUp):
+                self._send((effect.session,), gm.FencedArrived(effect.by), last=True)
+            elif isinstance(effect, lm.HangUp):
                 self._end(effect.session)
-            elif isinstance(effect, m.Refuse):
+            elif isinstance(effect, lm.Refuse):
                 self._refuse(effect)
-            elif isinstance(effect, m.Probe):
+            elif isinstance(effect, lm.Probe):
                 if effect.replica_id not in self._probing:
                     self._probing.add(effect.replica_id)
                     self._probe(effect.replica_id, effect.address, 0.01, 0.0)
-            elif isinstance(effect, m.StopGroup):
+            elif isinstance(effect, lm.StopGroup):
                 note(name, "stops {}: {}", effect.group, effect.sentence)
                 supervisor = self.world.supervisors.get(effect.group)
                 if supervisor is not None:
@@ -162,7 +164,7 @@ class LighthouseNode:
             else:
                 note(name, "notes {}: {}", effect.event, effect.text)
 
-    def _issue(self, effect: m.Issue) -> None:
+    def _issue(self, effect: lm.Issue) -> None:
         quorum, world = effect.quorum, self.world
         world.checker.on_issue(self, quorum)
         world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
@@ -178,13 +180,13 @@ class LighthouseNode:
             if peer is not None:
                 world.network.send(self.site, peer.process, peer.on_quorum, call, quorum)
 
-    def _refuse(self, effect: m.Refuse) -> None:
+    def _refuse(self, effect: lm.Refuse) -> None:
         self.world.note(self.name, "refuses: {}", effect.sentence)
         if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
             self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
             self.world.checker.on_turned_away(self, effect.session)
-            self._send((effect.session,), m.RefusedArrived(effect.sentence), last=True)
+            self._send((effect.session,), gm.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None and effect.call is not None:
             self.world.checker.on_call_refused(self, effect.call)
@@ -222,32 +224,32 @@ class LighthouseNode:
             stream.down.send(Welcome(silence.alone, silence.supervisor_ping))
             self._ids += 1
             self._supervisors[stream] = (message.group, self._ids)
-            self.feed(m.GroupAnnounced(message.group, True))
-            self.feed(m.GuardianHere(self._ids, message.group))
-        elif session == 0 and isinstance(message, m.Hello):
+            self.feed(lm.GroupAnnounced(message.group, True))
+            self.feed(lm.GuardianHere(self._ids, message.group))
+        elif session == 0 and isinstance(message, lm.Hello):
             self._greet(stream, message)
         elif isinstance(message, Ping):
             stream.down.send(message)
             if session:
-                self.feed(m.Heard(session))
+                self.feed(lm.Heard(session))
             elif stream in self._supervisors:
-                self.feed(m.GuardianHeard(self._supervisors[stream][1]))
-        elif isinstance(message, m.SendJoin):
-            self.feed(m.Join(session, message.member, message.reason, message.suspects, None, message.number,
+                self.feed(lm.GuardianHeard(self._supervisors[stream][1]))
+        elif isinstance(message, gm.SendJoin):
+            self.feed(lm.Join(session, message.member, message.reason, message.suspects, None, message.number,
                              message.step_seconds, message.patience))  # fmt: skip
-        elif isinstance(message, m.SendProgress):
-            self.feed(m.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
-        elif isinstance(message, m.SendLeave):
-            self.feed(m.Leave(session, message.state))
-        elif isinstance(message, m.Paused):
+        elif isinstance(message, gm.SendProgress):
+            self.feed(lm.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
+        elif isinstance(message, gm.SendLeave):
+            self.feed(lm.Leave(session, message.state))
+        elif isinstance(message, lm.Paused):
             self.feed(replace(message, session=session))
-        elif stream in self._supervisors and isinstance(message, m.LifeBegun | m.LifeEnded | m.LifeHalted):
+        elif stream in self._supervisors and isinstance(message, lm.LifeBegun | lm.LifeEnded | lm.LifeHalted):
             stream.down.send(Ping())
             number = self._supervisors[stream][1]
-            self.feed(m.GuardianHeard(number))
-            self.feed(replace(message, stream=number) if isinstance(message, m.LifeHalted) else message)
+            self.feed(lm.GuardianHeard(number))
+            self.feed(replace(message, stream=number) if isinstance(message, lm.LifeHalted) else message)
 
-    def _greet(self, stream: Stream, hello: m.Hello) -> None:
+    def _greet(self, stream: Stream, hello: lm.Hello) -> None:
         assert self.machine is not None
         self._ids += 1
         session = stream.session = self._ids
@@ -255,7 +257,7 @@ class LighthouseNode:
         self.members[session] = hello.replica_id
         hello = replace(hello, session=session)
         effects = self.machine.handle(hello, self.clock.read(self.world.now))
-        if not any(isinstance(e, (m.Fence, m.Refuse)) and e.session == session for e in effects):
+        if not any(isinstance(e, (lm.Fence, lm.Refuse)) and e.session == session for e in effects):
             silence = self.world.config.lighthouse.silence
             stream.down.send(Welcome(silence.alone, silence.member_ping, self.machine.others_train(hello.replica_id)))
         self.world.checker.on_lighthouse_event(self, hello)
@@ -269,22 +271,22 @@ class LighthouseNode:
         if self.sessions.pop(stream.session, None) is not None:
             replica_id = self.members.pop(stream.session)
             self.world.note(self.name, "has lost the session of {}", replica_id)
-            self.feed(m.Closed(stream.session))
+            self.feed(lm.Closed(stream.session))
         group, number = self._supervisors.pop(stream, ("", 0))
         if group:
-            self.feed(m.GuardianGone(number))
+            self.feed(lm.GuardianGone(number))
             if not any(other == group for other, _ in self._supervisors.values()):
-                self.feed(m.GroupAnnounced(group, False))
+                self.feed(lm.GroupAnnounced(group, False))
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 
     def on_unary_quorum(self, peer: PeerNode, call: int, member: Member) -> None:
         self.calls[call] = peer
-        self.feed(m.UnaryJoin(call, member))
+        self.feed(lm.UnaryJoin(call, member))
 
     def on_unary_gone(self, call: int) -> None:
         if self.calls.pop(call, None) is not None:
-            self.feed(m.UnaryGone(call))
+            self.feed(lm.UnaryGone(call))
 
     # --- probes --------------------------------------------------------------------------------------------------
 
@@ -299,7 +301,7 @@ class LighthouseNode:
 
     def _probed(self, replica_id: str, address: str, pause: float, spent: float, answers: bool) -> None:
         refused = answers and address not in self.world.listening
-        self.feed(m.Probed(replica_id, refused))
+        self.feed(lm.Probed(replica_id, refused))
         enough = spent + pause >= self.world.config.lighthouse.silence.alone
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)

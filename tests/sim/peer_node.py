@@ -13,8 +13,8 @@ from tests.sim.base import Process, fold
 from tests.sim.collective import Contribution, Mesh
 from tests.sim.supervisor_node import HOPELESS_LIVES
 from torchft_x.core import heal
-from torchft_x.core import messages as m
 from torchft_x.core.heal import Plan
+from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
 from tests.sim.ending import Departures
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
 if TYPE_CHECKING:
@@ -240,9 +240,9 @@ class QuorumChecks:
         if self.newest is not None:
             self._troubled.add(self.newest.id)
 
-    def on_lighthouse_event(self, node: LighthouseNode, event: m.LighthouseEvent) -> None:
-        if self.newest is not None and (isinstance(event, (m.Hello, m.Leave, m.Closed, m.LifeEnded)) or (
-                isinstance(event, m.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
+    def on_lighthouse_event(self, node: LighthouseNode, event: lm.LighthouseEvent) -> None:
+        if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, lm.LifeEnded)) or (
+                isinstance(event, lm.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
             self._troubled.add(self.newest.id)
         self._books[node.site].enter(event, node.clock.read(self._world.now))
 

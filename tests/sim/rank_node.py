@@ -26,7 +26,7 @@ from tests.sim.voting import Voting
 from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
-from torchft_x.core.messages import PushOver
+from torchft_x.core.messages.group import PushOver
 from torchft_x.core.training.step_time import Pace
 from torchft_x.core.training.wait_budget import WaitBudget
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State

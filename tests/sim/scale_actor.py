@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.core.fingerprint import Trait, Traits
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 LIBRARY = "torchft_x/0.1"

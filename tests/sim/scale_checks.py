@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.messages import Extend, Issue, Note, Refuse
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Extend, Issue, Refuse
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.types import Quorum, group_of
 

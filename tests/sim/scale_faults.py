@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.scale_actor import Actor
 from tests.sim.scale_world import World
-from torchft_x.core.messages import LifeEnded
+from torchft_x.core.messages.lighthouse import LifeEnded
 from torchft_x.core.types import JoinReason
 
 _TROUBLES = ("stop", "freeze", "cut", "cut", "replace", "suspect", "misfit")

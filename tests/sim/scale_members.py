@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.scale_actor import LIBRARY, Actor
-from torchft_x.core.messages import Closed, Heard, Join, Leave, Progress
+from torchft_x.core.messages.lighthouse import Closed, Heard, Join, Leave, Progress
 from torchft_x.core.types import JoinReason, Member, Quorum
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from tests.sim.scale_checks import Checks
 from tests.sim.scale_course import Course
 from tests.sim.scale_members import Members
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Extend,
     Fence,
     GroupAnnounced,
@@ -30,12 +31,10 @@ from torchft_x.core.messages import (
     Issue,
     LighthouseEffect,
     LighthouseEvent,
-    Note,
     Probe,
     Probed,
     Refuse,
     SendOver,
-    Tick,
 )
 from torchft_x.core.types import JoinReason
 

@@ -20,7 +20,7 @@ from tests.sim.variants import Patch, _patched
 from torchft_x.core.lighthouse.other_lighthouses import Others
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record
-from torchft_x.core.messages import LastWord
+from torchft_x.core.messages.lighthouse import LastWord
 from torchft_x.core.quorum.acceptors import Coalition
 from torchft_x.core.types import Quorum, State
 

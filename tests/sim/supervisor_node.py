@@ -14,7 +14,7 @@ from tests.sim.base import Process
 from tests.sim.group_node import GroupNode
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import Life, Quorum
 
 if TYPE_CHECKING:

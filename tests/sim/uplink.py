@@ -14,7 +14,7 @@ from tests.sim.base import Process
 from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import Wander
-from torchft_x.core.messages import FencedArrived, RefusedArrived
+from torchft_x.core.messages.group import FencedArrived, RefusedArrived
 
 if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode

@@ -22,7 +22,8 @@ from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import GrantArrived, HangUp, SendJoin
+from torchft_x.core.messages.group import GrantArrived, SendJoin
+from torchft_x.core.messages.lighthouse import HangUp
 from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import Chain
 from torchft_x.core.restart import recover

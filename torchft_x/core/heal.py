@@ -13,8 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from torchft_x.core.quorum.rule import listed
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import Member, Quorum, State, listed
 from torchft_x.errors import ConfigError, StepError
 
 

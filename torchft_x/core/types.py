@@ -8,6 +8,7 @@ Times are seconds as floats; ids are integers that only grow.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -165,3 +166,10 @@ def group_number(replica_id: str) -> int | None:
     group = group_of(replica_id)
     digits = group[len(group.rstrip("0123456789")) :]
     return int(digits) if digits else None
+
+
+def listed(names: Collection[str], most: int = 8) -> str:
+    """``a, b, c and 9 more``: a sentence stays a sentence with a thousand groups."""
+    shown = list(names)[:most]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

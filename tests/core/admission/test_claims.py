@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.scene import Scene, member, of, quorum
 from torchft_x.core.admission.claims import MOST_STEPS, impossible, set_aside, unfounded
-from torchft_x.core.messages import Hello, Issue, Note, Refuse
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Hello, Issue, Refuse
 from torchft_x.core.types import Member, Prepared, Quorum, State
 
 Q = 50  # the quorum that runs, at TOP

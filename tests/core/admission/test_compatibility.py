@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.core.scene import Scene, issued, member, of
 from torchft_x.core.fingerprint import Traits, describe, difference
-from torchft_x.core.messages import Closed, Issue, Join, LighthouseEffect, Refuse, Tick
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.lighthouse import Closed, Issue, Join, LighthouseEffect, Refuse
 from torchft_x.core.types import JoinReason, Life
 
 A, B = (Traits((describe("model", "1 tensors", [f"w ({n},)"]),)) for n in (1, 2))

@@ -9,7 +9,7 @@ import pytest
 from tests.core.scene import Scene, issued, notes, of, overs
 from torchft_x.core.admission.finished_job import GRACE
 from torchft_x.core.journal import Departure
-from torchft_x.core.messages import (
+from torchft_x.core.messages.lighthouse import (
     GuardianGone,
     GuardianHeard,
     GuardianHere,

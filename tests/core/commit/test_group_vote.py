@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.core.commit.group_vote import Ballot
-from torchft_x.core.messages import AnswerVote, FailCalls, Vote
+from torchft_x.core.messages.group import AnswerVote, FailCalls, Vote
 
 Q = 40
 

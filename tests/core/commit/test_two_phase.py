@@ -8,7 +8,7 @@ from tests.core.scene import OURS, member, of, quorum
 from torchft_x.core.commit.two_phase import Pledge
 from torchft_x.core.cross_group_vote import CrossVote, objection, row
 from torchft_x.core.group.machine import Group, GroupConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.group import (
     AnswerPrepared,
     AnswerQuorum,
     AnswerVote,

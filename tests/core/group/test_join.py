@@ -6,7 +6,7 @@ import pytest
 
 from torchft_x.core.commit.two_phase import Pledge
 from torchft_x.core.group.join import GroupConfig, make_join
-from torchft_x.core.messages import Ask, SendJoin
+from torchft_x.core.messages.group import Ask, SendJoin
 from torchft_x.core.types import JoinReason, State
 
 NAME = "g:1"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.scene import member, quorum
 from torchft_x.core.group.lease import _PROMISE_AGAIN, Hold
-from torchft_x.core.messages import GrantArrived
+from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import State
 
 Q = 40

@@ -10,7 +10,8 @@ import pytest
 from tests.core.scene import OURS, member, of, quorum
 from torchft_x.core.fingerprint import Traits, describe
 from torchft_x.core.group.machine import Group, GroupConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.group import (
     AnswerQuorum,
     AnswerVote,
     Ask,
@@ -20,7 +21,6 @@ from torchft_x.core.messages import (
     FencedArrived,
     GroupEffect,
     GroupEvent,
-    Note,
     OverArrived,
     PongArrived,
     PushEnd,
@@ -31,7 +31,6 @@ from torchft_x.core.messages import (
     SendLeave,
     SessionDown,
     SessionUp,
-    Tick,
     Vote,
 )
 from torchft_x.core.types import JoinReason, Life, Quorum, State

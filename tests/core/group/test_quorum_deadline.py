@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchft_x.core.group.quorum_deadline import AWAY, Endurance
 from torchft_x.core.lighthouse.wait_notices import Waits
-from torchft_x.core.messages import SendWaits
+from torchft_x.core.messages.lighthouse import SendWaits
 from torchft_x.core.quorum.rule import Wait
 
 

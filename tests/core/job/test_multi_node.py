@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchft_x.core.job.multi_node import Assembly
-from torchft_x.core.job.outcome import LifeExited, LifeStarted
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import LifeExited, LifeStarted
 from torchft_x.core.messages.nodes import (
     CloseStream,
     NodeDone,

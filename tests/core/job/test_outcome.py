@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.job.outcome import (
-    DESERTED,
-    FINISHED,
+from torchft_x.core.job.outcome import DESERTED, FINISHED, Roster, RosterConfig
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import (
     Charge,
+    CompanionFinished,
+    CompanionGone,
+    CompanionHere,
     LifeExited,
     LifeStarted,
     QuorumIssued,
-    Roster,
-    RosterConfig,
+    StopCompanion,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
     TellStop,
     Verdict,
 )
-from torchft_x.core.job.sidecars import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
-from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import ConfigError
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job.sidecars import (
-    REMEMBERED,
-    CompanionFinished,
-    CompanionGone,
-    CompanionHere,
-    Companions,
-    StopCompanion,
-)
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.job.sidecars import REMEMBERED, Companions
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
 
 
 def present(*names: str) -> Companions:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job.outcome import LifeStarted, QuorumIssued, SupervisorFinished, SupervisorGone, SupervisorHere
-from torchft_x.core.job.sidecars import CompanionGone, CompanionHere, StopCompanion
 from torchft_x.core.job.standalone_sidecars import DONE, MISSING, Visits
-from torchft_x.core.messages import Tick
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.job import (
+    CompanionGone,
+    CompanionHere,
+    LifeStarted,
+    QuorumIssued,
+    StopCompanion,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
+)
 
 
 def job(*groups: str) -> Visits:

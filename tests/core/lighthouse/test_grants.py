@@ -9,26 +9,22 @@ import pytest
 
 from tests.core.scene import OURS, Scene, issued, member, of, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.group import (
     AnswerQuorum,
     Ask,
     CallGone,
-    Extend,
     GrantArrived,
     GroupEffect,
-    Hello,
-    Join,
     OverArrived,
-    Progress,
     QuorumArrived,
     SendJoin,
-    SendOver,
     SendProgress,
     SessionDown,
     SessionUp,
-    Tick,
     Vote,
 )
+from torchft_x.core.messages.lighthouse import Extend, Hello, Join, Progress, SendOver
 from torchft_x.core.types import JoinReason, Quorum, State
 
 

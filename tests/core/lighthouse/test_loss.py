@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.core.scene import Scene, member, of, quorum
-from torchft_x.core.messages import Closed, Hello, Join, Probe, Refuse, SendOver
+from torchft_x.core.messages.lighthouse import Closed, Hello, Join, Probe, Refuse, SendOver
 from torchft_x.core.types import State
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.core.scene import BOOT, OURS, UNIX, Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Traits, release
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Closed,
     Fence,
     GroupAnnounced,
@@ -23,12 +24,10 @@ from torchft_x.core.messages import (
     Leave,
     LifeBegun,
     LifeEnded,
-    Note,
     Probe,
     Probed,
     Refuse,
     SendOver,
-    Tick,
 )
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import ConfigError

@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.scene import Scene, of
 from torchft_x.core.membership.members import Record
-from torchft_x.core.messages import LighthouseEffect, Note, Paused, SendPatience
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
 ALL = ("a:1", "b:1", "c:1")
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.core.scene import Scene, issued, member, notes, overs
 from torchft_x.core.lighthouse.stragglers import FIRST, PATIENCE
-from torchft_x.core.messages import Join, LighthouseEffect, Note, Paused, SendWaits
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, Paused, SendWaits
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.training.wait_budget import MOMENT
 from torchft_x.core.types import JoinReason, State

@@ -10,7 +10,7 @@ import pytest
 from tests.core.quorum.test_open_quorums import lose
 from tests.core.scene import Scene, issued, of
 from torchft_x.core.lighthouse import next_quorum
-from torchft_x.core.messages import Refuse
+from torchft_x.core.messages.lighthouse import Refuse
 from torchft_x.core.types import JoinReason, State
 
 

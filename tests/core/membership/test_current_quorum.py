@@ -12,7 +12,7 @@ from tests.core.scene import OURS, member, quorum
 from torchft_x.core.journal import Legacy
 from torchft_x.core.membership.current_quorum import Tenure, candidates
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate, Form
 from torchft_x.core.types import Member, Quorum, State
 

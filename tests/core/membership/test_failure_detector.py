@@ -8,20 +8,19 @@ from tests.core.scene import Scene, of
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.failure_detector import Halt, Limits, Sight, judge, suspect
 from torchft_x.core.membership.supervisors import Guardians
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     GuardianGone,
     GuardianHeard,
     GuardianHere,
     LifeBegun,
     LifeHalted,
     LighthouseEffect,
-    Note,
     Paused,
     Probe,
     SendOver,
     SendPatience,
     Suspected,
-    Tick,
 )
 from torchft_x.core.types import Life, State
 from torchft_x.errors import ConfigError

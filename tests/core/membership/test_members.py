@@ -10,7 +10,7 @@ from tests.core.scene import quorum
 from torchft_x.core.journal import Kin
 from torchft_x.core.membership.failure_detector import Limits
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import Life
 
 

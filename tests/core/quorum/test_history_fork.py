@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import Scene, issued, member, of, quorum
-from torchft_x.core.messages import Issue, LifeHalted, Note, SendWaits
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Issue, LifeHalted, SendWaits
 from torchft_x.core.quorum.history_fork import sentence, steps_lost
 from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT
 from torchft_x.core.types import JoinReason, Life, State

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
 from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.quorum.rule import Candidate, Form, Situation, Wait, form, listed
-from torchft_x.core.types import JoinReason, Prepared, Quorum, State
+from torchft_x.core.quorum.rule import Candidate, Form, Situation, Wait, form
+from torchft_x.core.types import JoinReason, Prepared, Quorum, State, listed
 
 Q1 = quorum(member("a", State(4, 3)), member("b", State(4, 3)), id=10)
 DONE = State(5, 10)  # having committed in Q1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.restart.recover import Adopt, Fresh, Report, Start, Takeover, start
 

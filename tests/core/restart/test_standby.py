@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.scene import member, quorum
 from torchft_x.core.journal import Legacy
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.acceptors import Coalition
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.restart.recover import Adopt, Start

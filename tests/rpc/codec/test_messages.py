@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rpc.codec.test_fingerprint import traits
-from torchft_x.core import messages as m
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Traits
-from torchft_x.core.job import outcome as r
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import job as r
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages, ranks, supervisors
@@ -65,14 +66,14 @@ quorums = st.builds(
 @given(quorums)
 def test_a_quorum_survives(quorum: Quorum) -> None:
     down = messages.parse(pb.Down, messages.quorum_bytes(quorum), "message")
-    assert messages.down_to_event(down) == m.QuorumArrived(quorum)
+    assert messages.down_to_event(down) == gm.QuorumArrived(quorum)
 
 
 @given(st.none() | quorums, st.none() | quorums, texts, st.integers(0, 16))
 def test_what_a_hello_says_to_one_of_several_survives(
     held: Quorum | None, before: Quorum | None, chain: str, place: int
 ) -> None:
-    hello = m.Hello(7, "a:1", Life(2, 3.0, "t"), "addr", State(1, 2), held, 5, 6.0, "boot", "lib", True, chain, before)
+    hello = lm.Hello(7, "a:1", Life(2, 3.0, "t"), "addr", State(1, 2), held, 5, 6.0, "boot", "lib", True, chain, before)
     p = messages.hello_to_proto(hello, "a", place)
     assert messages.hello_from_proto(7, pb.Hello.FromString(p.SerializeToString())) == hello
     assert p.place == place
@@ -80,7 +81,7 @@ def test_what_a_hello_says_to_one_of_several_survives(
 
 @given(names, st.none() | quorums, texts)
 def test_a_last_word_survives_in_the_report_of_the_end(replica_id: str, held: Quorum | None, chain: str) -> None:
-    word = m.LastWord(replica_id, held, chain)
+    word = lm.LastWord(replica_id, held, chain)
     up = pb.SupervisorUp(exited=pb.LifeExited(life="t", word=messages.word_to_proto(word)))
     assert supervisors.last_word(pb.SupervisorUp.FromString(up.SerializeToString())) == word
     assert supervisors.last_word(pb.SupervisorUp(exited=pb.LifeExited(life="t"))) is None
@@ -88,19 +89,19 @@ def test_a_last_word_survives_in_the_report_of_the_end(replica_id: str, held: Qu
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_where_the_others_may_be_is_told(elsewhere: bool) -> None:
-    down = messages.parse(pb.Down, messages.waits_bytes(m.SendWaits((1,), "why", True, elsewhere)), "message")
+    down = messages.parse(pb.Down, messages.waits_bytes(lm.SendWaits((1,), "why", True, elsewhere)), "message")
     assert (down.waits.lease, down.waits.elsewhere) == (True, elsewhere)
 
 
 def test_with_one_lighthouse_nothing_of_this_is_sent() -> None:
     """Not a byte more than before there could be several."""
     quorum = Quorum(900, 800, 1, (Member("a:1"),), created=12.5, granted_through=4, lease=120.0)
-    sent = pb.Hello.FromString(messages.hello_to_proto(m.Hello(7, "a:1", quorum=quorum), "a").SerializeToString())
+    sent = pb.Hello.FromString(messages.hello_to_proto(lm.Hello(7, "a:1", quorum=quorum), "a").SerializeToString())
     fields = {f.name for f, _ in sent.ListFields()}
     assert not fields & {"chain", "before", "place"}
     assert not {f.name for f, _ in sent.quorum.ListFields()} & {"follows", "since"}
     assert not {
-        f.name for f, _ in pb.Down.FromString(messages.waits_bytes(m.SendWaits((1,), "", False))).waits.ListFields()
+        f.name for f, _ in pb.Down.FromString(messages.waits_bytes(lm.SendWaits((1,), "", False))).waits.ListFields()
     }
 
 
@@ -112,22 +113,22 @@ def test_a_join_survives(
     member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None, number: int, pace: float
 ) -> None:
     up = messages.parse(
-        pb.Up, messages.join_bytes(m.SendJoin(member, reason, suspects, declared, number, pace)), "message"
+        pb.Up, messages.join_bytes(gm.SendJoin(member, reason, suspects, declared, number, pace)), "message"
     )
-    assert messages.up_to_event(7, up) == m.Join(7, member, reason, suspects, declared, number, pace)
+    assert messages.up_to_event(7, up) == lm.Join(7, member, reason, suspects, declared, number, pace)
 
 
 @given(numbers, numbers, numbers, seconds)
 def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
-    up = messages.parse(pb.Up, messages.progress_bytes(m.SendProgress(quorum, step, number, span)), "message")
-    assert messages.up_to_event(7, up) == m.Progress(7, quorum, step, number, span)
-    down = messages.parse(pb.Down, messages.grant_bytes(m.Extend(7, quorum, step, span, number)), "message")
-    assert messages.down_to_event(down) == m.GrantArrived(quorum, step, span, number)
+    up = messages.parse(pb.Up, messages.progress_bytes(gm.SendProgress(quorum, step, number, span)), "message")
+    assert messages.up_to_event(7, up) == lm.Progress(7, quorum, step, number, span)
+    down = messages.parse(pb.Down, messages.grant_bytes(lm.Extend(7, quorum, step, span, number)), "message")
+    assert messages.down_to_event(down) == gm.GrantArrived(quorum, step, span, number)
 
 
 @given(st.none() | quorums, states, seconds)
 def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> None:
-    hello = m.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
+    hello = lm.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
     proto = messages.hello_to_proto(hello, "a")
     assert proto.wire == grpc_options.WIRE
     assert messages.hello_from_proto(3, proto) == hello
@@ -135,7 +136,7 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
 
 @given(
     st.builds(
-        m.Ask,
+        gm.Ask,
         call=st.just(4),
         rank=st.integers(0, limits.MAX_RANKS),
         state=states,
@@ -152,7 +153,7 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
         votes_late=st.booleans(),
     )
 )
-def test_an_ask_survives(ask: m.Ask) -> None:
+def test_an_ask_survives(ask: gm.Ask) -> None:
     assert ranks.ask_from_proto(4, ranks.ask_to_proto(ask, init_sync=True, ours=True)) == ask
 
 
@@ -182,9 +183,9 @@ digests = st.integers(0, 2**64 - 1)
 def test_both_rounds_of_a_vote_survive(
     ok: bool, step: int, quorum: int, digest: int, contributors: int, broken: bool
 ) -> None:
-    vote = m.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
+    vote = gm.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
     assert ranks.vote_from_proto(4, ranks.vote_to_proto(vote)) == vote
-    crossed = m.Crossed(4, 1, step, quorum, ok)
+    crossed = gm.Crossed(4, 1, step, quorum, ok)
     assert ranks.vote_from_proto(4, ranks.crossed_to_proto(crossed)) == crossed
     for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
         for reply in (ranks.VoteReply(False, "", True, row), ranks.VoteReply(ok, "why")):
@@ -209,12 +210,12 @@ def test_the_peer_sees_the_config_id_and_the_time() -> None:
 
 
 def test_over_leave_and_ping_survive() -> None:
-    over = m.SendOver((1, 2), 5, ("a:1",), "lost")
-    assert messages.over_from_proto(messages.over_to_proto(over)) == m.OverArrived(5, ("a:1",), "lost")
-    up = messages.parse(pb.Up, messages.leave_bytes(m.SendLeave(State(3, 4))), "message")
-    assert messages.up_to_event(1, up) == m.Leave(1, State(3, 4))
-    assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == m.Heard(1)
-    assert messages.up_to_event(1, pb.Up(healed=pb.Healed(step=6))) == m.Healed(1, 6)
+    over = lm.SendOver((1, 2), 5, ("a:1",), "lost")
+    assert messages.over_from_proto(messages.over_to_proto(over)) == gm.OverArrived(5, ("a:1",), "lost")
+    up = messages.parse(pb.Up, messages.leave_bytes(gm.SendLeave(State(3, 4))), "message")
+    assert messages.up_to_event(1, up) == lm.Leave(1, State(3, 4))
+    assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == lm.Heard(1)
+    assert messages.up_to_event(1, pb.Up(healed=pb.Healed(step=6))) == lm.Healed(1, 6)
     assert messages.down_to_event(pb.Down(pong=pb.Ping())) is None
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.rpc.support import asking, channel, known, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x._version import __version__
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.errors import AddressError, DeadlineError, TokenError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages

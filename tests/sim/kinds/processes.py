@@ -8,7 +8,7 @@ from tests.sim.base import Process
 from tests.sim.ending import Ending
 from tests.sim.faults import Fault, kind, node_of, site_of
 from tests.sim.kinds.links import part
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode

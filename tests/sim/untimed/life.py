@@ -14,8 +14,9 @@ from typing import Any
 from tests.sim.untimed.freeze import age_group, register
 from tests.sim.untimed.rank import Rank
 from tests.sim.untimed.values import Rules
-from torchft_x.core import messages as m
 from torchft_x.core.group.machine import Group, GroupConfig
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Life as Order
 from torchft_x.core.types import State
 
@@ -76,11 +77,11 @@ class Life:
         """A message from the lighthouse: `core` events as its stream carries them."""
         if message == "welcome":
             self.stands = True
-            self._feed(m.SessionUp())
+            self._feed(gm.SessionUp())
         elif message == "closed":
             stood, self.session, self.stands = self.stands, None, False
             if stood:
-                self._feed(m.SessionDown("cut"))
+                self._feed(gm.SessionDown("cut"))
         else:
             self._feed(message)
 
@@ -94,7 +95,7 @@ class Life:
         rank = self.ranks[r]
         terms = rank.ask()
         self._feed(
-            m.Ask(
+            gm.Ask(
                 ASK + r, r, terms.state, torn=terms.torn, commit_failures=terms.commit_failures, reason=terms.reason,
                 step_seconds=0.001,
             )
@@ -102,7 +103,7 @@ class Life:
 
     def _on_lost(self, r: int) -> None:
         """The call in which this rank waits for a quorum breaks; the rank will ask again."""
-        self._feed(m.CallGone(ASK + r))
+        self._feed(gm.CallGone(ASK + r))
         self.ranks[r].step.unanswered()
         self.ranks[r].stage = "idle"
 
@@ -121,42 +122,42 @@ class Life:
         self._after(r, self.ranks[r].healed(None, torn=True))
 
     def _on_depart(self) -> None:
-        self._feed(m.Depart())
+        self._feed(gm.Depart())
         self._out.append(("end", "has left"))
 
     # --- the machine -------------------------------------------------------------------------------------------------
 
-    def _feed(self, event: m.GroupEvent) -> None:
+    def _feed(self, event: gm.GroupEvent) -> None:
         todo = deque(self.machine.handle(event, 0.0))
-        if any(isinstance(effect, m.PushEnd) for effect in todo):
-            todo = deque(effect for effect in todo if not isinstance(effect, m.FailCalls))  # the end says it all
+        if any(isinstance(effect, gm.PushEnd) for effect in todo):
+            todo = deque(effect for effect in todo if not isinstance(effect, gm.FailCalls))  # the end says it all
         while todo:
             todo.extend(self._carry_out(todo.popleft()))
 
-    def _carry_out(self, effect: m.GroupEffect) -> list[m.GroupEffect]:
+    def _carry_out(self, effect: gm.GroupEffect) -> list[gm.GroupEffect]:
         match effect:
-            case m.SendJoin():
+            case gm.SendJoin():
                 e = effect
-                self._up(m.Join(0, e.member, e.reason, (), e.traits, e.number, e.step_seconds))
-            case m.SendProgress(quorum_id, step, number, step_seconds):
-                self._up(m.Progress(0, quorum_id, step, number, step_seconds))
-            case m.SendLeave(state):
-                self._up(m.Leave(0, state))
-            case m.AnswerQuorum():
+                self._up(lm.Join(0, e.member, e.reason, (), e.traits, e.number, e.step_seconds))
+            case gm.SendProgress(quorum_id, step, number, step_seconds):
+                self._up(lm.Progress(0, quorum_id, step, number, step_seconds))
+            case gm.SendLeave(state):
+                self._up(lm.Leave(0, state))
+            case gm.AnswerQuorum():
                 for call in effect.calls:
                     self._after(call - ASK, self.ranks[call - ASK].begin(self.name, effect, self._out))
-            case m.AnswerPrepared(calls, vote):
+            case gm.AnswerPrepared(calls, vote):
                 for call in calls:
                     self._after(call - VOTE, self.ranks[call - VOTE].cross(vote))
-            case m.AnswerVote(calls, commit, reason):
+            case gm.AnswerVote(calls, commit, reason):
                 for call in calls:
                     self.ranks[call % 100].settle(commit, reason, self._out)
-            case m.PushOver(quorum_id, lost, reason):
+            case gm.PushOver(quorum_id, lost, reason):
                 for r, rank in enumerate(self.ranks):
                     self._after(r, rank.over(quorum_id, lost, reason))
-            case m.PushEnd(sentence):
+            case gm.PushEnd(sentence):
                 self._out.append(("end", sentence))
-            case m.FailCalls():
+            case gm.FailCalls():
                 self._out.append(("died", effect.sentence))
         return []
 
@@ -171,7 +172,7 @@ class Life:
             if what == "vote":
                 self._feed(replace(values[0], call=VOTE + r))
             elif what == "crossed":
-                self._feed(m.Crossed(CROSS + r, r, rank.step.top.step, rank.step.quorum_id, values[0]))
+                self._feed(gm.Crossed(CROSS + r, r, rank.step.top.step, rank.step.quorum_id, values[0]))
             elif what == "died":
                 self._out.append(("died", values[0]))
             else:

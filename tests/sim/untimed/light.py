@@ -7,8 +7,10 @@ from typing import Any
 
 from tests.sim.untimed.freeze import age_lighthouse, register, silence
 from tests.sim.untimed.values import Rules
-from torchft_x.core import messages as m
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
+from torchft_x.core.messages.common import Note, Tick
 
 Out = tuple[Any, ...]
 """("push", session, message), ("hang_up", session), ("issue", quorum, new lineage, id of the one before), ("wrong", invariant, text)."""
@@ -33,12 +35,12 @@ class Light:
         granted, asking = (tenure.quorum_id, tenure.granted_through), sorted(tenure.asking)
         effects = self._pass_time(*event) if isinstance(event, tuple) else self.machine.handle(event, 0.0)
         out: list[Out] = []
-        if isinstance(event, m.Hello) and not any(_ends(e, event.session) for e in effects):
+        if isinstance(event, lm.Hello) and not any(_ends(e, event.session) for e in effects):
             out.append(("push", event.session, "welcome"))
         more = granted[0] == tenure.quorum_id and tenure.granted_through > granted[1]
-        if more and asking and any(isinstance(e, m.Extend) for e in effects):
+        if more and asking and any(isinstance(e, lm.Extend) for e in effects):
             out.append(("wrong", "L2", f"more is granted while {', '.join(asking)} wait for the next quorum"))
-        fresh = not follows or any(isinstance(e, m.Note) and e.event == "new_lineage" for e in effects)
+        fresh = not follows or any(isinstance(e, Note) and e.event == "new_lineage" for e in effects)
         for effect in effects:
             out += _sent(effect, fresh, follows)
         return out
@@ -50,28 +52,28 @@ class Light:
             silence(self.machine, gone)
         else:
             silence(self.machine, names)
-        return self.machine.handle(m.Tick(), 0.0)
+        return self.machine.handle(Tick(), 0.0)
 
 
 register(Light)
 
 
 def _ends(effect: Any, session: int) -> bool:
-    return isinstance(effect, (m.Fence, m.Refuse)) and effect.session == session
+    return isinstance(effect, (lm.Fence, lm.Refuse)) and effect.session == session
 
 
 def _sent(effect: Any, fresh: bool, follows: int) -> list[Out]:
     match effect:
-        case m.Issue(quorum, sessions):
-            return [("issue", quorum, fresh, follows), *(("push", s, m.QuorumArrived(quorum)) for s in sessions)]
-        case m.Extend(session, quorum_id, granted, lease, number):
-            return [("push", session, m.GrantArrived(quorum_id, granted, lease, number))]
-        case m.SendOver(sessions, quorum_id, lost, _):
-            return [("push", s, m.OverArrived(quorum_id, lost, "over")) for s in sessions]
-        case m.Fence(session, by):
-            return [("push", session, m.FencedArrived(by))]
-        case m.HangUp(session):
+        case lm.Issue(quorum, sessions):
+            return [("issue", quorum, fresh, follows), *(("push", s, gm.QuorumArrived(quorum)) for s in sessions)]
+        case lm.Extend(session, quorum_id, granted, lease, number):
+            return [("push", session, gm.GrantArrived(quorum_id, granted, lease, number))]
+        case lm.SendOver(sessions, quorum_id, lost, _):
+            return [("push", s, gm.OverArrived(quorum_id, lost, "over")) for s in sessions]
+        case lm.Fence(session, by):
+            return [("push", session, gm.FencedArrived(by))]
+        case lm.HangUp(session):
             return [("hang_up", session)]
-        case m.Refuse(sentence, session) if session is not None:
-            return [("push", session, m.RefusedArrived(sentence))]
+        case lm.Refuse(sentence, session) if session is not None:
+            return [("push", session, gm.RefusedArrived(sentence))]
     return []

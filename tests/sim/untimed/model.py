@@ -14,7 +14,7 @@ from tests.sim.untimed.mesh import Mesh, new_mesh
 from tests.sim.untimed.tables import LifeFacts, Tables
 from tests.sim.untimed.truth import Truth, Wrong
 from tests.sim.untimed.values import Interner, Rules
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 
 Action = tuple[Any, ...]
 

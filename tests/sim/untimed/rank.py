@@ -19,7 +19,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import Step, Terms, over_error
 from torchft_x.core.cross_group_vote import CrossVote, objection, row
 from torchft_x.core.heal import WorldSizeMode
-from torchft_x.core.messages import AnswerQuorum, Vote
+from torchft_x.core.messages.group import AnswerQuorum, Vote
 from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError, StepError
 

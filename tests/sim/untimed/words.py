@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.sim.untimed.model import Action, Draft, Global, Model
 from tests.sim.untimed.values import told
-from torchft_x.core import messages as m
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Member, Quorum, State
 
 _ID = re.compile(r"\b(1\d{3,})\b")  # ids count from 1024 on
@@ -25,7 +26,7 @@ class Teller(Draft):
     def light(self, place: int, event: Any, meaning: Any = None) -> None:
         before = len(self.lines)
         super().light(place, event, meaning)
-        if len(self.lines) == before and isinstance(meaning, (m.Join, m.Closed)):
+        if len(self.lines) == before and isinstance(meaning, (lm.Join, lm.Closed)):
             self.lines.append(f"   {self._light(place)} waits: {self._undecided(place)}")
 
     def _undecided(self, place: int) -> str:
@@ -37,7 +38,7 @@ class Teller(Draft):
 
     def _push(self, session: int, message: Any) -> None:
         super()._push(session, message)
-        if not isinstance(message, m.QuorumArrived):
+        if not isinstance(message, gm.QuorumArrived):
             c = self.channels.get(session)
             who = c.name if c is not None and c.down_open else f"session {session} (gone)"
             self.lines.append(f"   to {who}: {self.say(message)}")
@@ -102,24 +103,24 @@ def _say(thing: Any) -> str:
             members = "; ".join(_say(x) for x in thing.members)
             carriers = ", ".join(c.replica_id for c in thing.carriers)
             return f"{thing.id} {{{members}}}: top {_say(thing.top)}, carried by {carriers or 'nobody'}"
-        case m.Hello():
+        case lm.Hello():
             held = f", in {thing.quorum.id}{'' if thing.lease_left else ' without lease'}" if thing.quorum else ""
             return f"hello, at {_say(thing.state)}{held}"
-        case m.Join(_, member, reason):
+        case lm.Join(_, member, reason):
             return f"join ({reason.value}): {_say(member)}"
-        case m.Leave(_, state):
+        case lm.Leave(_, state):
             return f"leave, at {_say(state)}"
-        case m.Progress(_, quorum_id, step):
+        case lm.Progress(_, quorum_id, step):
             return f"progress: step {step} of {quorum_id}"
-        case m.QuorumArrived(quorum):
+        case gm.QuorumArrived(quorum):
             return f"quorum {quorum.id}"
-        case m.GrantArrived(quorum_id, granted):
+        case gm.GrantArrived(quorum_id, granted):
             return f"grant in {quorum_id} through step {granted}"
-        case m.OverArrived(quorum_id, lost):
+        case gm.OverArrived(quorum_id, lost):
             return f"{quorum_id} is over{', lost ' + ', '.join(lost) if lost else ''}"
-        case m.FencedArrived(by):
+        case gm.FencedArrived(by):
             return f"fenced by {by}"
-        case m.RefusedArrived(sentence):
+        case gm.RefusedArrived(sentence):
             return f"refused: {sentence}"
     return str(thing)
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torchft_x.core.in_doubt import settle
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import Member, Quorum, State
 
 MOST_STEPS = 1 << 60

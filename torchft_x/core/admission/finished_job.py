@@ -19,9 +19,9 @@ from dataclasses import replace
 
 from torchft_x.core.journal import Departure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
-from torchft_x.core.quorum.rule import Candidate, Form, Wait, listed
-from torchft_x.core.types import Member, State, group_of
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
+from torchft_x.core.quorum.rule import Candidate, Form, Wait
+from torchft_x.core.types import Member, State, group_of, listed
 
 GRACE = 10.0
 """Seconds that a group which was in a finished job is held for one that finished it: that one would begin another job."""

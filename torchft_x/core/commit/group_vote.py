@@ -7,7 +7,7 @@ the answer got lost and it asks again) gets the decision that was made, so that 
 
 from __future__ import annotations
 
-from torchft_x.core.messages import AnswerVote, FailCalls, GroupEffect, Vote
+from torchft_x.core.messages.group import AnswerVote, FailCalls, GroupEffect, Vote
 
 
 class Ballot:

@@ -12,7 +12,7 @@ import hashlib
 
 from torchft_x.core.commit.group_vote import Ballot
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.messages import AnswerPrepared, AnswerVote, Crossed, GroupEffect, Vote
+from torchft_x.core.messages.group import AnswerPrepared, AnswerVote, Crossed, GroupEffect, Vote
 from torchft_x.core.types import Prepared, Quorum
 
 # A group that stood still at one state through more quorums than this forgets the oldest.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.commit.two_phase import Pledge
 from torchft_x.core.fingerprint import Traits
-from torchft_x.core.messages import Ask, SendJoin
+from torchft_x.core.messages.group import Ask, SendJoin
 from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.errors import ConfigError
 

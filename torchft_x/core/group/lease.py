@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.messages import GrantArrived
+from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import Quorum
 
 # Ask for more when this much of the last extension is left, so that the answer is there before it is needed.

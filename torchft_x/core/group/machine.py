@@ -13,7 +13,8 @@ from torchft_x.core.commit.two_phase import Pledge
 from torchft_x.core.fingerprint import Traits, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import Hold
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.group import (
     AnswerQuorum,
     AnswerVote,
     Ask,
@@ -25,8 +26,6 @@ from torchft_x.core.messages import (
     GrantArrived,
     GroupEffect,
     GroupEvent,
-    Hello,
-    Note,
     OverArrived,
     PongArrived,
     PushEnd,
@@ -38,9 +37,9 @@ from torchft_x.core.messages import (
     SendProgress,
     SessionDown,
     SessionUp,
-    Tick,
     Vote,
 )
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchft_x.core.job.outcome import LifeExited, LifeStarted
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import LifeExited, LifeStarted
 from torchft_x.core.messages.nodes import (
     CloseStream,
     NodeDone,

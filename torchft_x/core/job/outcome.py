@@ -26,15 +26,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.job.sidecars import (
-    CompanionEvent,
+from torchft_x.core.job.sidecars import Companions
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import (
+    Charge,
     CompanionFinished,
     CompanionGone,
     CompanionHere,
-    Companions,
-    StopCompanion,
+    GroupEvent,
+    LifeExited,
+    LifeStarted,
+    QuorumIssued,
+    RosterEffect,
+    RosterEvent,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
+    TellStop,
+    Verdict,
 )
-from torchft_x.core.messages import Note, Tick
 from torchft_x.errors import ConfigError
 
 DESERTED = 3
@@ -72,93 +82,6 @@ class RosterConfig:
         for name in ("gone_grace", "arrive_timeout", "deserted_after"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be a positive number of seconds.")
-
-
-# --- in ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorHere:
-    """A supervisor's stream stands."""
-
-    group: str
-    host: str
-    node: int = 0
-    nodes: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorGone:
-    """One stream of this supervisor has ended."""
-
-    group: str
-    node: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LifeStarted:
-    group: str
-    attempt: int
-    life: str  # token, as in core.types.Life
-
-
-@dataclass(frozen=True, slots=True)
-class LifeExited:
-    group: str
-    attempt: int
-    life: str
-    code: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorFinished:
-    """The supervisor is done with its group and won't start it again. Final."""
-
-    group: str
-    code: int
-    sentence: str
-    node: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumIssued:
-    """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
-
-    lives: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """Whether this lighthouse has issued the newest quorum it knows of (or, the first of several, may begin the job)."""
-
-    here: bool
-
-
-GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
-RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Charge | Tick
-
-# --- out ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TellStop:
-    """Tell the group's supervisors to stop the group and to exit with this code."""
-
-    group: str
-    code: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The job has ended. Comes once, as the last effect of its `handle`: deliver the others, then exit with it."""
-
-    code: int
-    sentence: str
-
-
-RosterEffect = TellStop | StopCompanion | Verdict | Note
 
 
 class _Seat:

@@ -9,54 +9,19 @@ The contract with the shell is that of `core.job.outcome`. Each `CompanionHere` 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import (
+    CompanionEffect,
+    CompanionEvent,
+    CompanionFinished,
+    CompanionGone,
+    CompanionHere,
+    StopCompanion,
+)
 
 REMEMBERED = 256
 """Names kept after they went, for the status; a stand-alone lighthouse sees many."""
-
-# --- in ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CompanionHere:
-    """The stream of a companion's supervisor stands."""
-
-    companion: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompanionGone:
-    """One stream of it has ended."""
-
-    companion: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompanionFinished:
-    """Its supervisor is done with it: by itself (0), given up (not 0), or because it was told to."""
-
-    companion: str
-    code: int
-    sentence: str
-
-
-CompanionEvent = CompanionHere | CompanionGone | CompanionFinished
-
-# --- out ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StopCompanion:
-    """Tell its supervisors to end it, and to exit with 0: how the job went is said elsewhere."""
-
-    companion: str
-    sentence: str
-
-
-CompanionEffect = StopCompanion | Note
 
 
 class _Companion:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torchft_x.core.job.outcome import RosterEvent, SupervisorFinished, SupervisorGone, SupervisorHere
-from torchft_x.core.job.sidecars import (
+from torchft_x.core.job.sidecars import Companions
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.job import (
     CompanionEffect,
     CompanionEvent,
     CompanionFinished,
     CompanionGone,
     CompanionHere,
-    Companions,
+    RosterEvent,
+    SupervisorFinished,
+    SupervisorGone,
+    SupervisorHere,
 )
-from torchft_x.core.messages import Tick
 
 DONE = "all groups of the job have finished"
 MISSING = "the groups of the job are gone"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import Extend, Hello, Join, LighthouseEffect, Progress
+from torchft_x.core.messages.lighthouse import Extend, Hello, Join, LighthouseEffect, Progress
 from torchft_x.core.types import JoinReason, Member
 
 _SMALL_QUORUM = 200  # members whose requests for grants of `return_seconds` are no burden

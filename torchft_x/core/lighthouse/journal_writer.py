@@ -10,7 +10,7 @@ from torchft_x.core.admission.finished_job import Endings
 from torchft_x.core.journal import Absent, Departure, Kin, Legacy
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import LEFT, Record, Roll
-from torchft_x.core.messages import Keep, LighthouseEffect
+from torchft_x.core.messages.lighthouse import Keep, LighthouseEffect
 from torchft_x.core.types import Quorum
 
 # Seconds. So far ahead is written until when leases are sent: once in this time, instead of with each.

@@ -12,7 +12,8 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.failure_detector import suspect
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import LighthouseEffect, Note, Probe, Refuse, SendOver
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendOver
 
 REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
 # Of many that suspect a member within this time (seconds) only the first has it probed.

@@ -24,7 +24,8 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.failure_detector import Halt
 from torchft_x.core.membership.members import LEFT, Record, Roll
-from torchft_x.core.messages import (
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import (
     Closed,
     Fence,
     GroupAnnounced,
@@ -43,13 +44,11 @@ from torchft_x.core.messages import (
     LifeHalted,
     LighthouseEffect,
     LighthouseEvent,
-    Note,
     Paused,
     Probed,
     Progress,
     Refuse,
     Suspected,
-    Tick,
     UnaryGone,
     UnaryJoin,
 )

@@ -21,12 +21,13 @@ from torchft_x.core.lighthouse.wait_notices import Waits
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Roll
-from torchft_x.core.messages import Issue, LighthouseEffect, Note
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
-from torchft_x.core.quorum.rule import Form, Wait, form, listed, wait_for
+from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, Takeover
 from torchft_x.core.restart.standby import Gathering
-from torchft_x.core.types import Member, Quorum
+from torchft_x.core.types import Member, Quorum, listed
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0

@@ -6,7 +6,7 @@ from torchft_x.core.lighthouse.loss import Alarm
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import Hello, LastWord, LighthouseEffect, Refuse
+from torchft_x.core.messages.lighthouse import Hello, LastWord, LighthouseEffect, Refuse
 from torchft_x.core.quorum.acceptors import Coalition
 from torchft_x.core.restart.standby import Gathering
 from torchft_x.core.types import Quorum, State

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import LighthouseEffect, Note, Paused, SendPatience
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
 LONGEST = 86400.0
 """Seconds; a longer pause is taken for one of a day."""

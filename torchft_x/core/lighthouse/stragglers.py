@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from torchft_x.core.lighthouse.loss import Alarm
 from torchft_x.core.membership.current_quorum import Tenure
 from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.messages import LighthouseEffect, Note, SendWaits
-from torchft_x.core.quorum.rule import listed
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.training.wait_budget import MOMENT
-from torchft_x.core.types import group_of
+from torchft_x.core.types import group_of, listed
 
 PATIENCE = 5.0
 """Seconds for which a member that does not say how long it waits (a peer's client) does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from torchft_x.core.messages import LighthouseEffect, SendWaits
+from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.quorum.rule import Wait
 
 _AGAIN = 5.0  # seconds between two words to one member that only say another reason

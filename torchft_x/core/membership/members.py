@@ -18,7 +18,7 @@ from torchft_x.core.journal import Absent, Kin
 from torchft_x.core.membership.failure_detector import Limits, Sight, judge
 from torchft_x.core.membership.silence_index import Quiet
 from torchft_x.core.membership.supervisors import Guardians
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
 from torchft_x.core.types import Life, Member, group_number, group_of
 

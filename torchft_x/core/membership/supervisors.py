@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.core.membership.failure_detector import Halt
-from torchft_x.core.messages import GuardianGone, GuardianHeard, GuardianHere
+from torchft_x.core.messages.lighthouse import GuardianGone, GuardianHeard, GuardianHere
 
 
 @dataclass(slots=True, eq=False)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.job.outcome import LifeExited, LifeStarted
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import LifeExited, LifeStarted
 
 # --- in ----------------------------------------------------------------------------------------------------------------
 

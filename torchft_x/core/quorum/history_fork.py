@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchft_x.core.quorum.rule import listed
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, listed
 
 
 def steps_lost(left: Quorum, reached: int, quorum: Quorum) -> int:

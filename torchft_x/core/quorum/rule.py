@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.types import JoinReason, Member, Quorum
+from torchft_x.core.types import JoinReason, Member, Quorum, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +214,3 @@ def _changed(cur: Quorum, members: tuple[Member, ...], chosen: list[Candidate]) 
         return True
     failed = [c for c in chosen if c.member.commit_failures > 0 or c.reason in _WENT_WRONG]
     return bool(failed)
-
-
-def listed(names: Collection[str], most: int = 8) -> str:
-    """``a, b, c and 9 more``: a sentence stays a sentence with a thousand groups."""
-    shown = list(names)[:most]
-    rest = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from torchft_x.core.journal import Legacy
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages import Hello
-from torchft_x.core.quorum.rule import Wait, listed
-from torchft_x.core.types import Member, Quorum
+from torchft_x.core.messages.lighthouse import Hello
+from torchft_x.core.quorum.rule import Wait
+from torchft_x.core.types import Member, Quorum, listed
 
 
 @dataclass(frozen=True, slots=True)

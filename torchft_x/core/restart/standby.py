@@ -8,7 +8,7 @@ another lighthouse may have renewed them.
 from __future__ import annotations
 
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.messages import Hello
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.acceptors import Coalition
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.restart.recover import Adopt, Report, Start

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from torchft_x.core import messages as m
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint
@@ -186,7 +187,7 @@ def _check_told(p: pb.Quorum) -> None:
             )
 
 
-def hello_to_proto(v: m.Hello, group_id: str, place: int = 0) -> pb.Hello:
+def hello_to_proto(v: lm.Hello, group_id: str, place: int = 0) -> pb.Hello:
     """`place`: of the lighthouse it goes to, see torchft_x.proto."""
     return pb.Hello(
         replica_id=v.replica_id,
@@ -207,8 +208,8 @@ def hello_to_proto(v: m.Hello, group_id: str, place: int = 0) -> pb.Hello:
     )
 
 
-def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
-    return m.Hello(
+def hello_from_proto(session: int, p: pb.Hello) -> lm.Hello:
+    return lm.Hello(
         session=session,
         replica_id=check_replica_id(p.replica_id),
         life=life_from_proto(p.life),
@@ -225,24 +226,24 @@ def hello_from_proto(session: int, p: pb.Hello) -> m.Hello:
     )
 
 
-def word_to_proto(v: m.LastWord) -> pb.LastWord:
+def word_to_proto(v: lm.LastWord) -> pb.LastWord:
     quorum = quorum_to_proto(v.quorum) if v.quorum is not None else None
     return pb.LastWord(replica_id=v.replica_id, quorum=quorum, chain=v.chain)
 
 
-def word_from_proto(p: pb.LastWord) -> m.LastWord:
+def word_from_proto(p: pb.LastWord) -> lm.LastWord:
     quorum = quorum_from_proto(p.quorum) if p.HasField("quorum") else None
-    return m.LastWord(check_replica_id(p.replica_id), quorum, check_text(p.chain, "chain", 128))
+    return lm.LastWord(check_replica_id(p.replica_id), quorum, check_text(p.chain, "chain", 128))
 
 
-def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
+def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
     """What a session says after its hello, as an event of the lighthouse."""
     kind = up.WhichOneof("kind")
     if kind == "join":
         return _join_from_proto(session, up.join)
     if kind == "progress":
         p = up.progress
-        return m.Progress(
+        return lm.Progress(
             session,
             check_whole(p.quorum_id, "quorum id"),
             check_whole(p.step, "step"),
@@ -251,22 +252,22 @@ def up_to_event(session: int, up: pb.Up) -> m.LighthouseEvent:
         )
     if kind == "leave":
         lingers = check_text(up.leave.lingers, "lingers")
-        return m.Leave(session, state_from_proto(up.leave.state), up.leave.early, lingers)
+        return lm.Leave(session, state_from_proto(up.leave.state), up.leave.early, lingers)
     if kind == "healed":
-        return m.Healed(session, check_whole(up.healed.step, "step"))
+        return lm.Healed(session, check_whole(up.healed.step, "step"))
     if kind == "ping":
-        return m.Heard(session)
+        return lm.Heard(session)
     if kind == "pause":
-        return m.Paused(session, check_seconds(up.pause.seconds, "pause"), check_said(up.pause.reason, "reason", 200))
+        return lm.Paused(session, check_seconds(up.pause.seconds, "pause"), check_said(up.pause.reason, "reason", 200))
     if kind == "suspects":
-        return m.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
+        return lm.Suspected(session, check_texts(up.suspects.replica_ids, "suspects", MAX_MEMBERS))
     raise RefusedError(
         "A session sends one hello, then join, progress, leave, healed, pause, suspects and ping; something else came."
     )
 
 
-def _join_from_proto(session: int, p: pb.Join) -> m.Join:
-    return m.Join(
+def _join_from_proto(session: int, p: pb.Join) -> lm.Join:
+    return lm.Join(
         session=session,
         member=member_from_proto(p.member),
         reason=check_reason(p.reason),
@@ -287,7 +288,7 @@ def patience_to(seconds: float) -> float:
     return 0.0 if seconds == math.inf else seconds
 
 
-def join_bytes(effect: m.SendJoin) -> bytes:
+def join_bytes(effect: gm.SendJoin) -> bytes:
     join = pb.Join(
         member=member_to_proto(effect.member),
         reason=effect.reason.value,
@@ -301,14 +302,14 @@ def join_bytes(effect: m.SendJoin) -> bytes:
     return pb.Up(join=join).SerializeToString()
 
 
-def progress_bytes(effect: m.SendProgress) -> bytes:
+def progress_bytes(effect: gm.SendProgress) -> bytes:
     progress = pb.Progress(
         quorum_id=effect.quorum_id, step=effect.step, number=effect.number, step_seconds=effect.step_seconds
     )
     return pb.Up(progress=progress).SerializeToString()
 
 
-def leave_bytes(effect: m.SendLeave) -> bytes:
+def leave_bytes(effect: gm.SendLeave) -> bytes:
     leave = pb.Leave(state=state_to_proto(effect.state), early=effect.early, lingers=effect.lingers)
     return pb.Up(leave=leave).SerializeToString()
 
@@ -361,12 +362,12 @@ _DOWN_QUORUM: int = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
 _QUORUM_MEMBERS: int = pb.Quorum.DESCRIPTOR.fields_by_name["members"].number
 
 
-def waits_bytes(effect: m.SendWaits) -> bytes:
+def waits_bytes(effect: lm.SendWaits) -> bytes:
     waits = pb.Waits(reason=effect.reason[:MAX_TEXT], lease=effect.lease, elsewhere=effect.elsewhere)
     return pb.Down(waits=waits).SerializeToString()
 
 
-def patience_bytes(effect: m.SendPatience) -> bytes:
+def patience_bytes(effect: lm.SendPatience) -> bytes:
     patience = pb.Patience(seconds=effect.seconds, reason=effect.reason)
     return pb.Down(patience=patience).SerializeToString()
 
@@ -384,7 +385,7 @@ def suspects_bytes(replica_ids: tuple[str, ...]) -> bytes:
     return pb.Up(suspects=pb.Suspects(replica_ids=replica_ids)).SerializeToString()
 
 
-def grant_bytes(effect: m.Extend) -> bytes:
+def grant_bytes(effect: lm.Extend) -> bytes:
     """A whole `Down` message."""
     grant = pb.Grant(
         quorum_id=effect.quorum_id,
@@ -395,23 +396,23 @@ def grant_bytes(effect: m.Extend) -> bytes:
     return pb.Down(grant=grant).SerializeToString()
 
 
-def over_to_proto(effect: m.SendOver | m.PushOver) -> pb.Over:
+def over_to_proto(effect: lm.SendOver | gm.PushOver) -> pb.Over:
     return pb.Over(quorum_id=effect.quorum_id, lost=effect.lost, reason=effect.reason, left=effect.left)
 
 
-def over_from_proto(p: pb.Over) -> m.OverArrived:
+def over_from_proto(p: pb.Over) -> gm.OverArrived:
     lost = tuple(map(clean, check_texts(p.lost, "lost", MAX_MEMBERS)))
-    return m.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_said(p.reason, "reason"), p.left)
+    return gm.OverArrived(check_whole(p.quorum_id, "quorum id"), lost, check_said(p.reason, "reason"), p.left)
 
 
-def down_to_event(down: pb.Down) -> m.GroupEvent | None:
+def down_to_event(down: pb.Down) -> gm.GroupEvent | None:
     """What a lighthouse says after its welcome, as an event of the group; None for a pong."""
     kind = down.WhichOneof("kind")
     if kind == "quorum":
-        return m.QuorumArrived(quorum_from_proto(down.quorum))
+        return gm.QuorumArrived(quorum_from_proto(down.quorum))
     if kind == "grant":
         p = down.grant
-        return m.GrantArrived(
+        return gm.GrantArrived(
             check_whole(p.quorum_id, "quorum id"),
             check_whole(p.granted_through, "granted_through"),
             check_seconds(p.lease_s, "lease"),
@@ -420,11 +421,11 @@ def down_to_event(down: pb.Down) -> m.GroupEvent | None:
     if kind == "over":
         return over_from_proto(down.over)
     if kind == "fenced":
-        return m.FencedArrived(check_said(down.fenced.by, "fenced by"))
+        return gm.FencedArrived(check_said(down.fenced.by, "fenced by"))
     if kind == "refused":
-        return m.RefusedArrived(check_said(down.refused.sentence, "sentence"))
+        return gm.RefusedArrived(check_said(down.refused.sentence, "sentence"))
     if kind == "waits":
-        return m.WaitsArrived(check_said(down.waits.reason, "reason"), down.waits.lease)
+        return gm.WaitsArrived(check_said(down.waits.reason, "reason"), down.waits.lease)
     return None
 
 

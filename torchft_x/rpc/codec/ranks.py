@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core import messages as m
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.heal import Plan
+from torchft_x.core.messages import group as m
 from torchft_x.core.types import Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint, messages

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job import outcome as r
-from torchft_x.core.job.sidecars import CompanionFinished
-from torchft_x.core.messages import LastWord, LifeHalted
+from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
+from torchft_x.core.messages.job import CompanionFinished
+from torchft_x.core.messages.lighthouse import LastWord, LifeHalted
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from torchft_x.core import messages as m
 from torchft_x.core.fingerprint import Traits
+from torchft_x.core.messages import group as m
 from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address

@@ -15,8 +15,8 @@ from typing import Any
 
 import grpc.aio
 
-from torchft_x.core import messages as m
 from torchft_x.core.fingerprint import Traits
+from torchft_x.core.messages import group as m
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from torchft_x.core import heal
-from torchft_x.core import messages as m
+from torchft_x.core.messages import group as m
 from torchft_x.errors import DeadlineError, RefusedError
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchft_x._version import __version__
-from torchft_x.core import messages as m
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import Endurance
+from torchft_x.core.messages import group as m
+from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.types import Life, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
@@ -163,7 +164,7 @@ class GroupShell:
         while True:
             await asyncio.sleep(TICK)
             try:
-                self._feed(m.Tick())
+                self._feed(Tick())
                 self._endurance.incomplete(self._machine.incomplete, time.monotonic())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
@@ -336,7 +337,7 @@ class GroupShell:
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
             self._on_push(effect)
-        elif isinstance(effect, m.Note):
+        elif isinstance(effect, Note):
             log.info("%s", effect.text)
 
     def _resolve(self, calls: Iterable[int], reply: Reply | None) -> None:

@@ -7,8 +7,8 @@ that the roster needs to know it as it did.
 
 from __future__ import annotations
 
-from torchft_x.core.job import outcome as r
-from torchft_x.core.job.sidecars import CompanionEvent
+from torchft_x.core.messages import job as r
+from torchft_x.core.messages.job import CompanionEvent
 from torchft_x.rpc.lighthouse.journal import Found, Ledger
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits

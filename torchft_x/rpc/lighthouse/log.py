@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from torchft_x.core.messages import Note
-from torchft_x.core.quorum.rule import listed
-from torchft_x.core.types import Quorum
+from torchft_x.core.messages.common import Note
+from torchft_x.core.types import Quorum, listed
 
 _LEVELS = {
     "error": logging.WARNING,

@@ -10,10 +10,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from torchft_x.core.job import outcome as r
 from torchft_x.core.job.multi_node import Assembly
-from torchft_x.core.messages import Note, Tick
+from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
+from torchft_x.core.messages.common import Note, Tick
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb

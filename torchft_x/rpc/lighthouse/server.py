@@ -18,9 +18,10 @@ from typing import Any
 import grpc.aio
 
 from torchft_x._version import __version__
-from torchft_x.core import messages as m
 from torchft_x.core.job import outcome as r
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.messages import lighthouse as m
+from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
@@ -154,7 +155,7 @@ class LighthouseShell:
         while True:
             await asyncio.sleep(self.config.tick)
             try:
-                self._feed(m.Tick())
+                self._feed(Tick())
                 self._supervisors.tick()
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the lighthouse failed")
@@ -190,7 +191,7 @@ class LighthouseShell:
             self._supervisors.stop_group(effect.group, effect.sentence)
         elif isinstance(effect, m.Probe):
             self._probe(effect)
-        elif isinstance(effect, m.Note):
+        elif isinstance(effect, Note):
             self._note(effect)
 
     def _issue(self, effect: m.Issue) -> None:
@@ -237,7 +238,7 @@ class LighthouseShell:
         if effect.call is not None:
             self._peers.refuse(effect.call, effect.sentence)
 
-    def _note(self, note: m.Note) -> None:
+    def _note(self, note: Note) -> None:
         self._notes.note(note)
         if note.event in EVENTS:
             self._events.emit(

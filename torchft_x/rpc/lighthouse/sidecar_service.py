@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from torchft_x.core.job import sidecars as c
+from torchft_x.core.messages import job as c
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core import messages as m
 from torchft_x.core.job import outcome as r
-from torchft_x.core.job.sidecars import StopCompanion
 from torchft_x.core.job.standalone_sidecars import Visits
+from torchft_x.core.messages import job as j
+from torchft_x.core.messages import lighthouse as m
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import StopCompanion
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.lighthouse.finished_supervisors import JobBook
@@ -37,7 +39,7 @@ class Ways:
     """The number of a group's next life, see `Lighthouse.next_attempt`."""
     in_charge: Callable[[], bool]
     """See `Lighthouse.in_charge`."""
-    note: Callable[[m.Note], None]
+    note: Callable[[Note], None]
     """To its log."""
     on_verdict: Callable[[int, str], None]
     """The roster has decided that the job is over."""
@@ -75,13 +77,13 @@ class SupervisorDesk:
     def tick(self) -> None:
         self._nodes.tick()
         if self._roster is not None and self._roster.config.several:
-            self._feed_roster(r.Charge(self._ways.in_charge()))
-        self._feed_roster(m.Tick())
+            self._feed_roster(j.Charge(self._ways.in_charge()))
+        self._feed_roster(Tick())
 
     def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:
         """A quorum of these lives (their tokens) was issued."""
         if self._roster is not None:
-            self._feed_roster(r.QuorumIssued(lives()))
+            self._feed_roster(j.QuorumIssued(lives()))
 
     # --- streams -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class SupervisorDesk:
             self._ways.feed(m.GuardianGone(key))
             if not any(other == group for other, _ in self._streams.values()):
                 self._ways.feed(m.GroupAnnounced(group, False))
-            self._feed_roster(r.SupervisorGone(group, self._nodes.gone(key)))
+            self._feed_roster(j.SupervisorGone(group, self._nodes.gone(key)))
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         who = (
@@ -148,7 +150,7 @@ class SupervisorDesk:
         self._ways.feed(m.GuardianHere(key, here.group, here.node))
         self._feed_roster(here)
 
-    def _check_nodes(self, here: r.SupervisorHere) -> None:
+    def _check_nodes(self, here: j.SupervisorHere) -> None:
         """The group's other supervisors, or those before it, have said how many nodes it has. Raises `RefusedError`."""
         nodes = self._roster.nodes_of(here.group) if self._roster is not None else None
         if nodes is not None and nodes != here.nodes:
@@ -165,15 +167,15 @@ class SupervisorDesk:
 
     # --- events --------------------------------------------------------------------------------------------------------
 
-    def _feed_group(self, event: r.RosterEvent, word: m.LastWord | None = None) -> None:
+    def _feed_group(self, event: j.RosterEvent, word: m.LastWord | None = None) -> None:
         """What is true of a group as a whole. `word`: of a life that has ended."""
-        if isinstance(event, r.LifeStarted):
+        if isinstance(event, j.LifeStarted):
             self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life))
-        elif isinstance(event, r.LifeExited):
+        elif isinstance(event, j.LifeExited):
             self._ways.feed(m.LifeEnded(event.life, event.code, word))
         self._feed_roster(event)
 
-    def _feed_roster(self, event: r.RosterEvent) -> None:
+    def _feed_roster(self, event: j.RosterEvent) -> None:
         """To the roster; without one, to what takes its place for companions."""
         machine = self._roster or self._visits
         if self._roster is not None:
@@ -181,18 +183,18 @@ class SupervisorDesk:
         for effect in machine.handle(event, time.monotonic()):
             if isinstance(effect, StopCompanion):
                 self._companions.stop(effect)
-            elif isinstance(effect, r.TellStop):
+            elif isinstance(effect, j.TellStop):
                 self._stop(effect)
-            elif isinstance(effect, r.Verdict):
+            elif isinstance(effect, j.Verdict):
                 self._ways.on_verdict(effect.code, effect.sentence)
             else:
                 self._ways.note(effect)
 
     def stop_group(self, group: str, sentence: str) -> None:
         """The job is finished. A roster knows that, too, and has said it."""
-        self._stop(r.TellStop(group, 0, sentence))
+        self._stop(j.TellStop(group, 0, sentence))
 
-    def _stop(self, effect: r.TellStop) -> None:
+    def _stop(self, effect: j.TellStop) -> None:
         data = pb.SupervisorDown(stop=pb.Stop(code=effect.code, sentence=effect.sentence)).SerializeToString()
         for group, stream in self._streams.values():
             if group == effect.group:

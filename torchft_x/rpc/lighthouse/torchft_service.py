@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torchft_x.core import messages as m
+from torchft_x.core.messages import lighthouse as m
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb

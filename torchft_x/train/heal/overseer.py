@@ -6,9 +6,8 @@ import threading
 import time
 
 from torchft_x.core.heal import Plan
-from torchft_x.core.quorum.rule import listed
 from torchft_x.core.training.heal_wait import Copying
-from torchft_x.core.types import group_of
+from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
 from torchft_x.train.context.context import Parts
 

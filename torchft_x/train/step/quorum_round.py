@@ -15,7 +15,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.fingerprint import Traits
 from torchft_x.core.heal import Plan
-from torchft_x.core.messages import Ask
+from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import JoinReason, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import LocalVote
-from torchft_x.core.messages import Crossed, Vote
+from torchft_x.core.messages.group import Crossed, Vote
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient

@@ -1,0 +1,127 @@
+"""What goes into the machines of a job (`core.job.outcome`, `core.job.sidecars`) and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core.messages.common import Note, Tick
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorHere:
+    """A supervisor's stream stands."""
+
+    group: str
+    host: str
+    node: int = 0
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGone:
+    """One stream of this supervisor has ended."""
+
+    group: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStarted:
+    group: str
+    attempt: int
+    life: str  # token, as in core.types.Life
+
+
+@dataclass(frozen=True, slots=True)
+class LifeExited:
+    group: str
+    attempt: int
+    life: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorFinished:
+    """The supervisor is done with its group and won't start it again. Final."""
+
+    group: str
+    code: int
+    sentence: str
+    node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumIssued:
+    """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
+
+    lives: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Whether this lighthouse has issued the newest quorum it knows of (or, the first of several, may begin the job)."""
+
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionHere:
+    """The stream of a companion's supervisor stands."""
+
+    companion: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionGone:
+    """One stream of it has ended."""
+
+    companion: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionFinished:
+    """Its supervisor is done with it: by itself (0), given up (not 0), or because it was told to."""
+
+    companion: str
+    code: int
+    sentence: str
+
+
+GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
+CompanionEvent = CompanionHere | CompanionGone | CompanionFinished
+RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Charge | Tick
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TellStop:
+    """Tell the group's supervisors to stop the group and to exit with this code."""
+
+    group: str
+    code: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopCompanion:
+    """Tell its supervisors to end it, and to exit with 0: how the job went is said elsewhere."""
+
+    companion: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job has ended. Comes once, as the last effect of its `handle`: deliver the others, then exit with it."""
+
+    code: int
+    sentence: str
+
+
+CompanionEffect = StopCompanion | Note
+RosterEffect = TellStop | StopCompanion | Verdict | Note
