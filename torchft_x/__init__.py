@@ -21,7 +21,7 @@ _LAZY = {
     "ShardedState": "torchft_x.train.ddp.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",
-    "describe_data": "torchft_x.train.data_digest",
+    "describe_data": "torchft_x.train.context.data_digest",
     "local_device": "torchft_x.train.device",
     "process_group_for": "torchft_x.train.device",
     "ProcessGroupGloo": "torchft_x.comm",

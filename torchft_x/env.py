@@ -7,6 +7,7 @@ Variables of the peer keep its meaning; ours start with ``TORCHFT_X_``.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Mapping
 
@@ -132,6 +133,11 @@ def read_seconds(name: str, default: float | None = None, environ: Mapping[str, 
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"{name}={value!r} is not a positive number of seconds; set it to one or unset it.")
     return seconds
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(32)
 
 
 def read_token(environ: Mapping[str, str] | None = None) -> str | None:

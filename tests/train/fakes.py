@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.util import scaled
 from torchft_x.core.fingerprint import Trait, describe
-from torchft_x.train.ddp.reducer import Contribution
+from torchft_x.train.context.work import Contribution
 
 T = TypeVar("T")
 

@@ -32,8 +32,7 @@ from torchft_x.train.context import work
 from torchft_x.train.context.context import assemble
 from torchft_x.train.context.fingerprint import Declarations
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
-from torchft_x.train.context.work import ExceptionWithTraceback, ManagedWork
-from torchft_x.train.ddp.reducer import Contribution
+from torchft_x.train.context.work import Contribution, ExceptionWithTraceback, ManagedWork
 from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.setup.excepthook import end_with_a_sentence

@@ -9,7 +9,6 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.net import check_resolvable, parse_address
 
 DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/train_diloco.py")
 """What the components run if nothing is named; they are there in a clone only."""
@@ -70,10 +69,3 @@ def check_mounts(mounts: Iterable[Any]) -> None:
         source = getattr(mount, "src_path", None)
         if source and not hasattr(mount, "permissions") and not os.path.exists(source):
             raise ConfigError(f"--mounts: {source} does not exist on this machine, so it can't be bound into the job.")
-
-
-def check_lighthouse(addresses: str) -> None:
-    """The name of each must be known here. Nothing is connected."""
-    what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
-    for address in addresses.split(","):
-        check_resolvable(parse_address(address, what=what), what=what)

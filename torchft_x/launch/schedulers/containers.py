@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.supervisor.lighthouse_role import new_token
 
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
@@ -40,7 +39,7 @@ def find_token(role: FtRole, of_others: str | None, *, shared: bool, where: str)
     """
     token = of_others or env.read_token()
     if token is None and role.ft.own_lighthouse and not shared:
-        return new_token()
+        return env.new_token()
     if token is None and role.ft.kind == "lighthouse" and not shared and "--token_file" not in role.args:
         raise ConfigError(
             f"This lighthouse would make its token in its own {where}, where nobody can read it: mount --run_dir, give a "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import accelerators, assignment
-from torchft_x.launch.job.checks import check_lighthouse
+from torchft_x.net import check_resolvable, parse_address
 
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
@@ -87,3 +87,10 @@ def _role_params(info: Any) -> dict[str, Any]:
 def _replicas(info: Any, role: str) -> list[Any]:
     """The replicas' parameters of one role."""
     return [r for r in _role_params(info).get(role, []) if isinstance(getattr(r, "env", None), dict)]
+
+
+def check_lighthouse(addresses: str) -> None:
+    """The name of each must be known here. Nothing is connected."""
+    what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
+    for address in addresses.split(","):
+        check_resolvable(parse_address(address, what=what), what=what)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import socket
 import sys
 import time
@@ -23,10 +22,6 @@ from torchft_x.errors import ConfigError
 _PORT = 29510  # the peer's
 _TOKEN_WAIT = 10.0  # seconds for another lighthouse's token to be in the file that it has made
 _BEGUN = "begun-"  # and the job: a directory, which appears for everybody at once
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
 
 
 def make_token(run_dir: Path) -> Path:
@@ -43,7 +38,7 @@ def make_token(run_dir: Path) -> Path:
     except OSError as e:
         raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
     with os.fdopen(fd, "w", encoding="ascii") as f:
-        f.write(new_token() + "\n")
+        f.write(env.new_token() + "\n")
     return path
 
 

@@ -188,7 +188,7 @@ class GroupClient:
         self._channel.close()
 
     def _call(self, method: Any, message: Any, timeout: float) -> bytes:
-        said = (*metadata(self._token), (pause_clock.TIMEOUT_KEY, f"{timeout:.3f}"))
+        said = (*metadata(self._token), (grpc_options.TIMEOUT_KEY, f"{timeout:.3f}"))
         while True:
             try:
                 return bytes(method(message.SerializeToString(), timeout=timeout + pause_clock.LATE, metadata=said))

@@ -11,24 +11,8 @@ from typing import Any
 
 KEY = "torchft-x-paused"
 """Trailing metadata of a Quorum call that ended at its deadline while somebody pauses: ask again."""
-TIMEOUT_KEY = "torchft-x-timeout"
-"""Metadata of our own clients' calls: seconds after which to answer that nothing came. gRPC's deadline is `LATE` later, so
-that the answer arrives on a busy machine, too: it says what is missing, and whether to ask again."""
 LATE = 1.0
 _LOOK = 1.0  # seconds; a pause may end earlier than announced
-
-
-def time_left(context: Any) -> float | None:
-    """Seconds until the caller of this call must be answered; None: it waits for ever."""
-    left: float | None = context.time_remaining()
-    for key, value in context.invocation_metadata() or ():
-        if key == TIMEOUT_KEY:
-            try:
-                told = float(value)
-            except ValueError:
-                continue
-            return told if left is None or 0 <= told < left else left
-    return None if left is None else left - min(0.1, left * 0.05)
 
 
 class Delay:

@@ -68,7 +68,7 @@ class GroupService:
         ask = ranks.ask_from_proto(next(self._ids), p)
         waiter: asyncio.Future[QuorumReply] = asyncio.get_running_loop().create_future()
         self._shell.take(ask, waiter)
-        timeout = pause_clock.time_left(context) or 0.0
+        timeout = grpc_options.time_left(context) or 0.0
         try:
             reply: QuorumReply = await answer(
                 waiter, context, gone=lambda: self._shell.gone(ask.call), why=self._shell.why_no_quorum

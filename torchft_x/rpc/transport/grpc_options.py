@@ -158,3 +158,21 @@ def check_version(theirs: int, who: str) -> None:
             f"This lighthouse (torchft_x/{__version__}) speaks version {WIRE} of torchft_x's wire and {caller} "
             f"version {theirs}; install the same torchft_x everywhere."
         )
+
+
+TIMEOUT_KEY = "torchft-x-timeout"
+"""Metadata of our own clients' calls: seconds after which to answer that nothing came. gRPC's deadline is `LATE` later, so
+that the answer arrives on a busy machine, too: it says what is missing, and whether to ask again."""
+
+
+def time_left(context: Any) -> float | None:
+    """Seconds until the caller of this call must be answered; None: it waits for ever."""
+    left: float | None = context.time_remaining()
+    for key, value in context.invocation_metadata() or ():
+        if key == TIMEOUT_KEY:
+            try:
+                told = float(value)
+            except ValueError:
+                continue
+            return told if left is None or 0 <= told < left else left
+    return None if left is None else left - min(0.1, left * 0.05)

@@ -11,9 +11,8 @@ import grpc
 import grpc.aio
 
 from torchft_x.errors import DeadlineError, TorchftXError
-from torchft_x.rpc.group.pause_clock import time_left
 from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.grpc_options import UnaryHandler
+from torchft_x.rpc.transport.grpc_options import UnaryHandler, time_left
 from torchft_x.rpc.transport.outbox import Outbox
 
 log = logging.getLogger(__name__)

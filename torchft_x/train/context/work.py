@@ -184,3 +184,15 @@ def fill_neutral(tensor: torch.Tensor, op: Any) -> None:
 
 def _limits(tensor: torch.Tensor) -> Any:
     return torch.finfo(tensor.dtype) if tensor.dtype.is_floating_point else torch.iinfo(tensor.dtype)
+
+
+class Contribution:
+    """What this rank's gradients are multiplied with before the sum: 1/participants, or 0 for who sends zeros."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __repr__(self) -> str:
+        return f"Contribution({self.scale})"

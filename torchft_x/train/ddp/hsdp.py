@@ -11,9 +11,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.context.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
-from torchft_x.train.context.fingerprint import declare_model
+from torchft_x.train.ddp.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.ddp.buffers import watch_buffers
+from torchft_x.train.ddp.fingerprint import declare_model
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import describe, is_dtensor, local
 

@@ -32,7 +32,8 @@ from torch.autograd import Variable
 from torch.nn import Parameter
 
 from torchft_x.errors import StepError
-from torchft_x.train.context.buckets import Bucket
+from torchft_x.train.context.work import Contribution
+from torchft_x.train.ddp.buckets import Bucket
 from torchft_x.train.ddp.shards import like, local_grad
 
 if TYPE_CHECKING:
@@ -290,18 +291,6 @@ class Reducer:
             return
         for p, grad, flag in zip(self._params, flats.grads, flats.flags.real.tolist(), strict=True):
             p.grad = grad if flag > 0 else None
-
-
-class Contribution:
-    """What this rank's gradients are multiplied with before the sum: 1/participants, or 0 for who sends zeros."""
-
-    __slots__ = ("scale",)
-
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
-
-    def __repr__(self) -> str:
-        return f"Contribution({self.scale})"
 
 
 def _nothing() -> None:

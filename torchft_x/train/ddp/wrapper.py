@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
-from torchft_x.train.context.fingerprint import declare_model
+from torchft_x.train.ddp.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.ddp.buffers import watch_buffers
+from torchft_x.train.ddp.fingerprint import declare_model
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import is_dtensor
 

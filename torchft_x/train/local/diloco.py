@@ -20,7 +20,7 @@ from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.training.sync_schedule import Settings
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.fingerprint import declare_fragments
+from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.local.fragments import Fragment
 from torchft_x.train.local.inner_loop import FragmentPart, InnerLoop, bucket_bytes
 from torchft_x.train.local.islands import Island, Leading

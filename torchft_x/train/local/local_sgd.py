@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchft_x.core.training.sync_schedule import Settings
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.train.context.fingerprint import declare_fragments
+from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import local
 from torchft_x.train.local.inner_loop import InnerLoop
