@@ -264,7 +264,7 @@ def test_R8c_what_ended_or_left_is_known_to_the_next_one() -> None:
 
 
 def test_how_far_it_had_come_is_known_to_the_next_one() -> None:
-    """For people: what is lost with all that held it (core.lineage)."""
+    """For people: what is lost with all that held it (core.quorum.history_fork)."""
     before = trained("a:1", steps=2)
     session, held = before.sessions["a:1"], before.quorums["a:1"]
     before.feed(Progress(session, held.id, 40, 1, 0.1))

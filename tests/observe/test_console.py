@@ -1,4 +1,4 @@
-"""observe/story: events in, sentences and counters out."""
+"""observe/console: events in, sentences and counters out."""
 
 from __future__ import annotations
 

@@ -187,16 +187,16 @@ def config(scenario: Scenario) -> WorldConfig:
         min_replica_size=scenario.min_replicas,
         lighthouse=lighthouse,
         timeout=scenario.timeout,
-        quorum_timeout=60.0,  # train.options
+        quorum_timeout=60.0,  # train.setup.options
         endures=lighthouse.lease + lighthouse.lease_margin,
         retry_quorum=False,  # a script ends by the DeadlineError
         connect_limit=10.0,  # comm.gloo
-        keepalive=15.0,  # rpc.wire
-        welcome_timeout=5.0,  # rpc.uplink
+        keepalive=15.0,  # rpc.transport.grpc_options
+        welcome_timeout=5.0,  # rpc.transport.session
         startup=STARTUP,
         commit_vote=True,
         runs_on=True,
-        max_redo=2,  # core.step
+        max_redo=2,  # core.commit.step
     )
 
 

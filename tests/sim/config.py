@@ -55,9 +55,9 @@ class WorldConfig:
     quorum_timeout: float = 15.0
     """Of a rank that asks."""
     endures: float = 0.0
-    """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.endurance)."""
+    """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.group.quorum_deadline)."""
     straggler_timeout: float | None = None
-    """How much later another group may come than one's own (core.wait_budget)."""
+    """How much later another group may come than one's own (core.training.wait_budget)."""
     rehearses: bool = False
     """Who comes while others train makes its first step before it asks."""
     connect_limit: float = 1.5
@@ -98,9 +98,9 @@ class WorldConfig:
     max_redo: int = 0
     """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
     stays: float = 1.0
-    """With a standby: see core.wander."""
+    """With a standby: see core.group.lighthouse_choice."""
     comes_back: float = 0.5
-    """With a standby: see core.wander."""
+    """With a standby: see core.group.lighthouse_choice."""
 
     @property
     def settles(self) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 OURS = "torchft_x/0.1"
-TICK = 0.1  # as in rpc.group_shell
+TICK = 0.1  # as in rpc.group.shell
 _SWEEP = 0.05  # seconds after which torchrun has killed the other ranks at the latest
 _FLUSH = 0.02  # seconds between a leave and the end of the process
 
@@ -274,7 +274,7 @@ class GroupNode:
         else:
             self.uplink.wander.answered()
             if self.received is None or message.id > self.received.id:
-                self.received = message  # written down before it is followed, as rpc.record does
+                self.received = message  # written down before it is followed, as rpc.group.last_quorum_file does
             self.world.checker.on_receiving(self, message)
             self.feed(gm.QuorumArrived(message))
             self.world.checker.on_received(self, message)

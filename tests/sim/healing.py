@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
 
 
-LOOK = 0.1  # as in train.overseer
+LOOK = 0.1  # as in train.heal.overseer
 
 
 class Healing:

@@ -1,6 +1,6 @@
 """A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse.server` does.
 
-What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.ledger: that survives its
+What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.lighthouse.journal: that survives its
 process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 UNIX = 1_700_000_000.0  # of the virtual time 0
-PROBE_TIMEOUT = 1.0  # as in rpc.probe
+PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
 _CLOSING = 0.0005  # seconds a server needs to end a stream
 
 

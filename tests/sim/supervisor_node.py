@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOPELESS_LIVES = 3  # as `RestartRules.loop`
-KEPT_EXITS = 8  # as in rpc.supervisor_client
-TOLD_AFTER = 2 / 3  # of the limit: as launch.halts with the product's
+KEPT_EXITS = 8  # as in rpc.supervisor.client
+TOLD_AFTER = 2 / 3  # of the limit: as launch.process.stopped with the product's
 LOOK = 0.1  # seconds between its looks at the processes
 
 
@@ -94,7 +94,7 @@ class SupervisorNode:
 
     def _forget_old_exits(self) -> None:
         """Of older ends it goes on saying only that they have been; but those of members of the newest quorum that a life was
-        sent, or of what that follows, stay as they are. See rpc.supervisor_client."""
+        sent, or of what that follows, stay as they are. See rpc.supervisor.client."""
         newest = (*self.received.follows, self.received) if self.received is not None else ()
         needed = {x.replica_id for q in newest for x in q.members}
         for report in self._reports[:-KEPT_EXITS]:

@@ -143,7 +143,7 @@ def test_it_is_not_lost_for_good_while_a_supervisor_can_still_tell() -> None:
 
 
 def test_a_supervisor_goes_on_telling_the_ends_that_are_still_asked_for() -> None:
-    """As rpc.supervisor_clients: nine lives have ended since, but the first was a member of the newest quorum received."""
+    """As rpc.supervisor.fanout_client: nine lives have ended since, but the first was a member of the newest quorum received."""
     world = two(groups=2)
     supervisor = world.supervisors["g0"]
     world.lighthouse.lose_host()

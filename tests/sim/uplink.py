@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
     from tests.sim.world import World
 
-MISSED_PINGS = 5  # as rpc.uplink has it
+MISSED_PINGS = 5  # as rpc.transport.session has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Member:
     handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
     prepared: Prepared | None = None
     library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
-    carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.settle
+    carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.in_doubt
     votes_late: bool = False  # its script reduces after backward, so that no step can be decided there
 
     @property

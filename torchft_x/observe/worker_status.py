@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 MOMENT = struct.Struct("<QQBdddQQQBBQ")
 """Number, the fields of `Moment`, number again."""
 PHASES = ("idle", "asking", "running", "voting")
-"""core.step's, by the number in a record (a test compares them)."""
+"""core.commit.step's, by the number in a record (a test compares them)."""
 _STORY = struct.Struct("<QII")  # number, length in bytes, CRC-32 of number, length and text
 _PLACE = 128  # bytes of a moment's
 MOMENTS = 2 * _PLACE

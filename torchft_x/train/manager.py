@@ -1,6 +1,6 @@
 """What a training script holds: a rank's part in fault-tolerant training.
 
-The Manager wires the rooms and has no rules: core.step decides about this rank's step, core.recovery about a quorum's
+The Manager wires the rooms and has no rules: core.commit.step decides about this rank's step, core.heal about a quorum's
 roles; `Course` goes through steps, `Round` through one quorum, `Guard` collects errors, `Link` is the connection to the
 group server.
 """

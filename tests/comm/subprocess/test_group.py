@@ -70,7 +70,7 @@ def helper() -> int:
     """The process that forks our groups' children."""
     for pid in children(os.getpid()):
         with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-            if "nursery_main" in f.read():
+            if "fork_server_main" in f.read():
                 return pid
     raise AssertionError("there is no helper process")
 

@@ -474,7 +474,7 @@ def test_a_group_nobody_has_begun_yet() -> None:
 
 
 class Node:
-    """One supervisor process with its client, as launch.nodes and rpc.supervisor_client are."""
+    """One supervisor process with its client, as launch.supervisor.coordination and rpc.supervisor.client are."""
 
     def __init__(self, world: World, node: int) -> None:
         self.world = world

@@ -260,7 +260,7 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # no
 
 def _forkers(run: Driven) -> list[int]:
     """The warm parent and what it has in waiting."""
-    return [p for p in process_tree.descendants(run.process.pid) if b"warm_parent.py" in _look(p, "cmdline")]
+    return [p for p in process_tree.descendants(run.process.pid) if b"warm_server.py" in _look(p, "cmdline")]
 
 
 def _all_in_waiting(run: Driven) -> list[int]:

@@ -37,7 +37,7 @@ RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 _GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
 _PORT_WAIT = 1.0  # seconds; the server of a keeper that was killed dies a moment after it
-_VERDICTS = (0, 1, 3)  # exit codes that end the job; 3: core.roster.DESERTED
+_VERDICTS = (0, 1, 3)  # exit codes that end the job; 3: core.job.outcome.DESERTED
 _USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default

@@ -17,7 +17,7 @@ PATIENCE = 3600.0
 GROUP_TIMEOUT = 600.0
 
 # Seconds: how long a group tries a lighthouse that is gone, waits at one that can't go on, and asks at the next
-# (core.wander).
+# (core.group.lighthouse_choice).
 SEVERAL_TIMEOUT = 10.0
 
 
@@ -36,7 +36,7 @@ class Options:
     quorum_timeout: float
     """TORCHFT_QUORUM_TIMEOUT_SEC."""
     quorum_patience: float
-    """Seconds more while it is known what is waited for (core.endurance); 0 where the user has set quorum_timeout."""
+    """Seconds more while it is known what is waited for (core.group.quorum_deadline); 0 where the user has set quorum_timeout."""
     connect_timeout: float
     """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
     quorum_retries: int
@@ -74,7 +74,7 @@ class Options:
     group_timeout: float = GROUP_TIMEOUT
     """Of the vote inside the group: `timeout`, where the user has set that."""
     straggler_timeout: float | None = None
-    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.wait_budget."""
+    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.wait_budget."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
