@@ -141,7 +141,10 @@ def _script(kit: Kit, script: str, *arguments: str) -> Figures:
 
 def gpu_tests(kit: Kit) -> Figures:
     """The tests that are marked ``gpu``; those for several cards are skipped."""
-    files = [f"tests/comm/test_{name}.py" for name in ("gpu", "quantize", "quantized")] + [
+    files = [
+        "tests/comm/test_gpu.py",
+        "tests/comm/quantized/test_format.py",
+        "tests/comm/quantized/test_collectives.py",
         "tests/train/test_offload.py",
         "tests/transfer/test_shared_memory.py",
     ]

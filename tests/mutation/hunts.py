@@ -49,7 +49,7 @@ def _found(mutant: Mutant, seconds: float, first: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.hunts", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="of core, without .py (default: all)")
+    parser.add_argument("modules", nargs="*", help="of core, by dotted name, as in lighthouse.loss (default: all)")
     parser.add_argument("--sample", type=int, default=10, help="so many mutants, chosen by the seed; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="of the choice")
     parser.add_argument("--rules", action="store_true", help="mutants that forget a part of a rule")

@@ -40,7 +40,7 @@ _NOT = "not hashes_to and not depend_on_hashes and not costs_the_same"
 
 
 def chosen(names: list[str], sample: int, seed: int, rules: bool = False) -> list[Mutant]:
-    """Of these modules of core, by file name without .py; none: of all."""
+    """Of these modules of core, by dotted name below core; none: of all."""
     found = [m for name in names or modules() for m in mutants(name, source_of(name), rules=rules)]
     return some(found, sample, seed)
 
@@ -51,11 +51,13 @@ def some(found: list[Mutant], sample: int, seed: int) -> list[Mutant]:
 
 
 def modules() -> list[str]:
-    return sorted(p.stem for p in CORE.glob("*.py") if p.stem != "__init__")
+    return sorted(
+        ".".join(p.relative_to(CORE).with_suffix("").parts) for p in CORE.rglob("*.py") if p.stem != "__init__"
+    )
 
 
 def source_of(name: str) -> str:
-    return (CORE / f"{name}.py").read_text(encoding="utf-8")
+    return (CORE / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 class Results:
@@ -129,7 +131,7 @@ def accepted() -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", help="of core, without .py (default: all)")
+    parser.add_argument("modules", nargs="*", help="of core, by dotted name, as in lighthouse.loss (default: all)")
     parser.add_argument("--stage", choices=["core", "sim", "both"], default="both", help="whose tests")
     parser.add_argument("--sample", type=int, default=0, help="this many, chosen by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)

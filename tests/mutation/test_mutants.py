@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import RULE, changed, mutants, skipped
-from tests.mutation.run import CORE, ROOT, accepted, modules
+from tests.mutation.run import accepted, modules, source_of
 from tests.util import scaled
 
 SOURCE = '''\
@@ -111,8 +111,7 @@ def test_a_key_outlives_an_edit_of_another_function() -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_every_mutant_has_a_name_of_its_own(module: str) -> None:
-    source = (CORE / f"{module}.py").read_text(encoding="utf-8")
-    found = mutants(module, source)
+    found = mutants(module, source_of(module))
     assert len({m.key for m in found}) == len(found)
 
 
@@ -124,7 +123,13 @@ def test_every_survivor_that_is_accepted_has_a_reason() -> None:
 
 def test_sampled_mutants_of_pure_modules_are_noticed(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    chosen = ["settle", "crossvote", "--tests", "tests/core/test_in_doubt.py", "tests/core/test_cross_group_vote.py"]
+    chosen = [
+        "in_doubt",
+        "cross_group_vote",
+        "--tests",
+        "tests/core/test_in_doubt.py",
+        "tests/core/test_cross_group_vote.py",
+    ]
     command = [sys.executable, "-m", "tests.mutation.run", *chosen, "--stage", "core", "--results", str(results)]
     for sample, total in (("8", 8), ("16", 16)):  # the second time with what the first has found
         done = subprocess.run(

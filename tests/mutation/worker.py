@@ -61,7 +61,9 @@ class Lab:
     ) -> None:
         self._chosen = chosen
         self._core = core  # folder of the modules
-        self._sources = {p.stem: p.read_text(encoding="utf-8") for p in core.glob("*.py")}  # may be edited meanwhile
+        self._sources = {
+            name: Path(p).read_text(encoding="utf-8") for p, name in _modules(core).items()
+        }  # may be edited meanwhile
         self._jobs = jobs
         self._record = record  # told of each result at once
         self._memory = memory  # file with what tests did in earlier runs
@@ -202,9 +204,14 @@ def _passes(item: Any, following: Any) -> bool:
     return not any(r.failed for r in reports)
 
 
+def _modules(core: Path) -> dict[str, str]:
+    """Path -> dotted name below core."""
+    return {str(p): ".".join(p.relative_to(core).with_suffix("").parts) for p in core.rglob("*.py")}
+
+
 def _traced(items: Iterable[Any], core: Path) -> Iterator[tuple[str, bool, float, list[tuple[str, int]]]]:
     """Run each test once."""
-    modules = {str(p): p.stem for p in core.glob("*.py")}
+    modules = _modules(core)
     seen: set[tuple[str, int]] = set()
 
     def on_line(frame: FrameType, event: str, arg: object) -> Any:

@@ -12,7 +12,7 @@ from torchft_x.launch.doctor import software
 from torchft_x.launch.doctor.runner import Case
 from torchft_x.launch.doctor.software import BOUNDS, PYTHON, check_torch, package_finding, torchx_finding
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_bounds_are_those_of_the_project_file() -> None:

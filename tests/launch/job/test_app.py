@@ -14,7 +14,7 @@ from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_mounts
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "metadata")
 
 JOBS = {

@@ -20,7 +20,7 @@ from torchft_x.observe.events import read_events
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SLEEPER = "import os, time; print('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True); time.sleep(1000)"
 UNTIL = "import os, time\nprint('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True)\nwhile not os.path.exists({!r}): time.sleep(0.02)"
 

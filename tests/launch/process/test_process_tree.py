@@ -15,7 +15,7 @@ from torchft_x.launch.process import process_tree
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    head = "import os, signal, subprocess, sys, time\nfrom torchft_x.launch import tree\n"
+    head = "import os, signal, subprocess, sys, time\nfrom torchft_x.launch.process import process_tree\n"
     command = [sys.executable, "-c", head + code]
     return subprocess.run(command, capture_output=True, text=True, timeout=scaled(20), check=False)
 
@@ -37,23 +37,23 @@ def test_a_running_process_has_no_exit_status() -> None:
 
 def test_a_subreaper_finds_and_ends_orphans_in_other_sessions() -> None:
     done = python("""
-tree.become_subreaper()
+process_tree.become_subreaper()
 middle = "import subprocess; print(subprocess.Popen(['sleep', '1000'], start_new_session=True, stdout=-3, stderr=-3).pid)"  # -3: DEVNULL
 pid = int(subprocess.run([sys.executable, "-c", middle], capture_output=True, text=True).stdout)
-assert tree.descendants(os.getpid()) == [pid], "the orphan is ours now"
-assert tree.kill_descendants() == {pid: -9}
-assert tree.descendants(os.getpid()) == []
+assert process_tree.descendants(os.getpid()) == [pid], "the orphan is ours now"
+assert process_tree.kill_descendants() == {pid: -9}
+assert process_tree.descendants(os.getpid()) == []
 """)
     assert done.returncode == 0, done.stderr
 
 
 def test_collecting_children() -> None:
     done = python("""
-assert tree.reap() == {}
+assert process_tree.reap() == {}
 children = [subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({i})"]) for i in (1, 2)]
 found = {}
 while len(found) < 2:
-    found |= tree.reap()
+    found |= process_tree.reap()
 assert found == {children[0].pid: 1, children[1].pid: 2}
 """)
     assert done.returncode == 0, done.stderr
@@ -63,8 +63,8 @@ def parent_and_watcher(folder: Path, parent: str) -> int:
     """Start a parent that starts a watcher of itself; the watcher's pid. The watcher writes `died` when it acts."""
     watcher = f"""
 import os, pathlib, time
-from torchft_x.launch import tree
-tree.when_parent_dies({parent}, lambda: (pathlib.Path({str(folder / "died")!r}).write_text("x"), os._exit(0)))
+from torchft_x.launch.process import process_tree
+process_tree.when_parent_dies({parent}, lambda: (pathlib.Path({str(folder / "died")!r}).write_text("x"), os._exit(0)))
 print(os.getpid(), flush=True)
 time.sleep(1000)
 """

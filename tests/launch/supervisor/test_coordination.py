@@ -22,7 +22,7 @@ from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SLEEPER = """if True:
     import os, sys, time

@@ -24,7 +24,7 @@ from torchft_x.net import any_host, parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Kept:

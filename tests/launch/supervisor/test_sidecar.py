@@ -21,7 +21,7 @@ from torchft_x.launch.supervisor.sidecar import Accompanied, CompanionConfig
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
 LAUNCHER = """if True:
     import os, subprocess, sys

@@ -19,7 +19,7 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.group.last_quorum_file import Record, make_record, open_record, read_word, unwritten
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def made(id: int, members: int = 2) -> Quorum:

@@ -24,7 +24,7 @@ from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOWHERE = "http://127.0.0.1:9"  # discard: nobody listens there on a test machine
 
 

@@ -22,7 +22,7 @@ from torchft_x.rpc.lighthouse.journal import Found, Ledger, fingerprint, open_le
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN = fingerprint("secret", "job")
 KIN = (Kin("a:1", Life(2, 5.0, "token-a"), "boot"), Kin("b:1", Life(0, 1.0, "token-b"), "boot"))
 

@@ -25,7 +25,7 @@ from torchft_x.rpc.lighthouse import main
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MAX_RSS_MB = 80
 
 

@@ -10,7 +10,7 @@ import torch
 
 from torchft_x import describe_data
 from torchft_x.errors import ConfigError
-from torchft_x.train import data_digest
+from torchft_x.train.context import data_digest
 
 
 def test_the_same_bytes_anywhere_are_the_same_data(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from tests.train.fakes import FakeManager
 from torchft_x._version import __version__
 from torchft_x.core.fingerprint import Trait, Traits, difference
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.fingerprint import Declarations, declare_model
+from torchft_x.train.context.fingerprint import Declarations
 from torchft_x.train.ddp.buckets import plan_buckets
+from torchft_x.train.ddp.fingerprint import declare_model
 
 
 def shown(traits: Traits) -> list[tuple[str, str]]:

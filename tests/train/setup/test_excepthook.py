@@ -10,7 +10,7 @@ import pytest
 
 from tests.util import scaled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import atexit
 from torchft_x.errors import RefusedError, TokenError
