@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import RULE, changed, mutants, skipped
-from tests.mutation.run import accepted, modules, source_of
+from tests.mutation.run import ROOT, accepted, modules, source_of
 from tests.util import scaled
 
 SOURCE = '''\
