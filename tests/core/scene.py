@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
@@ -103,7 +103,7 @@ class Scene:
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
         *,
-        traits: Traits | None = None,
+        traits: Fingerprint | None = None,
         **fields: Any,
     ) -> list[LighthouseEffect]:
         return self.feed(Join(self.sessions[replica_id], member(replica_id, state, **fields), reason, suspects, traits))

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from torchft_x.core.quorum.rule import Situation
+from torchft_x.core.quorum.rule import QuorumInputs
 from torchft_x.core.types import JoinReason, State
 
 
-def simple_form(s: Situation) -> tuple[list[str], bool, bool] | None:
+def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
     """(members, rebuild, new lineage), or None for "not yet"."""
     old = [] if s.cur is None else [m.replica_id for m in s.cur.members]
     asked = {c.member.replica_id: c for c in s.candidates}

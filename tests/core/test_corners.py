@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.membership.test_failure_detector import Watched
 from tests.core.scene import Scene, issued, member, notes, of, overs, quorum
-from torchft_x.core.membership.failure_detector import Limits
-from torchft_x.core.membership.members import Record
+from torchft_x.core.membership.failure_detector import SilenceLimits
+from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Heartbeat,
@@ -23,7 +23,7 @@ from torchft_x.core.messages.lighthouse import (
 from torchft_x.core.types import JoinReason, State
 
 
-def record_of(s: Scene, replica_id: str) -> Record:
+def record_of(s: Scene, replica_id: str) -> MemberRecord:
     record = s.lighthouse._roll.get(replica_id)
     assert record is not None
     return record
@@ -80,7 +80,7 @@ class TestLeaving:
 
 class TestComingBack:
     def test_before_the_first_quorum_it_counts_again(self) -> None:
-        s = Scene(limits=Limits(alone=1.0), join_timeout=0.0)
+        s = Scene(limits=SilenceLimits(alone=1.0), join_timeout=0.0)
         for name in ("a:1", "b:1"):
             s.hello(name)
         assert not of(Probe, s.wait(1.5, alive=("a:1",)))
@@ -91,7 +91,7 @@ class TestComingBack:
         assert issued(s.join("b:1")) == [["a:1", "b:1"]]
 
     def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
-        s = Scene(limits=Limits(alone=1.0), lease=5.0)
+        s = Scene(limits=SilenceLimits(alone=1.0), lease=5.0)
         s.start("a:1", "b:1", "c:1")
         assert overs(s.wait(1.5, alive=("a:1", "c:1")))
         assert not overs(s.hello("b:1", quorum=None, lease_left=0.0))  # the others know
@@ -100,7 +100,7 @@ class TestComingBack:
         assert issued(s.join("c:1", s.committed())) == [["a:1", "c:1"]]
 
     def test_somebody_outside_who_was_silent_is_here_again(self) -> None:
-        s = Scene(limits=Limits(alone=1.0))
+        s = Scene(limits=SilenceLimits(alone=1.0))
         s.start("a:1")
         s.hello("b:1")
         s.wait(1.5, alive=("a:1",))
@@ -187,7 +187,7 @@ class TestIds:
 
 class TestJoins:
     def test_a_join_is_a_sign_of_life(self) -> None:
-        s = Scene(limits=Limits(alone=2.0))
+        s = Scene(limits=SilenceLimits(alone=2.0))
         for name in ("a:1", "b:1"):
             s.hello(name)
         s.now = 1.5
@@ -233,7 +233,7 @@ class TestJoins:
         assert s.lighthouse.status(0.0)["asking"] == []
 
     def test_a_heartbeat_on_the_unary_service_brings_no_member_of_ours_back(self) -> None:
-        s = Scene(limits=Limits(alone=1.0))
+        s = Scene(limits=SilenceLimits(alone=1.0))
         s.start("a:1", "b:1")
         s.wait(1.5, alive=("a:1",))
         s.feed(Heartbeat("b:1"))
@@ -283,7 +283,7 @@ class TestTicks:
         }
 
     def test_that_all_who_asked_are_silent_is_noted_and_told_to_nobody(self) -> None:
-        s = Scene(limits=Limits(alone=1.0), min_replicas=2)
+        s = Scene(limits=SilenceLimits(alone=1.0), min_replicas=2)
         s.hello("a:1")
         s.join("a:1")
         effects = s.wait(3.0)
@@ -352,7 +352,7 @@ class TestWaits:
         assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.3: ["b:1"]}
 
     def test_another_reason_comes_when_it_is_due_though_nothing_happens_then(self) -> None:
-        s = Scene(limits=Limits.all(60.0))
+        s = Scene(limits=SilenceLimits.all(60.0))
         s.start("a:1", "b:1", "c:1")
         s.join("a:1", s.committed())
         assert self.told(s, 1.0) == {1.0: {"a:1": "Waiting for members of q1 to ask: b:1, c:1."}}
@@ -362,7 +362,7 @@ class TestWaits:
         assert self.told(s, 2.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0) == {3.0: {"b:1": last}, 6.0: {"a:1": last}}
 
     def test_a_reason_that_changes_with_the_time_alone(self) -> None:
-        s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=Limits.all(60.0))
+        s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=SilenceLimits.all(60.0))
         s.hello("a:1")
         s.join("a:1")
         said = self.told(s, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
@@ -372,7 +372,7 @@ class TestWaits:
         ]
 
     def test_the_same_reason_is_noted_again_after_a_quorum(self) -> None:
-        s = Scene(min_replicas=2, limits=Limits.all(60.0))
+        s = Scene(min_replicas=2, limits=SilenceLimits.all(60.0))
         s.start("a:1", "b:1")
         noted = []
         for n, partner in enumerate(("b:1", "c:1")):
@@ -465,7 +465,7 @@ class TestBeforeTheFirstQuorum:
         assert notes(s.leave("a:1", State())) == ["leave"]
 
     def test_a_member_that_was_silent_is_not_told_to_leave_what_it_is_in(self) -> None:
-        s = Scene(new_job=False, restarted=True, limits=Limits(alone=1.0))
+        s = Scene(new_job=False, restarted=True, limits=SilenceLimits(alone=1.0))
         s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)
         s.wait(1.5)
         assert record_of(s, "a:1").lost

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchft_x.core import fingerprint as t
-from torchft_x.core.fingerprint import CUT, Trait, Traits, describe, difference, merge, release
+from torchft_x.core.fingerprint import CUT, Fingerprint, Trait, describe, difference, merge, release
 from torchft_x.errors import ConfigError
 
 
-def declared(*items: Trait) -> Traits:
-    return Traits(items)
+def declared(*items: Trait) -> Fingerprint:
+    return Fingerprint(items)
 
 
-def told(mine: Traits, theirs: Traits) -> str:
+def told(mine: Fingerprint, theirs: Fingerprint) -> str:
     found = difference(mine, theirs)
     return "" if found is None else found.clause("group 0's")
 
@@ -214,12 +214,12 @@ class TestLimits:
 names = st.sampled_from(["model", "data set", "x"])
 parts = st.lists(st.sampled_from(["a 1", "a 2", "b 1", CUT, "c" * 250]), max_size=4)
 one_trait = st.builds(describe, names, st.sampled_from(["", "w", "v"]), parts)
-one_rank = st.lists(one_trait, max_size=3, unique_by=lambda x: x.name).map(lambda x: Traits(tuple(x)))
+one_rank = st.lists(one_trait, max_size=3, unique_by=lambda x: x.name).map(lambda x: Fingerprint(tuple(x)))
 groups = st.lists(one_rank, min_size=1, max_size=4)
 
 
 @given(groups, groups)
-def test_a_difference_is_mutual_and_has_words(mine: list[Traits], theirs: list[Traits]) -> None:
+def test_a_difference_is_mutual_and_has_words(mine: list[Fingerprint], theirs: list[Fingerprint]) -> None:
     a, b = merge(mine), merge(theirs)
     assert (told(a, b) == "") == (told(b, a) == "")
     assert told(a, merge(list(mine))) == ""
@@ -228,11 +228,13 @@ def test_a_difference_is_mutual_and_has_words(mine: list[Traits], theirs: list[T
 
 
 @given(groups, groups)
-def test_a_difference_is_found_exactly_where_two_ranks_differ(mine: list[Traits], theirs: list[Traits]) -> None:
+def test_a_difference_is_found_exactly_where_two_ranks_differ(
+    mine: list[Fingerprint], theirs: list[Fingerprint]
+) -> None:
     """Against the simple rule, for groups of one size in which every rank declares every name."""
     size = min(len(mine), len(theirs))
     full = [
-        Traits(tuple(r.find(n, None) or describe(n, "-") for n in ("model", "data set", "x")))
+        Fingerprint(tuple(r.find(n, None) or describe(n, "-") for n in ("model", "data set", "x")))
         for r in (*mine[:size], *theirs[:size])
     ]
     a, b = full[:size], full[size:]
@@ -243,5 +245,5 @@ def test_a_difference_is_found_exactly_where_two_ranks_differ(mine: list[Traits]
 
 
 def test_ranks_are_those_of_one_name() -> None:
-    here = Traits((Trait("data", "1", "rows", ranks=(1,)), Trait("model", "2", "parts", ranks=(2,))))
+    here = Fingerprint((Trait("data", "1", "rows", ranks=(1,)), Trait("model", "2", "parts", ranks=(2,))))
     assert here.ranks("data") == {1}

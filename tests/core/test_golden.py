@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.scene import UNIX, Scene
-from torchft_x.core.fingerprint import Traits, describe
+from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import (
     Fence,
@@ -85,7 +85,7 @@ class Player:
     def do_join(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
         suspects = tuple(options["suspects"].split(",")) if "suspects" in options else ()
         reason = JoinReason(options.get("reason", "boundary"))
-        model = Traits((describe("model", options["model"]),)) if "model" in options else None
+        model = Fingerprint((describe("model", options["model"]),)) if "model" in options else None
         return self.scene.join(names[0], self._state(options), reason, suspects, traits=model)
 
     def do_leave(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:

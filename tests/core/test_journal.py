@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
-from torchft_x.core.journal import Absent, Kin, Legacy
+from torchft_x.core.journal import Absent, JournalEntry, MemberEntry
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
@@ -28,7 +28,7 @@ from torchft_x.core.restart.recover import inherited
 from torchft_x.core.types import JoinReason, Life, Quorum, State
 
 
-def kept(scene: Scene) -> Legacy:
+def kept(scene: Scene) -> JournalEntry:
     """What the present lighthouse has written down last."""
     lighthouse = scene.lighthouse
     lighthouse._keeping._kept = None
@@ -44,7 +44,7 @@ def trained(*replica_ids: str, steps: int = 1) -> Scene:
     return scene
 
 
-def follow(before: Scene, legacy: Legacy | None, **config: object) -> Scene:
+def follow(before: Scene, legacy: JournalEntry | None, **config: object) -> Scene:
     """Another lighthouse in its place, a second later. Everybody holds what it was sent."""
     settings = {"keeps": True, "new_job": False, "restarted": True, "legacy": legacy, **config}
     scene = Scene(now=before.now + 1.0, unix=UNIX + before.now + 1.0, **settings)
@@ -350,7 +350,7 @@ def test_R8_without_a_ledger_all_is_as_before() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_of_several_lighthouses_another_may_know_more(place: int) -> None:
-    legacy = Legacy(Quorum(7, 7, 1, (member("a:1"),), lease=120.0), 0, (Kin("a:1", Life()),))
+    legacy = JournalEntry(Quorum(7, 7, 1, (member("a:1"),), lease=120.0), 0, (MemberEntry("a:1", Life()),))
     assert inherited(LighthouseConfig(legacy=legacy)) is legacy
     assert inherited(LighthouseConfig(legacy=legacy, place=place)) is None
 
@@ -358,7 +358,7 @@ def test_of_several_lighthouses_another_may_know_more(place: int) -> None:
 def test_a_peers_client_that_does_not_come_back_is_missed_for_its_heartbeats_only() -> None:
     before = Scene(keeps=True)
     before.start("a:1")
-    legacy = Legacy(quorum(member("a:1"), member("theirs:1", library=""), id=9 << 40), 0, ())
+    legacy = JournalEntry(quorum(member("a:1"), member("theirs:1", library=""), id=9 << 40), 0, ())
     scene = follow(before, legacy)
     scene.quorums = {}
     scene.feed(Hello(900, "a:1", Life(0, 0.0, "token-a:1"), boot_id=BOOT, quorum=legacy.quorum, lease_left=9.0))
@@ -371,7 +371,7 @@ class Written(Scene):
     """Remembers what its shell has written down last, and how often it wrote."""
 
     def __init__(self, **config: Any) -> None:
-        self.written: Legacy | None = None
+        self.written: JournalEntry | None = None
         self.writes = 0
         super().__init__(keeps=True, **config)
 

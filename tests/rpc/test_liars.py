@@ -10,7 +10,7 @@ import pytest
 from tests.rpc.lighthouse.test_server import RawSession, hello, join
 from tests.rpc.support import asking, lighthouse
 from tests.util import scaled, wait_for
-from torchft_x.core.job.outcome import Roster, RosterConfig
+from torchft_x.core.job.outcome import JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.errors import RefusedError
 from torchft_x.net import Address
@@ -26,7 +26,7 @@ class House:
 
     def __init__(self) -> None:
         config = LighthouseConfig(min_replicas=1, new_job=True, join_timeout=60.0)
-        roster = Roster(RosterConfig(groups=("0", "1"), gone_grace=0.2))
+        roster = JobOutcome(JobConfig(groups=("0", "1"), gone_grace=0.2))
         self.verdicts: list[tuple[int, str]] = []
         self._shell = LighthouseShell(config, roster=roster, on_verdict=lambda *v: self.verdicts.append(v))
         self.address = Address("127.0.0.1", loop.call(self._shell.start(Address("127.0.0.1", 0)), scaled(5.0))).url

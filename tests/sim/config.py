@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.membership.failure_detector import Limits
+from torchft_x.core.membership.failure_detector import SilenceLimits
 
 Span = tuple[float, float]
 PROMISED = 1.5
 """Seconds of steps, as `core.group.join.GroupConfig.promised`."""
 
 
-def limits(alone: float) -> Limits:
+def limits(alone: float) -> SilenceLimits:
     """In about the proportions of the product's."""
-    return Limits(alone=alone, host=0.4 * alone, stopped=0.4 * alone, busy=2.0 * alone, busy_steps=5.0)
+    return SilenceLimits(alone=alone, host=0.4 * alone, stopped=0.4 * alone, busy=2.0 * alone, busy_steps=5.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
 from torchft_x.core.commit.step import LocalVote, Terms
 from torchft_x.core.group.machine import Group, GroupConfig
-from torchft_x.core.group.quorum_deadline import Endurance
+from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
@@ -63,7 +63,7 @@ class GroupNode:
             commit_vote=world.config.commit_vote,
         )
         self.machine = Group(config, clock.read(world.now))
-        self.endurance = Endurance(clock.read(world.now))
+        self.endurance = QuorumDeadline(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
 from torchft_x.core.heal import Plan
-from torchft_x.core.training.heal_wait import Copying
+from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import State, group_of
 from torchft_x.errors import CollectiveError, StepError, TorchftXError
 
@@ -52,7 +52,7 @@ class Healing:
         if offers and len(carriers) < len(plan.replica_ids):
             names = tuple(plan.replica_ids[r] for r in plan.dst_ranks)
             all_heals = len(names) == plan.replica_world_size - plan.max_world_size and len(rank.node.ranks) == 1
-            copying = Copying(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)
+            copying = HealWait(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)
             world.after(LOOK, rank.process, self._look, copying, plan, names)
         if not plan.heal:
             self.done = True
@@ -62,7 +62,7 @@ class Healing:
         world.transfers.fetch(rank, plan, in_place=in_place and plan.top.step > 0)
         world.reach(rank.node, "fetch")
 
-    def _look(self, copying: Copying, plan: Plan, names: tuple[str, ...]) -> None:
+    def _look(self, copying: HealWait, plan: Plan, names: tuple[str, ...]) -> None:
         """Of a source: do those who copy from it come along? As `train.heal.overseer` does it."""
         rank, world = self._rank, self._rank.world
         if rank.plan is not plan:

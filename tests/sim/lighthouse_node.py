@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.base import Clock, Process
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
-from torchft_x.core.journal import Legacy
+from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
@@ -49,7 +49,7 @@ class LighthouseNode:
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
-        self.ledger: Legacy | None = None  # written down on its host
+        self.ledger: JournalEntry | None = None  # written down on its host
         self.blank = True  # what it writes to is there, and nothing was written yet: it has never issued anything
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # at the next quorum, when some of its members have been sent it

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.quorum.acceptors import QuorumIntersection
+from torchft_x.core.restart.standby import StandbyRecovery
 from torchft_x.core.types import Quorum, State
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _open(houses: list[LighthouseNode], living: Living) -> list[Quorum]:
         assert house.machine is not None
         known += [*house.machine._tenure.chain.open, *filter(None, [house.machine.current])]
         takeover = house.machine._succession.takeover
-        if isinstance(takeover, Gathering):
+        if isinstance(takeover, StandbyRecovery):
             known += takeover._open.values()
     return list({q.id: q for newest in known for q in (*newest.follows, newest)}.values())
 
@@ -69,7 +69,7 @@ def _goes_on(house: LighthouseNode, open_: list[Quorum], living: Living) -> bool
     return True
 
 
-def _coalition(house: LighthouseNode, living: Living) -> Coalition:
+def _coalition(house: LighthouseNode, living: Living) -> QuorumIntersection:
     """What this lighthouse would know of who counts."""
     assert house.machine is not None
     assert house.machine._tenure.coalition is not None

@@ -27,7 +27,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.messages.group import PushOver
-from torchft_x.core.training.step_time import Pace
+from torchft_x.core.training.step_time import StepTimeEstimate
 from torchft_x.core.training.wait_budget import WaitBudget
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
@@ -57,7 +57,7 @@ class RankNode:
         self.guard = Guard(self)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
-        self.pace = Pace()  # how long a step takes
+        self.pace = StepTimeEstimate()  # how long a step takes
         self.budget = WaitBudget(
             world.now, most=config.timeout, fixed=config.straggler_timeout
         )  # how long it waits for other groups

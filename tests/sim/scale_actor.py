@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.fingerprint import Trait, Traits
+from torchft_x.core.fingerprint import Fingerprint, Trait
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
@@ -120,9 +120,9 @@ class Actor:
         if run is not None and run.state is not None:
             self.state = run.state
 
-    def traits(self) -> Traits:
+    def traits(self) -> Fingerprint:
         words = "another model" if self.misfit else "12 tensors"
-        return Traits((Trait("PyTorch", "2.7", "2.7.0"), Trait("model", words, words)))
+        return Fingerprint((Trait("PyTorch", "2.7", "2.7.0"), Trait("model", words, words)))
 
 
 class Run:

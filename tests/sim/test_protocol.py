@@ -149,7 +149,7 @@ def test_the_standby_takes_over_and_the_first_one_stays_out_of_it() -> None:
 def test_who_was_taken_for_lost_is_told_as_soon_as_it_is_back(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it waits for the time-out of a collective that the others have left, and whose end it can't see."""
     if not told:
-        monkeypatch.setattr(loss.Alarm, "tell", lambda self, record, reason: [])
+        monkeypatch.setattr(loss.LossHandler, "tell", lambda self, record, reason: [])
     house = LighthouseConfig(lease=30.0, heartbeat_timeout=1.0, grant_seconds=9.0, boot_id="host")
     world = full(groups=2, timeout=60.0, straggler_timeout=60.0, lighthouse=house, seconds=4.0)
     for a, b in (("g0", "g1"), ("g1", "g0"), ("g1", "lh"), ("lh", "g1")):

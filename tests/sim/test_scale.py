@@ -17,7 +17,7 @@ from tests.sim.scale_faults import Churn
 from tests.sim.scale_world import Options, World
 from torchft_x.core.lighthouse import next_quorum
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.quorum.rule import Form, Wait
 
 ROOT = Path(__file__).parents[2]
@@ -109,13 +109,13 @@ def must_fail(rule: str, **options: Any) -> None:
 
 
 def test_books_that_forget_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    recount = Tenure.recount
+    recount = QuorumState.recount
 
-    def forgetful(self: Tenure, record: Any) -> None:
+    def forgetful(self: QuorumState, record: Any) -> None:
         recount(self, record)
         self.gone.clear()
 
-    monkeypatch.setattr(Tenure, "recount", forgetful)
+    monkeypatch.setattr(QuorumState, "recount", forgetful)
     must_fail("books: gone")
 
 
@@ -138,15 +138,15 @@ def test_a_join_that_is_never_answered_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_id_used_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tenure, "raise_ids", lambda self, heard: None)
-    issue = Tenure.issue
+    monkeypatch.setattr(QuorumState, "raise_ids", lambda self, heard: None)
+    issue = QuorumState.issue
 
-    def repeat(self: Tenure, *args: Any, **fields: Any) -> Any:
+    def repeat(self: QuorumState, *args: Any, **fields: Any) -> Any:
         quorum = issue(self, *args, **fields)
         self.next_id = quorum.id
         return quorum
 
-    monkeypatch.setattr(Tenure, "issue", repeat)
+    monkeypatch.setattr(QuorumState, "issue", repeat)
     must_fail("I3: ids must grow")
 
 

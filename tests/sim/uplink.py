@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tests.sim.base import Process
 from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
-from torchft_x.core.group.lighthouse_choice import Wander
+from torchft_x.core.group.lighthouse_choice import FailoverPolicy
 from torchft_x.core.messages.group import FencedArrived, RefusedArrived
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Uplink:
         self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
-        self.wander = Wander(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
+        self.wander = FailoverPolicy(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
         self._pause = lighthouse_choice.FIRST_PAUSE  # before the next connect
         self._away_since = world.now  # without a session
         self._closing = False

@@ -14,20 +14,20 @@ from unittest import mock
 
 from tests.sim.untimed.values import ENDS, Rules
 from torchft_x.core import types
-from torchft_x.core.admission.finished_job import Endings
-from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.admission.finished_job import FinishedJob
+from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.commit.step import Step
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.group import GrantArrived, SendJoin
 from torchft_x.core.messages.lighthouse import HangUp
 from torchft_x.core.quorum import rule
-from torchft_x.core.quorum.open_quorums import Chain
+from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
-from torchft_x.core.restart.recover import Adopt, Start, Takeover
+from torchft_x.core.restart.recover import Adopt, RestartRecovery, Start
 from torchft_x.core.types import JoinReason, Member, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -65,16 +65,16 @@ def _patched(*patches: tuple[Any, str, Any]) -> Patch:
 
 # --- what is put in the place of a rule ------------------------------------------------------------------------------
 
-_begin_tenure, _close, _decide, _fence = Tenure.__init__, Roll.close, Ballot._decide, Lighthouse._fence
+_begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
 _on_hello = Lighthouse._on_hello
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 
 
-def _ids_from_one(self: Tenure, first_id: int, *rest: Any) -> None:
+def _ids_from_one(self: QuorumState, first_id: int, *rest: Any) -> None:
     _begin_tenure(self, 1, *rest)
 
 
-def _keep_the_join(self: Roll, record: Record) -> None:
+def _keep_the_join(self: MemberTable, record: MemberRecord) -> None:
     join = record.join
     _close(self, record)
     record.join = join
@@ -136,7 +136,7 @@ def _first_come(fresh: recover.Fresh) -> Start | Adopt:
     return Adopt(newest) if newest is not None else Start()
 
 
-def _ended_leases_vouch(report: recover.Report | None, member: Member) -> bool:
+def _ended_leases_vouch(report: recover.MemberReport | None, member: Member) -> bool:
     return not member.library or report is not None
 
 
@@ -149,18 +149,18 @@ def _only_who_received_it(fresh: recover.Fresh) -> Any:
     return _start(replace(fresh, reports=reports))
 
 
-def _superseded_is_dead(self: Lighthouse, older: Record | None, by: str) -> list[Any]:
+def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -> list[Any]:
     effects = _fence(self, older, by)
     if older is not None:
         older.proof = "it was superseded"
     return effects
 
 
-def _no_lease_at_the_end(self: Ballot, now: float, lease_until: float) -> list[Any]:
+def _no_lease_at_the_end(self: GroupVote, now: float, lease_until: float) -> list[Any]:
     return _decide(self, now, now)
 
 
-def _nothing_pending(self: Tenure) -> bool:
+def _nothing_pending(self: QuorumState) -> bool:
     return not self._steady
 
 
@@ -193,7 +193,7 @@ def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
     return _on_ask(self, ask, now)
 
 
-def _begins_anew(self: Endings, decision: Any, now: float) -> None:
+def _begins_anew(self: FinishedJob, decision: Any, now: float) -> None:
     return None
 
 
@@ -209,13 +209,13 @@ _ALL = [
         name="R1", left_out="ids restart with the lighthouse",
         harm="rendezvous keys of a dead process group match; (step, committed_in) names two states",
         finds=frozenset({"I3"}), rules=replace(_TWO, groups=1, kinds=("lighthouse",)),
-        patch=_patched((Tenure, "__init__", _ids_from_one), (Tenure, "raise_ids", lambda self, heard: None)),
+        patch=_patched((QuorumState, "__init__", _ids_from_one), (QuorumState, "raise_ids", lambda self, heard: None)),
     ),
     Variant(
         name="R3", left_out="a join outlives its session",
         harm="a quorum says of a member where it stood before",
         finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, kinds=("cut",)),
-        patch=_patched((Roll, "close", _keep_the_join)),
+        patch=_patched((MemberTable, "close", _keep_the_join)),
     ),
     Variant(
         name="R4", left_out="a member that has joined goes on",
@@ -269,7 +269,7 @@ _ALL = [
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
-        patch=_patched((recover, "start", _first_come), (Takeover, "lasts", lambda self, now: False)),
+        patch=_patched((recover, "start", _first_come), (RestartRecovery, "lasts", lambda self, now: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
@@ -287,19 +287,19 @@ _ALL = [
         name="R13", left_out="the lease is checked when a step begins, not when it is committed",
         harm="two histories for one step",
         finds=frozenset({"I4"}), rules=replace(_TWO, faults=2, kinds=("cut", "lease")),
-        patch=_patched((Ballot, "_decide", _no_lease_at_the_end)),
+        patch=_patched((GroupVote, "_decide", _no_lease_at_the_end)),
     ),
     Variant(
         name="R7", left_out="grants grow though a change is pending",
         harm="a newcomer is passed over without end",
         finds=frozenset({"L2"}), rules=replace(_TWO, steps=2, faults=0),
-        patch=_patched((Tenure, "pending", property(_nothing_pending))),
+        patch=_patched((QuorumState, "pending", property(_nothing_pending))),
     ),
     Variant(
         name="R21", left_out="who comes late may begin anew as soon as all others have left",
         harm="a job that is being finished, or is finished, is trained again",
         finds=frozenset({"R21"}), rules=replace(_TWO, steps=2, kinds=ENDS),
-        patch=_patched((Endings, "objection", _begins_anew)),
+        patch=_patched((FinishedJob, "objection", _begins_anew)),
     ),
     Variant(
         name="R17", left_out="a source serves its live state",
@@ -339,8 +339,8 @@ _ALL = [
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
-SLOW_TAKEOVER = _patched((recover, "start", _only_who_received_it), (Takeover, "lasts", lambda self, now: False))
+SLOW_TAKEOVER = _patched((recover, "start", _only_who_received_it), (RestartRecovery, "lasts", lambda self, now: False))
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
 
-ONE_BEFORE = _patched((Chain, "leave", lambda self, quorum: None))
+ONE_BEFORE = _patched((OpenQuorums, "leave", lambda self, quorum: None))
 """A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/quorum/test_open_quorums` tells it."""

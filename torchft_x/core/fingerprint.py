@@ -52,7 +52,7 @@ class Trait:
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class Fingerprint:
     """All that a rank, or a group, declares. In the order in which they are compared."""
 
     items: tuple[Trait, ...] = ()
@@ -88,7 +88,7 @@ def release(name: str, version: str) -> Trait:
     return Trait(name, _text(series[1] if series else public), _text(version))
 
 
-def merge(ranks: Sequence[Traits]) -> Traits:
+def merge(ranks: Sequence[Fingerprint]) -> Fingerprint:
     """What a group declares, from what its ranks 0, 1, ... do.
 
     Ranks may differ (stages of a pipeline): each meets its own rank in the other groups, and is compared with it.
@@ -121,7 +121,7 @@ class Difference:
         return f"{what} is {mine.words} (digest {mine.digest[:12]}) where {whose} has the digest {theirs.digest[:12]}"
 
 
-def difference(mine: Traits, theirs: Traits) -> Difference | None:
+def difference(mine: Fingerprint, theirs: Fingerprint) -> Difference | None:
     """The first difference, in the order of mine; None if the two may train together."""
     if mine is theirs:
         return None
@@ -150,7 +150,7 @@ def _merge_one(by_rank: Sequence[Trait | None]) -> list[Trait]:
     return [replace(first[digest], ranks=tuple(ranks)) for digest, ranks in kinds.items()]
 
 
-def within_limits(items: Iterable[Trait]) -> Traits:
+def within_limits(items: Iterable[Trait]) -> Fingerprint:
     """All of these, with fewer parts where they are too many together."""
     count, characters = MAX_ALL_PARTS, MAX_CHARACTERS
     kept: list[Trait] = []
@@ -159,7 +159,7 @@ def within_limits(items: Iterable[Trait]) -> Traits:
         count -= len(parts)
         characters -= sum(map(len, parts))
         kept.append(trait if len(parts) == len(trait.parts) else replace(trait, parts=parts))
-    return Traits(tuple(kept))
+    return Fingerprint(tuple(kept))
 
 
 def _fit(parts: Sequence[str], count: int, characters: int) -> tuple[str, ...]:

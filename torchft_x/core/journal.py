@@ -12,7 +12,7 @@ from torchft_x.core.types import Life, Quorum, State
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
+class MemberEntry:
     """What a member has told in its hello, and the quorum does not say: by it reports of deaths find the member."""
 
     replica_id: str
@@ -27,7 +27,7 @@ class Absent:
 
     replica_id: str
     leased: float | None = None
-    """When it was last sent one, on the clock of `Legacy.leased`; None: as all others."""
+    """When it was last sent one, on the clock of `JournalEntry.leased`; None: as all others."""
     proof: str = ""
     """Why it is over for good (R9b): its process has ended, or it has left. Empty: that is not known."""
 
@@ -46,13 +46,13 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True)
-class Legacy:
+class JournalEntry:
     """The newest quorum that was ever issued, and what was known about its members, and those of open quorums."""
 
     quorum: Quorum
     granted_through: int = 0
     """Highest step ever granted in it."""
-    kin: tuple[Kin, ...] = ()
+    kin: tuple[MemberEntry, ...] = ()
     """Of the members that spoke on sessions."""
     open: tuple[Quorum, ...] = ()
     """Quorums before it that must be followed, too (`core.quorum.open_quorums`), from old to new."""

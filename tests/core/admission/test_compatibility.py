@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.scene import Scene, issued, member, of
-from torchft_x.core.fingerprint import Traits, describe, difference
+from torchft_x.core.fingerprint import Fingerprint, describe, difference
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.lighthouse import Closed, Issue, Join, LighthouseEffect, Refuse
 from torchft_x.core.types import JoinReason, Life
 
-A, B = (Traits((describe("model", "1 tensors", [f"w ({n},)"]),)) for n in (1, 2))
+A, B = (Fingerprint((describe("model", "1 tensors", [f"w ({n},)"]),)) for n in (1, 2))
 DATA = describe("data set", "a.txt")
 
 
@@ -68,7 +68,7 @@ class TestFirstQuorum:
         for name in ("0:x", "1:x", "2:x"):
             s.hello(name)
         s.join("0:x", traits=A)
-        assert refusals(s.join("1:x", traits=Traits((DATA,)))) == []
+        assert refusals(s.join("1:x", traits=Fingerprint((DATA,)))) == []
         assert [session for session, _ in refusals(s.join("2:x", traits=B))] == [s.sessions["2:x"]]
 
     def test_a_difference_is_not_forgotten_when_a_third_fits_both(self) -> None:
@@ -79,7 +79,7 @@ class TestFirstQuorum:
         s.hello("1:x")
         s.join("1:x", traits=B)
         s.hello("2:x")
-        assert refusals(s.join("2:x", traits=Traits((DATA,)))) == []
+        assert refusals(s.join("2:x", traits=Fingerprint((DATA,)))) == []
         s.hello("0:x")
         assert [session for session, _ in refusals(s.join("0:x"))] == [s.sessions["1:x"]]
 
@@ -199,7 +199,7 @@ class TestRunningQuorum:
 
     def test_more_may_be_declared_later(self) -> None:
         s = pair()
-        more = Traits((*A.items, DATA))
+        more = Fingerprint((*A.items, DATA))
         state = s.committed()
         assert refusals(s.join("0:x", state, traits=more)) == []
         assert issued(s.join("1:x", state, traits=more)) == [["0:x", "1:x"]]
@@ -211,7 +211,7 @@ def test_what_was_not_declared_is_not_compared() -> None:
         s.hello(name)
     s.join("0:x", traits=A)
     s.join("1:x")
-    s.join("2:x", traits=Traits((DATA,)))
+    s.join("2:x", traits=Fingerprint((DATA,)))
     (issue,) = of(Issue, s.unary("peer", 7))
     assert len(issue.quorum.members) == 4
     assert not hasattr(issue.quorum.members[0], "traits")  # they would travel with every step
@@ -220,7 +220,7 @@ def test_what_was_not_declared_is_not_compared() -> None:
 def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
     """A release that differs in words only; and a misfit is forgotten when its record is."""
     s = Scene()
-    fits = Traits((replace(A.items[0], words="one tensor"),))
+    fits = Fingerprint((replace(A.items[0], words="one tensor"),))
     s.hello("0:x")
     s.join("0:x", traits=A)
     s.hello("1:x")
@@ -241,7 +241,7 @@ def test_what_hundreds_say_alike_is_kept_once() -> None:
     s = Scene(min_replicas=9)
     for n in range(3):
         s.hello(f"{n}:x")
-        s.join(f"{n}:x", traits=Traits((replace(A.items[0]),)))
+        s.join(f"{n}:x", traits=Fingerprint((replace(A.items[0]),)))
     assert len(s.lighthouse._likeness._kinds) == 1
     assert len({id(r.traits) for r in s.lighthouse._roll}) == 1
 
@@ -267,7 +267,7 @@ def test_an_address_that_is_none_gives_no_host() -> None:
 
 # --- any order of events ---------------------------------------------------------------------------------------------
 
-KINDS = [None, A, B, Traits((DATA,)), Traits((*A.items, describe("data set", "b.txt")))]
+KINDS = [None, A, B, Fingerprint((DATA,)), Fingerprint((*A.items, describe("data set", "b.txt")))]
 steps = st.lists(
     st.tuples(st.sampled_from(["join", "join", "new life", "close", "exit", "wait"]), st.integers(0, 3)), max_size=25
 )
@@ -276,11 +276,11 @@ steps = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(steps, st.lists(st.sampled_from(KINDS), min_size=4, max_size=30), st.integers(1, 3))
 def test_no_quorum_holds_two_that_differ(
-    steps: list[tuple[str, int]], kinds: list[Traits | None], min_replicas: int
+    steps: list[tuple[str, int]], kinds: list[Fingerprint | None], min_replicas: int
 ) -> None:
     s = Scene(min_replicas=min_replicas)
     life = [0, 0, 0, 0]
-    declared: dict[str, Traits | None] = {}
+    declared: dict[str, Fingerprint | None] = {}
 
     def name(group: int) -> str:
         return f"{group}:{life[group]}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.messages.group import AnswerVote, FailCalls, Vote
 
 Q = 40
 
 
-def ballot(world_size: int = 2) -> Ballot:
-    b = Ballot(world_size)
+def ballot(world_size: int = 2) -> GroupVote:
+    b = GroupVote(world_size)
     assert b.open(Q) == []
     return b
 
 
-def vote(b: Ballot, rank: int, ok: bool = True, *, step: int = 3, quorum: int = Q, call: int | None = None) -> object:
+def vote(
+    b: GroupVote, rank: int, ok: bool = True, *, step: int = 3, quorum: int = Q, call: int | None = None
+) -> object:
     number = rank + 100 if call is None else call
     effects = b.vote(Vote(number, rank, step, quorum, ok), now=10.0, lease_until=10.0)
     return effects[0] if len(effects) == 1 else effects
@@ -94,7 +96,7 @@ def test_I2_a_ballot_cancelled_before_anybody_voted_is_a_no_for_all() -> None:
 def test_without_a_quorum_a_vote_that_names_one_is_refused() -> None:
     for named in (1, Q):
         text = f"group rank 0 votes in quorum {named}, but the group holds no quorum."
-        assert vote(Ballot(2), 0, quorum=named) == AnswerVote((100,), False, text)
+        assert vote(GroupVote(2), 0, quorum=named) == AnswerVote((100,), False, text)
 
 
 def test_the_next_step_of_the_same_quorum_is_a_new_ballot() -> None:
@@ -157,12 +159,12 @@ class TestPeersClients:
     """They name no quorum (0), and may vote on one step again and again."""
 
     def test_a_vote_without_a_quorum_counts(self) -> None:
-        b = Ballot(2)
+        b = GroupVote(2)
         vote(b, 0, quorum=0)
         assert vote(b, 1, quorum=0) == AnswerVote((100, 101), True, "")
 
     def test_the_same_step_again_is_a_new_ballot(self) -> None:
-        b = Ballot(2)
+        b = GroupVote(2)
         vote(b, 0, quorum=0)
         vote(b, 1, quorum=0)
         assert vote(b, 0, quorum=0) == []
@@ -175,7 +177,7 @@ class TestPeersClients:
         assert vote(b, 1, quorum=0) == AnswerVote((101,), False, "over")
 
     def test_the_step_is_compared_all_the_same(self) -> None:
-        b = Ballot(2)
+        b = GroupVote(2)
         vote(b, 0, quorum=0)
         assert isinstance(vote(b, 1, quorum=0, step=9), AnswerVote)
         assert b.waiting

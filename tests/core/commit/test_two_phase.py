@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import OURS, member, of, quorum
-from torchft_x.core.commit.two_phase import Pledge
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.cross_group_vote import CrossVote, objection, row
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.messages.group import (
@@ -564,7 +564,7 @@ def test_a_torn_member_commits_nothing_that_another_adopts() -> None:
 
 
 def test_a_step_that_was_abstained_from_says_nothing_of_the_next() -> None:
-    pledge = Pledge(NAME, 1, between_groups=True)
+    pledge = TwoPhaseCommit(NAME, 1, between_groups=True)
     pledge.open(quorum(member(NAME, T), id=7))
     times = {"now": 0.0, "lease_until": 9.0}
     pledge.vote(Vote(1, 0, 4, 7, False, 0, 1, False), **times)

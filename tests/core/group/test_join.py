@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.commit.two_phase import Pledge
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.messages.group import Ask, SendJoin
 from torchft_x.core.types import JoinReason, State
@@ -14,7 +14,7 @@ NAME = "g:1"
 
 def joined(*asks: Ask, lapsed: bool = False) -> SendJoin:
     config = GroupConfig(replica_id=NAME, address="http://g", store_address="g-store", world_size=len(asks))
-    pledge = Pledge(NAME, len(asks), between_groups=False)
+    pledge = TwoPhaseCommit(NAME, len(asks), between_groups=False)
     return make_join(config, {a.rank: a for a in asks}, State(4, 7), pledge, None, lapsed=lapsed)
 
 

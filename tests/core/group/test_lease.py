@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.group.lease import _PROMISE_AGAIN, Hold
+from torchft_x.core.group.lease import _PROMISE_AGAIN, HeldQuorum
 from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import State
 
 Q = 40
 
 
-def held(*, granted_through: int = 5, lease: float = 100.0, asked_at: float = 10.0) -> Hold:
+def held(*, granted_through: int = 5, lease: float = 100.0, asked_at: float = 10.0) -> HeldQuorum:
     """A quorum that stands at step 4."""
-    hold = Hold(0.0)
+    hold = HeldQuorum(0.0)
     hold.receive(quorum(member("g:1", State(4, 30)), id=Q, granted_through=granted_through, lease=lease), asked_at)
     return hold
 
 
-def grant(hold: Hold, through: int, *, sent_at: float = 20.0, lease: float = 100.0, quorum_id: int = Q) -> bool:
+def grant(hold: HeldQuorum, through: int, *, sent_at: float = 20.0, lease: float = 100.0, quorum_id: int = Q) -> bool:
     return hold.extend(GrantArrived(quorum_id, through, lease, hold.number(sent_at)))
 
 
 def test_without_a_quorum_nothing_may_run() -> None:
-    hold = Hold(7.0)
+    hold = HeldQuorum(7.0)
     assert (hold.quorum_id, hold.lease_until) == (0, 7.0)
     assert not hold.usable(0.0)
     assert not hold.allows(1, 0.0, connected=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torchft_x.core.group.lighthouse_choice import FIRST_PAUSE, LAST_PAUSE, NEAR, NEAR_PAUSE, Wander, pause
+from torchft_x.core.group.lighthouse_choice import FIRST_PAUSE, LAST_PAUSE, NEAR, NEAR_PAUSE, FailoverPolicy, pause
 
 
 def test_what_can_not_be_reached_is_left_at_once() -> None:
-    w = Wander(2, stays=2.0, comes_back=3.0)
+    w = FailoverPolicy(2, stays=2.0, comes_back=3.0)
     w.failed(0.0)
     assert w.at == 1
     w.failed(0.1)
@@ -14,7 +14,7 @@ def test_what_can_not_be_reached_is_left_at_once() -> None:
 
 
 def test_a_lighthouse_that_was_there_is_given_a_moment_to_come_back() -> None:
-    w = Wander(2, stays=2.0, comes_back=3.0)
+    w = FailoverPolicy(2, stays=2.0, comes_back=3.0)
     w.up()
     w.ended(10.0)
     w.failed(12.9)
@@ -24,7 +24,7 @@ def test_a_lighthouse_that_was_there_is_given_a_moment_to_come_back() -> None:
 
 
 def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere() -> None:
-    w = Wander(2, stays=2.0)
+    w = FailoverPolicy(2, stays=2.0)
     w.up()
     w.told(False, 0.0, 0.5)
     assert not w.leaves(999.0)
@@ -41,7 +41,7 @@ def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere(
 
 
 def test_an_answer_ends_the_thought_of_leaving() -> None:
-    w = Wander(2, stays=2.0)
+    w = FailoverPolicy(2, stays=2.0)
     w.up()
     w.told(True, 0.0, 0.0)
     w.answered()
@@ -52,7 +52,7 @@ def test_an_answer_ends_the_thought_of_leaving() -> None:
 
 
 def test_from_where_it_has_gone_to_it_comes_back_at_once_if_nobody_is_there() -> None:
-    w = Wander(2, stays=2.0)
+    w = FailoverPolicy(2, stays=2.0)
     w.up()
     w.told(True, 0.0, 0.0)
     assert w.leaves(4.0)
@@ -62,7 +62,7 @@ def test_from_where_it_has_gone_to_it_comes_back_at_once_if_nobody_is_there() ->
 
 
 def test_one_after_the_other_is_tried() -> None:
-    w, tried = Wander(3), [0]
+    w, tried = FailoverPolicy(3), [0]
     for now in range(4):
         w.failed(float(now))
         tried.append(w.at)
@@ -71,7 +71,7 @@ def test_one_after_the_other_is_tried() -> None:
 
 def test_where_a_session_stands_again_what_was_before_it_counts_no_more() -> None:
     """Whoever is there and doesn't answer a hello later on is not one that has just gone."""
-    w = Wander(2, comes_back=3.0)
+    w = FailoverPolicy(2, comes_back=3.0)
     w.up()
     w.ended(0.0)
     w.up()
@@ -80,7 +80,7 @@ def test_where_a_session_stands_again_what_was_before_it_counts_no_more() -> Non
 
 
 def test_of_one_lighthouse_there_is_no_other() -> None:
-    w = Wander(1)
+    w = FailoverPolicy(1)
     w.failed(0.0)
     w.up()
     w.told(True, 0.0, 0.0)
@@ -103,7 +103,7 @@ def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
 
 
 def test_what_it_was_told_ends_with_the_session() -> None:
-    w = Wander(2, stays=2.0)
+    w = FailoverPolicy(2, stays=2.0)
     w.up()
     w.told(True, 0.0, 0.5)
     w.ended(1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.scene import OURS, member, of, quorum
-from torchft_x.core.fingerprint import Traits, describe
+from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
@@ -145,7 +145,7 @@ class TestAsking:
 
     def test_what_is_declared_travels_once_per_session(self) -> None:
         s = Stage()
-        a = Traits((describe("model", "a"),))
+        a = Fingerprint((describe("model", "a"),))
         (first,) = joins(s.ask(traits=a))
         assert first.traits == a
         s.arrive()
@@ -156,7 +156,7 @@ class TestAsking:
 
     def test_what_is_declared_reaches_a_session_that_came_between_two_joins(self) -> None:
         s = Stage()
-        a = Traits((describe("model", "a"),))
+        a = Fingerprint((describe("model", "a"),))
         s.ask(traits=a)
         s.arrive()
         s.feed(SessionDown("gone"))
@@ -166,16 +166,16 @@ class TestAsking:
     def test_what_is_declared_later_is_sent_with_the_rest(self) -> None:
         s = Stage(2)
         a, b = describe("model", "a"), describe("data set", "b")
-        s.ask(0, traits=Traits((a,)))
-        assert joins(s.ask(1, traits=Traits((a,))))[0].traits == Traits((a,))
+        s.ask(0, traits=Fingerprint((a,)))
+        assert joins(s.ask(1, traits=Fingerprint((a,))))[0].traits == Fingerprint((a,))
         s.arrive()
-        s.ask(0, step=1, traits=Traits((a, b)))
-        assert joins(s.ask(1, step=1))[0].traits == Traits((a, b))
+        s.ask(0, step=1, traits=Fingerprint((a, b)))
+        assert joins(s.ask(1, step=1))[0].traits == Fingerprint((a, b))
 
     def test_ranks_that_differ_are_told_apart(self) -> None:
         s = Stage(2)
-        s.ask(0, traits=Traits((describe("model", "a"),)))
-        traits = joins(s.ask(1, traits=Traits((describe("model", "b"),))))[0].traits
+        s.ask(0, traits=Fingerprint((describe("model", "a"),)))
+        traits = joins(s.ask(1, traits=Fingerprint((describe("model", "b"),))))[0].traits
         assert traits is not None
         assert [(x.words, x.ranks) for x in traits.items] == [("a", (0,)), ("b", (1,))]
 
@@ -625,7 +625,7 @@ def test_what_went_wrong_is_said_again_on_the_next_session(reason: JoinReason) -
 
 
 def test_who_declares_nothing_sends_nothing() -> None:
-    assert joins(Stage().ask(traits=Traits()))[0].traits is None
+    assert joins(Stage().ask(traits=Fingerprint()))[0].traits is None
 
 
 def test_after_the_end_nothing_is_asked_on_a_new_session() -> None:
@@ -672,7 +672,7 @@ def test_a_bad_setting_is_named(field: str, value: Any) -> None:
 
 def test_repr_says_where_it_stands() -> None:
     s = Stage().training()
-    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <Hold q1 through step 0> idle>"
+    assert repr(s.group) == "<Group g:1 step 0 (quorum 0) <HeldQuorum q1 through step 0> idle>"
 
 
 def test_a_hello_says_all_of_it() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torchft_x.core.group.quorum_deadline import AWAY, Endurance
-from torchft_x.core.lighthouse.wait_notices import Waits
+from torchft_x.core.group.quorum_deadline import AWAY, QuorumDeadline
+from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.messages.lighthouse import SendWaits
 from torchft_x.core.quorum.rule import Wait
 
 
-def standing(now: float = 0.0) -> Endurance:
-    e = Endurance(now)
+def standing(now: float = 0.0) -> QuorumDeadline:
+    e = QuorumDeadline(now)
     e.session(True, now - 10.0)
     return e
 
@@ -85,7 +85,7 @@ def test_each_call_has_its_own_time() -> None:
 
 
 def test_before_anything_was_said() -> None:
-    e = Endurance(0.0)
+    e = QuorumDeadline(0.0)
     assert (e.reason, e.for_lease) == ("", False)
 
 
@@ -120,7 +120,7 @@ LEASE, OTHER, THIRD = Wait("a lease", 9.0, lease=True), Wait("too few"), Wait("o
 
 
 def test_whoever_waits_is_told_once_and_when_the_kind_of_waiting_changes() -> None:
-    w = Waits()
+    w = WaitNotices()
     assert w.tell([1, 2], OTHER, 0.0) == [SendWaits((1, 2), "too few", False)]
     assert w.tell([1, 2], OTHER, 9.0) == []
     assert w.tell([1, 2, 3], LEASE, 9.1) == [SendWaits((1, 2, 3), "a lease", True)]
@@ -129,14 +129,14 @@ def test_whoever_waits_is_told_once_and_when_the_kind_of_waiting_changes() -> No
 
 
 def test_another_reason_of_the_same_kind_can_wait() -> None:
-    w = Waits()
+    w = WaitNotices()
     w.tell([1], OTHER, 0.0)
     assert w.tell([1], THIRD, 4.9) == []
     assert w.tell([1], THIRD, 5.0) == [SendWaits((1,), "other too few", False)]
 
 
 def test_another_reason_counts_from_when_the_last_was_said() -> None:
-    w = Waits()
+    w = WaitNotices()
     w.tell([1], OTHER, 10.0)
     assert w.tell([1], THIRD, 14.9) == []
     assert not w.settled  # there is something to be said yet, though not now
@@ -145,7 +145,7 @@ def test_another_reason_counts_from_when_the_last_was_said() -> None:
 
 
 def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
-    w = Waits()
+    w = WaitNotices()
     w.tell([1], LEASE, 10.0)
     assert w.tell([1], OTHER, 10.1) == [SendWaits((1,), "too few", False)]
     assert w.tell([1], OTHER, 10.2) == []
@@ -153,7 +153,7 @@ def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
 
 
 def test_as_long_as_one_has_yet_to_hear_it_nothing_is_settled() -> None:
-    w = Waits()
+    w = WaitNotices()
     w.tell([1], OTHER, 10.0)
     w.tell([1, 2], THIRD, 11.0)
     assert w.tell([1, 2], THIRD, 12.0) == []

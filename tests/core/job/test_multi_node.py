@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchft_x.core.job.multi_node import Assembly
+from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import LifeExited, LifeStarted
 from torchft_x.core.messages.nodes import (
@@ -41,7 +41,7 @@ class Scene:
 
     def __init__(self, nodes: int = 2) -> None:
         self.nodes = nodes
-        self.machine = Assembly(tokens(), gone_grace=3.0)
+        self.machine = GangCoordinator(tokens(), gone_grace=3.0)
         self.now = 0.0
 
     def see(self, event: NodeEvent) -> list[NodeEffect]:
@@ -564,7 +564,7 @@ class World:
         self.make_token = tokens()  # also over restarts of the lighthouse
         self.serves: dict[int, Node] = {}  # session -> who holds the other end
         self.unnoticed: list[int] = []  # sessions whose end the lighthouse has not seen
-        self.machine = Assembly(self.make_token, gone_grace=3.0)
+        self.machine = GangCoordinator(self.make_token, gone_grace=3.0)
         self.now = 0.0
         self.attempts: dict[str, int] = {}  # life -> attempt
         self.heard = -1  # highest attempt of a life that this lighthouse has begun or been told of
@@ -667,7 +667,7 @@ class World:
         for z in self.zombies:
             z.dead, z.runs = True, None
         self.zombies = []
-        self.machine = Assembly(self.make_token, gone_grace=3.0)
+        self.machine = GangCoordinator(self.make_token, gone_grace=3.0)
         self.heard = -1
 
     def stop(self, n: Node) -> None:

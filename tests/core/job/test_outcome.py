@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.job.outcome import DESERTED, FINISHED, Roster, RosterConfig
+from torchft_x.core.job.outcome import DESERTED, FINISHED, JobConfig, JobOutcome
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
     Charge,
@@ -24,10 +24,10 @@ from torchft_x.core.messages.job import (
 from torchft_x.errors import ConfigError
 
 
-def training(groups: int = 3, **options: object) -> Roster:
+def training(groups: int = 3, **options: object) -> JobOutcome:
     """A job at time 0 whose groups 0.. all train in one quorum; lives are called L0, L1, ..."""
     names = tuple(str(i) for i in range(groups))
-    roster = Roster(RosterConfig(groups=names, **options))  # type: ignore[arg-type]
+    roster = JobOutcome(JobConfig(groups=names, **options))  # type: ignore[arg-type]
     for name in names:
         assert roster.handle(SupervisorHere(name, f"host{name}"), 0.0) == []
         assert roster.handle(LifeStarted(name, 0, f"L{name}"), 0.0) == []
@@ -104,7 +104,7 @@ def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> Non
 
 
 def test_the_same_trouble_is_told_once() -> None:
-    roster = Roster(RosterConfig(groups=("0", "1", "2")))
+    roster = JobOutcome(JobConfig(groups=("0", "1", "2")))
     for g in ("0", "1", "2"):
         roster.handle(SupervisorHere(g, "h"), 0.0)
     roster.handle(SupervisorFinished("0", 1, "NameError."), 1.0)
@@ -216,7 +216,7 @@ def test_a_supervisor_that_comes_after_the_verdict_is_told_it() -> None:
 
 
 def test_groups_without_a_manager_each_do_their_own_work() -> None:
-    roster = Roster(RosterConfig(groups=("0", "1")))
+    roster = JobOutcome(JobConfig(groups=("0", "1")))
     for g in ("0", "1"):
         roster.handle(SupervisorHere(g, "h"), 0.0)
         roster.handle(LifeStarted(g, 0, f"L{g}"), 0.0)
@@ -225,7 +225,7 @@ def test_groups_without_a_manager_each_do_their_own_work() -> None:
 
 
 def test_a_supervisor_that_never_comes_is_lost() -> None:
-    roster = Roster(RosterConfig(groups=("0", "1"), arrive_timeout=30.0))
+    roster = JobOutcome(JobConfig(groups=("0", "1"), arrive_timeout=30.0))
     roster.handle(SupervisorHere("0", "h"), 5.0)
     assert roster.handle(Tick(), 34.9) == []
     (note,) = roster.handle(Tick(), 35.0)  # counted from the first event
@@ -292,7 +292,7 @@ def test_the_end_of_a_life_that_is_no_more_the_newest_says_nothing() -> None:
 
 
 def test_a_group_that_finishes_without_ever_having_a_life_stops_nobody() -> None:
-    roster = Roster(RosterConfig(groups=("0", "1")))
+    roster = JobOutcome(JobConfig(groups=("0", "1")))
     roster.handle(SupervisorHere("0", "host0"), 0.0)
     roster.handle(SupervisorHere("1", "host1"), 0.0)
     assert roster.status()["0"] == {"state": "starting", "host": "host0", "attempt": 0, "trouble": ""}
@@ -375,12 +375,12 @@ def test_status_tells_each_group() -> None:
 )
 def test_config_errors_name_the_field(options: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        RosterConfig(**options)
+        JobConfig(**options)
 
 
 def test_a_job_without_groups_is_told_so() -> None:
     with pytest.raises(ConfigError, match="at least one group"):
-        RosterConfig(groups=())
+        JobConfig(groups=())
 
 
 def test_a_grace_below_a_second_is_one() -> None:
@@ -395,9 +395,9 @@ def test_a_grace_below_a_second_is_one() -> None:
 # --- groups over several nodes -----------------------------------------------------------------------------------------
 
 
-def two_nodes(**options: object) -> Roster:
+def two_nodes(**options: object) -> JobOutcome:
     """Group a is on two nodes, group b on one; both train in one quorum."""
-    roster = Roster(RosterConfig(groups=("a", "b"), **options))  # type: ignore[arg-type]
+    roster = JobOutcome(JobConfig(groups=("a", "b"), **options))  # type: ignore[arg-type]
     for event in (
         SupervisorHere("a", "host0", 0, 2),
         SupervisorHere("a", "host1", 1, 2),
@@ -457,7 +457,7 @@ def test_the_first_node_is_node_0() -> None:
 
 
 def test_a_node_that_never_comes_is_named() -> None:
-    roster = Roster(RosterConfig(groups=("a", "b"), arrive_timeout=30.0))
+    roster = JobOutcome(JobConfig(groups=("a", "b"), arrive_timeout=30.0))
     roster.handle(SupervisorHere("a", "h", 0, 2), 0.0)
     roster.handle(SupervisorHere("b", "h"), 0.0)
     assert roster.status()["a"]["state"] == "awaited"
@@ -516,14 +516,14 @@ def test_one_that_hears_of_the_end_knows_who_is_lost() -> None:
 
 
 def test_a_standby_to_which_nobody_ever_comes_ends_in_time() -> None:
-    roster = Roster(RosterConfig(groups=("0",), several=True, arrive_timeout=30.0, deserted_after=5.0))
+    roster = JobOutcome(JobConfig(groups=("0",), several=True, arrive_timeout=30.0, deserted_after=5.0))
     assert roster.handle(Tick(), 100.0) == []
     assert roster.handle(Tick(), 134.9) == []
     assert roster.handle(Tick(), 135.0)[-1].code == DESERTED
 
 
 def test_the_status_names_hosts_and_lives_that_there_are() -> None:
-    roster = Roster(RosterConfig(groups=("0",)))
+    roster = JobOutcome(JobConfig(groups=("0",)))
     roster.handle(SupervisorHere("0", "host0", node=0, nodes=2), 0.0)
     roster.handle(LifeStarted("0", 3, "L3"), 0.0)
     assert roster.status()["0"]["host"] == "host0"

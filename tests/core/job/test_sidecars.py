@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job.sidecars import REMEMBERED, Companions
+from torchft_x.core.job.sidecars import REMEMBERED, Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
 
 
-def present(*names: str) -> Companions:
-    machine = Companions(gone_grace=3.0)
+def present(*names: str) -> Sidecars:
+    machine = Sidecars(gone_grace=3.0)
     for name in names:
         assert machine.handle(CompanionHere(name, "h"), 0.0) == []
     return machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.job.standalone_sidecars import DONE, MISSING, Visits
+from torchft_x.core.job.standalone_sidecars import DONE, MISSING, StandaloneSidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
     CompanionGone,
@@ -16,16 +16,16 @@ from torchft_x.core.messages.job import (
 )
 
 
-def job(*groups: str) -> Visits:
+def job(*groups: str) -> StandaloneSidecars:
     """A companion `eval` and these groups are here at time 0."""
-    visits = Visits(settle=3.0, missing=300.0)
+    visits = StandaloneSidecars(settle=3.0, missing=300.0)
     assert visits.handle(CompanionHere("eval", "h"), 0.0) == []
     for group in groups:
         assert visits.handle(SupervisorHere(group, "h"), 0.0) == []
     return visits
 
 
-def leave(visits: Visits, group: str, now: float, *, done: bool = True) -> None:
+def leave(visits: StandaloneSidecars, group: str, now: float, *, done: bool = True) -> None:
     if done:
         assert visits.handle(SupervisorFinished(group, 0, ""), now) == []
     assert visits.handle(SupervisorGone(group), now) == []
@@ -58,7 +58,7 @@ def test_groups_that_stay_away_are_the_end_too() -> None:
 
 
 def test_a_companion_that_comes_before_its_groups_is_not_ended_by_an_earlier_job() -> None:
-    visits = Visits(settle=3.0)
+    visits = StandaloneSidecars(settle=3.0)
     visits.handle(SupervisorHere("0", "h"), 0.0)
     leave(visits, "0", 10.0)
     visits.handle(CompanionHere("eval", "h"), 11.0)
@@ -69,7 +69,7 @@ def test_a_companion_that_comes_before_its_groups_is_not_ended_by_an_earlier_job
 
 
 def test_a_companion_that_comes_after_its_groups_belongs_to_them() -> None:
-    visits = Visits(settle=3.0)
+    visits = StandaloneSidecars(settle=3.0)
     visits.handle(SupervisorHere("0", "h"), 0.0)
     visits.handle(CompanionHere("late", "h"), 1.0)
     leave(visits, "0", 2.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.scene import BOOT, OURS, UNIX, Scene, issued, member, notes, of, overs, quorum
-from torchft_x.core.fingerprint import LIBRARY, TORCH, Traits, release
+from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
@@ -863,7 +863,7 @@ class TestForPeople:
     def test_repr_says_where_it_stands(self) -> None:
         s = Scene()
         s.start("a:1")
-        assert repr(s.lighthouse) == "<Lighthouse <Tenure q1 ['a:1'] asking=[] missing=['a:1'] > >"
+        assert repr(s.lighthouse) == "<Lighthouse <QuorumState q1 ['a:1'] asking=[] missing=['a:1'] > >"
 
 
 def test_a_hello_after_the_quorum_of_others_is_no_member() -> None:
@@ -872,7 +872,7 @@ def test_a_hello_after_the_quorum_of_others_is_no_member() -> None:
     assert lighthouse.current is None
 
 
-TRAINER = Traits((release(LIBRARY, "0.1.0"), release(TORCH, "2.13.0")))
+TRAINER = Fingerprint((release(LIBRARY, "0.1.0"), release(TORCH, "2.13.0")))
 
 
 class TestAcrossLibraries:

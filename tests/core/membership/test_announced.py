@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchft_x.core.membership.announced import Presence
+from torchft_x.core.membership.announced import AnnouncedGroups
 from torchft_x.core.types import group_number, group_of
 
 NAMES = ["train_0:a", "train_0:b", "other_0:a", "train_1:a", "x:a"]
@@ -18,7 +18,7 @@ events = st.one_of(
 
 @given(st.lists(events, max_size=30))
 def test_absent(events: list[tuple[str, str, bool]]) -> None:
-    presence, announced, here = Presence(), set(), set()
+    presence, announced, here = AnnouncedGroups(), set(), set()
     for what, name, yes in events:
         getattr(presence, what)(name, yes)
         known = announced if what == "announce" else here
@@ -29,7 +29,7 @@ def test_absent(events: list[tuple[str, str, bool]]) -> None:
 
 
 def test_a_member_that_comes_and_goes_and_comes_again() -> None:
-    presence = Presence()
+    presence = AnnouncedGroups()
     presence.announce("train_0", True)
     for here in (True, False, True, False):
         presence.recount("train_0:a", here)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import OURS, member, quorum
-from torchft_x.core.journal import Legacy
-from torchft_x.core.membership.current_quorum import Tenure, candidates
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.journal import JournalEntry
+from torchft_x.core.membership.current_quorum import QuorumState, candidates
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate, Form
 from torchft_x.core.types import Member, Quorum, State
@@ -21,8 +21,8 @@ class Desk:
     """A tenure and its roll. Members of ours take grants."""
 
     def __init__(self, *names: str, first_id: int = 100, place: int | None = None) -> None:
-        self.roll = Roll(0.0)
-        self.tenure = Tenure(first_id, place)
+        self.roll = MemberTable(0.0)
+        self.tenure = QuorumState(first_id, place)
         for n, name in enumerate(names):
             self.tenure.recount(self.roll.open(Hello(n + 1, name, library=OURS, runs_on=True), 0.0))
 
@@ -45,7 +45,7 @@ class Desk:
 
 
 def test_R1_ids_are_above_all_that_were_heard() -> None:
-    tenure = Tenure(100)
+    tenure = QuorumState(100)
     for heard, expected in ((7, 100), (99, 100), (100, 101), (500, 501), (300, 501)):
         tenure.raise_ids(heard)
         assert tenure.next_id == expected
@@ -276,7 +276,7 @@ class TestSeveralLighthouses:
     def desk(self, *names: str) -> Desk:
         return Desk(*names, first_id=1600, place=1)
 
-    def record(self, desk: Desk, name: str) -> Record:
+    def record(self, desk: Desk, name: str) -> MemberRecord:
         record = desk.roll.get(name)
         assert record is not None
         return record
@@ -297,7 +297,7 @@ class TestSeveralLighthouses:
 
     @pytest.mark.parametrize(("id", "since"), [(1601, 801), (1600, 2001)])
     def test_it_remembers_what_was_written_down_if_it_has_issued_it(self, id: int, since: int) -> None:
-        tenure = Tenure(2000, 1, Legacy(quorum(member("a"), id=id, since=801)))
+        tenure = QuorumState(2000, 1, JournalEntry(quorum(member("a"), id=id, since=801)))
         assert tenure.coalition is not None
         assert tenure.coalition.since == since
 

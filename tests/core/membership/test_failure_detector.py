@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.scene import Scene, of
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.failure_detector import Halt, Limits, Sight, judge, suspect
-from torchft_x.core.membership.supervisors import Guardians
+from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, StoppedProcess, judge, suspect
+from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     GuardianGone,
@@ -25,7 +25,7 @@ from torchft_x.core.messages.lighthouse import (
 from torchft_x.core.types import Life, State
 from torchft_x.errors import ConfigError
 
-L = Limits()
+L = SilenceLimits()
 
 
 class TestLimits:
@@ -33,7 +33,7 @@ class TestLimits:
         assert (L.alone, L.host, L.stopped, L.busy, L.busy_steps) == (5.0, 1.5, 1.5, 10.0, 5.0)
 
     def test_an_explicit_timeout_is_meant_for_every_kind(self) -> None:
-        limits = LighthouseConfig(heartbeat_timeout=3.0, limits=Limits(host=0.5)).silence
+        limits = LighthouseConfig(heartbeat_timeout=3.0, limits=SilenceLimits(host=0.5)).silence
         assert (limits.alone, limits.host, limits.stopped, limits.for_busy(100.0)) == (3.0, 3.0, 3.0, 3.0)
 
     def test_without_one_each_kind_has_its_own(self) -> None:
@@ -49,24 +49,24 @@ class TestLimits:
         [({"alone": 1.0}, 0.2, 0.2), ({"busy": 1.0}, 0.2, 20.0), ({"host": 1.0}, 0.5, 0.25)],
     )
     def test_the_shortest_limit_says_how_often(self, short: dict[str, float], member: float, supervisor: float) -> None:
-        limits = Limits(**{"alone": 100.0, "busy": 100.0, "host": 100.0, **short})
+        limits = SilenceLimits(**{"alone": 100.0, "busy": 100.0, "host": 100.0, **short})
         assert (limits.member_ping, limits.supervisor_ping) == (member, supervisor)
 
     @pytest.mark.parametrize("field", ["alone", "host", "stopped", "busy"])
     def test_no_limit_is_zero(self, field: str) -> None:
         with pytest.raises(ConfigError, match=field):
-            Limits(**{field: 0.0})
+            SilenceLimits(**{field: 0.0})
 
     def test_negative_steps_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="busy_steps"):
-            Limits(busy_steps=-1.0)
+            SilenceLimits(busy_steps=-1.0)
 
     @pytest.mark.parametrize(
         ("config", "word"),
         [
             (LighthouseConfig(tick=2.0), "tick is 2 s"),
-            (LighthouseConfig(limits=Limits(stopped=0.05)), "a silence of 0.05 s"),
-            (LighthouseConfig(lease=Limits().member_ping), "lease is 0.75 s"),
+            (LighthouseConfig(limits=SilenceLimits(stopped=0.05)), "a silence of 0.05 s"),
+            (LighthouseConfig(lease=SilenceLimits().member_ping), "lease is 0.75 s"),
             (LighthouseConfig(heartbeat_timeout=0.1), "tick is 0.1 s"),
             (LighthouseConfig(lease=0.5), "lease is 0.5 s"),
             (LighthouseConfig(lease=10.0, heartbeat_timeout=60.0), "lease is 10 s"),
@@ -84,63 +84,66 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("sight", "word"),
         [
-            (Sight(heard=95.1), ""),
-            (Sight(heard=95.0), ""),  # at the limit itself it is still waited for
-            (Sight(heard=80.0, watched=98.5), "though its supervisor"),
-            (Sight(heard=98.5, watched=98.0), ""),
-            (Sight(heard=90.0, watched=100.0), ""),
-            (Sight(heard=94.9), "silent for 5 s"),
-            (Sight(heard=98.4, watched=98.6), ""),
-            (Sight(heard=98.6, watched=98.4), ""),
-            (Sight(heard=98.4, watched=98.4), "it and its supervisor are silent for 1.5 s"),
-            (Sight(heard=90.1, watched=99.9), ""),
-            (Sight(heard=89.9, watched=99.9), "silent for 10 s, though its supervisor says that it runs"),
-            (Sight(heard=89.9, watched=99.9, longest_step=3.0), ""),
-            (Sight(heard=84.9, watched=99.9, longest_step=3.0), "silent for 15 s, though"),
-            (Sight(heard=94.9, watched=99.9, connected=False), "silent for 5 s"),
-            (Sight(heard=80.0, watched=99.9, pause_until=100.5), ""),
-            (Sight(heard=80.0, watched=99.9, pause_until=95.0), ""),
-            (Sight(heard=80.0, watched=99.9, pause_until=89.9), "though its supervisor"),
-            (Sight(heard=80.0, watched=80.0, pause_until=200.0), "it and its supervisor are silent"),
-            (Sight(heard=100.0, watched=100.0, halt=Halt(98.6, "worker 1")), ""),
-            (Sight(heard=100.0, watched=100.0, halt=Halt(98.5, "worker 1")), "its worker 1 is stopped"),
-            (Sight(heard=100.0, watched=100.0, halt=Halt(98.5, "worker 0"), pause_until=200.0), "is stopped"),
+            (Observation(heard=95.1), ""),
+            (Observation(heard=95.0), ""),  # at the limit itself it is still waited for
+            (Observation(heard=80.0, watched=98.5), "though its supervisor"),
+            (Observation(heard=98.5, watched=98.0), ""),
+            (Observation(heard=90.0, watched=100.0), ""),
+            (Observation(heard=94.9), "silent for 5 s"),
+            (Observation(heard=98.4, watched=98.6), ""),
+            (Observation(heard=98.6, watched=98.4), ""),
+            (Observation(heard=98.4, watched=98.4), "it and its supervisor are silent for 1.5 s"),
+            (Observation(heard=90.1, watched=99.9), ""),
+            (Observation(heard=89.9, watched=99.9), "silent for 10 s, though its supervisor says that it runs"),
+            (Observation(heard=89.9, watched=99.9, longest_step=3.0), ""),
+            (Observation(heard=84.9, watched=99.9, longest_step=3.0), "silent for 15 s, though"),
+            (Observation(heard=94.9, watched=99.9, connected=False), "silent for 5 s"),
+            (Observation(heard=80.0, watched=99.9, pause_until=100.5), ""),
+            (Observation(heard=80.0, watched=99.9, pause_until=95.0), ""),
+            (Observation(heard=80.0, watched=99.9, pause_until=89.9), "though its supervisor"),
+            (Observation(heard=80.0, watched=80.0, pause_until=200.0), "it and its supervisor are silent"),
+            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.6, "worker 1")), ""),
+            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 1")), "its worker 1 is stopped"),
+            (
+                Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 0"), pause_until=200.0),
+                "is stopped",
+            ),
         ],
     )
-    def test_at_second_100(self, sight: Sight, word: str) -> None:
+    def test_at_second_100(self, sight: Observation, word: str) -> None:
         reason = judge(sight, L, 100.0)
         assert word in reason
         assert bool(reason) is bool(word)
 
     @pytest.mark.parametrize(("who", "said"), [("worker 1", "its worker 1 is stopped ("), ("", "it is stopped (")])
     def test_who_is_stopped(self, who: str, said: str) -> None:
-        assert judge(Sight(heard=100.0, halt=Halt(90.0, who)), L, 100.0).startswith(said)
+        assert judge(Observation(heard=100.0, halt=StoppedProcess(90.0, who)), L, 100.0).startswith(said)
 
     def test_without_a_supervisor_nobody_says_that_it_runs(self) -> None:
-        assert suspect(Sight(heard=85.0), Limits(alone=20.0), 100.0) == ""
+        assert suspect(Observation(heard=85.0), SilenceLimits(alone=20.0), 100.0) == ""
 
     def test_silent_but_running_is_suspected(self) -> None:
-        text = suspect(Sight(heard=94.0, watched=99.9), L, 100.0)
+        text = suspect(Observation(heard=94.0, watched=99.9), L, 100.0)
         assert "silent for 6.0 s, but its supervisor says that it runs" in text
         assert "lost after 10 s" in text
 
     @pytest.mark.parametrize(
         "sight",
         [
-            Sight(heard=96.0, watched=99.9),
-            Sight(heard=95.0, watched=99.9),
-            Sight(heard=94.0),
-            Sight(heard=80.0, watched=99.9),
-            Sight(heard=94.0, watched=99.9, pause_until=101.0),
+            Observation(heard=96.0, watched=99.9),
+            Observation(heard=95.0, watched=99.9),
+            Observation(heard=94.0),
+            Observation(heard=80.0, watched=99.9),
+            Observation(heard=94.0, watched=99.9, pause_until=101.0),
         ],
     )
-    def test_nobody_else_is(self, sight: Sight) -> None:
+    def test_nobody_else_is(self, sight: Observation) -> None:
         assert suspect(sight, L, 100.0) == ""
 
 
 class TestGuardians:
     def test_a_life_is_watched_by_its_groups_newest_supervisor(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.begin("0", "t0")
         assert g.heard("t0") is None
         g.open(1, "0", 0, 5.0)
@@ -154,7 +157,7 @@ class TestGuardians:
         assert g.heard("t0") is None
 
     def test_only_the_newest_life_of_a_group(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.open(1, "0", 0, 5.0)
         g.begin("0", "t0")
         g.begin("0", "t1")
@@ -163,7 +166,7 @@ class TestGuardians:
         assert g.heard("") is None
 
     def test_the_group_server_lives_on_node_0(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.begin("0", "t0")
         g.open(1, "0", 1, 5.0)
         assert g.heard("t0") is None
@@ -171,27 +174,27 @@ class TestGuardians:
         assert g.heard("t0") == 3.0
 
     def test_any_node_may_tell_of_a_stop_and_the_longest_counts(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.open(1, "0", 0, 0.0)
         g.open(2, "0", 1, 0.0)
-        g.halt(2, "t0", Halt(3.0, "worker 2"))
-        g.halt(1, "t0", Halt(2.0, "worker 0"))
-        assert g.halt_of("t0", 0.0) == Halt(2.0, "worker 0")
+        g.halt(2, "t0", StoppedProcess(3.0, "worker 2"))
+        g.halt(1, "t0", StoppedProcess(2.0, "worker 0"))
+        assert g.halt_of("t0", 0.0) == StoppedProcess(2.0, "worker 0")
         g.halt(1, "t0", None)
-        assert g.halt_of("t0", 0.0) == Halt(3.0, "worker 2")
+        assert g.halt_of("t0", 0.0) == StoppedProcess(3.0, "worker 2")
         g.close(2)
         assert g.halt_of("t0", 0.0) is None
         assert g.halted == set()
 
     def test_the_word_of_a_supervisor_that_is_silent_since_does_not_count(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.open(1, "0", 0, 5.0)
-        g.halt(1, "t0", Halt(3.0, "worker 0"))
+        g.halt(1, "t0", StoppedProcess(3.0, "worker 0"))
         assert g.halt_of("t0", 5.0) is not None
         assert g.halt_of("t0", 5.1) is None
 
     def test_a_lighthouse_that_was_starved_takes_the_silence_on_itself(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.open(1, "0", 0, 3.0)
         g.begin("0", "t")
         g.forgive(4.0, 10.0)
@@ -200,14 +203,14 @@ class TestGuardians:
         assert g.heard("t") == 10.0
 
     def test_a_life_without_a_token_is_nobodys(self) -> None:
-        g = Guardians()
+        g = SupervisorLiveness()
         g.open(1, "0", 0, 3.0)
         g.begin("0", "")
         assert g.heard("") is None
 
     def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:
-        g = Guardians()
-        g.halt(1, "t0", Halt(3.0, "worker 2"))
+        g = SupervisorLiveness()
+        g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))
         g.hear(1, 3.0)
         g.close(1)
         assert g.halt_of("t0", 0.0) is None

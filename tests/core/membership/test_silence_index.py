@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchft_x.core.membership.members import Record
-from torchft_x.core.membership.silence_index import Quiet
+from torchft_x.core.membership.members import MemberRecord
+from torchft_x.core.membership.silence_index import SilenceIndex
 from torchft_x.core.types import Life
 
 LIMIT = 1.5
@@ -19,13 +19,15 @@ DEEDS = st.tuples(
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.7, 1.5, 3.0]), DEEDS), max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_it_says_what_a_look_at_everybody_would(deeds: list[tuple[float, tuple[str, str]]]) -> None:
-    now, records, halted = 0.0, dict[str, Record](), set[str]()
-    quiet = Quiet(now)
+    now, records, halted = 0.0, dict[str, MemberRecord](), set[str]()
+    quiet = SilenceIndex(now)
     for wait, (deed, name) in deeds:
         now += wait
         record = records.get(name)
         if deed == "comes" and record is None:
-            records[name] = Record(name, now - 1.0, life=Life(token=name))  # a member of a quorum that was taken over
+            records[name] = MemberRecord(
+                name, now - 1.0, life=Life(token=name)
+            )  # a member of a quorum that was taken over
             quiet.expect(now - 1.0)
         elif record is None:
             continue
@@ -44,7 +46,7 @@ def test_it_says_what_a_look_at_everybody_would(deeds: list[tuple[float, tuple[s
         assert quiet.look(records.values(), halted, now, LIMIT) == expected
 
 
-class Roll(list[Record]):
+class Roll(list[MemberRecord]):
     """Counts how often somebody looks at all."""
 
     looks = 0
@@ -55,8 +57,8 @@ class Roll(list[Record]):
 
 
 def test_everybody_is_looked_at_only_when_somebody_may_have_become_silent() -> None:
-    roll = Roll([Record("a", 0.0), Record("b", 0.0), Record("dead", 0.0)])
-    quiet, now = Quiet(0.0), 0.0
+    roll = Roll([MemberRecord("a", 0.0), MemberRecord("b", 0.0), MemberRecord("dead", 0.0)])
+    quiet, now = SilenceIndex(0.0), 0.0
     for tick in range(1, 101):
         now = tick / 10
         if tick % 10 == 0:
@@ -67,7 +69,7 @@ def test_everybody_is_looked_at_only_when_somebody_may_have_become_silent() -> N
 
 
 def test_at_the_limit_itself_nobody_is_silent_yet() -> None:
-    record, quiet = Record("a", 0.0), Quiet(0.0)
+    record, quiet = MemberRecord("a", 0.0), SilenceIndex(0.0)
     assert quiet.look([record], (), 1.5, LIMIT) == []
     assert quiet.look([record], (), 2.0, LIMIT) == [record]
     record.hear(2.0)
@@ -75,13 +77,13 @@ def test_at_the_limit_itself_nobody_is_silent_yet() -> None:
 
 
 def test_whoever_is_lost_meanwhile_is_looked_for_no_more() -> None:
-    record, quiet = Record("a", 0.0), Quiet(0.0)
+    record, quiet = MemberRecord("a", 0.0), SilenceIndex(0.0)
     assert quiet.look([record], (), 2.0, LIMIT) == [record]
     record.lost = "silent"
     assert quiet.look([record], (), 2.1, LIMIT) == []
 
 
 def test_the_one_that_spoke_first_is_the_next_to_be_silent() -> None:
-    first, second, quiet = Record("a", 1.0), Record("b", 2.0), Quiet(0.0)
+    first, second, quiet = MemberRecord("a", 1.0), MemberRecord("b", 2.0), SilenceIndex(0.0)
     assert quiet.look([first, second], (), 2.2, LIMIT) == []
     assert quiet.look([first, second], (), 2.6, LIMIT) == [first]

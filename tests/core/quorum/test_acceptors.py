@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.quorum.acceptors import PLACES, Coalition, own_id
+from torchft_x.core.quorum.acceptors import PLACES, QuorumIntersection, own_id
 from torchft_x.core.types import Quorum
 
 FIRST = 1 << 10
@@ -17,8 +17,8 @@ Q = quorum(*(member(r) for r in "abcd"), id=FIRST)
 
 def coalition(
     place: int = 0, *, ended: str = "", of: Quorum = Q, since: int = FIRST, chains: bool = False
-) -> Coalition:
-    made = Coalition(place, since)
+) -> QuorumIntersection:
+    made = QuorumIntersection(place, since)
     for name in ended:
         made.end(name, of.id, f"chain {name}" if chains else "")
     return made
@@ -145,13 +145,13 @@ def test_who_has_closed_it_has_somebody_that_the_other_needs(size: int) -> None:
 def test_what_it_has_met_is_not_met_again() -> None:
     older = quorum(member("a"), id=FIRST - PLACES + 1)
     newer = quorum(member("a"), member("b"), id=FIRST + 1, follows=(older,))
-    c = Coalition(0, FIRST)
+    c = QuorumIntersection(0, FIRST)
     assert c.meet((newer,), ()) == [older, newer]
     assert c.meet((older, newer), ()) == []
 
 
 def test_what_was_open_here_is_not_met_again() -> None:
-    c = Coalition(0, FIRST)
+    c = QuorumIntersection(0, FIRST)
     assert c.meet((), (Q,)) == []
     assert c.meet((Q,), ()) == []
 
@@ -159,11 +159,11 @@ def test_what_was_open_here_is_not_met_again() -> None:
 def test_what_its_lighthouse_had_closed_is_not_open_again() -> None:
     old = quorum(member("a"), member("x"), id=FIRST + 1)
     newer = quorum(member("a"), member("b"), id=FIRST + 1 + PLACES, since=FIRST)
-    assert Coalition(0, FIRST).meet((old,), (newer,)) == []
+    assert QuorumIntersection(0, FIRST).meet((old,), (newer,)) == []
     forgot = quorum(member("a"), member("b"), id=FIRST + 1 + PLACES, since=FIRST + 2)
-    assert Coalition(0, FIRST).meet((old,), (forgot,)) == [old]
+    assert QuorumIntersection(0, FIRST).meet((old,), (forgot,)) == [old]
     another = quorum(member("a"), member("b"), id=FIRST + 2 + PLACES, since=FIRST)
-    assert Coalition(0, FIRST).meet((old,), (another,)) == [old]
+    assert QuorumIntersection(0, FIRST).meet((old,), (another,)) == [old]
 
 
 def test_ids_of_two_lighthouses_differ() -> None:

@@ -7,8 +7,8 @@ with valid leases, that they know nothing newer (R8). Then nobody may have gone 
 from __future__ import annotations
 
 from tests.core.scene import Scene, issued, member, notes, quorum
-from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.quorum.open_quorums import Chain
+from torchft_x.core.quorum.acceptors import QuorumIntersection
+from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.types import JoinReason, State
 
 FAILED = JoinReason.FAILED
@@ -137,14 +137,14 @@ def test_R9_who_follows_the_one_before_goes_on_at_once() -> None:
     assert issued(s.join("b:1", at, FAILED)) == [["b:1"]]
 
 
-def chain(*quorums: tuple[int, str], coalition: Coalition | None = None) -> Chain:
-    c = Chain(coalition)
+def chain(*quorums: tuple[int, str], coalition: QuorumIntersection | None = None) -> OpenQuorums:
+    c = OpenQuorums(coalition)
     for id, names in quorums:
         c.leave(quorum(*map(member, names), id=id))
     return c
 
 
-def ids(c: Chain) -> list[int]:
+def ids(c: OpenQuorums) -> list[int]:
     return [q.id for q in c.open]
 
 
@@ -172,8 +172,8 @@ def test_a_quorum_is_closed_when_all_of_its_members_are_over() -> None:
 class TestSeveralLighthouses:
     """One member is not enough: the others may go on with another lighthouse. These were issued by one that is elsewhere."""
 
-    def shared(self, *quorums: tuple[int, str]) -> Chain:
-        return chain(*quorums, coalition=Coalition(1, 0))
+    def shared(self, *quorums: tuple[int, str]) -> OpenQuorums:
+        return chain(*quorums, coalition=QuorumIntersection(1, 0))
 
     def test_most_members_must_have_received_a_newer_one(self) -> None:
         c = self.shared((32, "abc"), (48, "bcd"))
@@ -208,7 +208,7 @@ class TestSeveralLighthouses:
 
 
 def test_what_is_taken_over_replaces_all_that_was_open() -> None:
-    chain = Chain()
+    chain = OpenQuorums()
     first, second = (quorum(member(f"{name}:1"), id=i) for name, i in (("a", 5), ("b", 6)))
     chain.leave(first)
     chain.begin()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
-from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.quorum.rule import Candidate, Form, Situation, Wait, form
+from torchft_x.core.quorum.acceptors import QuorumIntersection
+from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs, Wait, form
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State, listed
 
 Q1 = quorum(member("a", State(4, 3)), member("b", State(4, 3)), id=10)
@@ -24,17 +24,17 @@ def asks(*replica_ids: str, state: State | None = None, since: float = 0.0, **fi
     return tuple(Candidate(member(r, state or State(), **fields), since=since) for r in replica_ids)
 
 
-def situation(candidates: Iterable[Candidate], cur: Quorum | None = None, **fields: Any) -> Situation:
-    return Situation(**{"now": 0.0, "cur": cur, "candidates": tuple(candidates), "join_timeout": 10.0, **fields})
+def situation(candidates: Iterable[Candidate], cur: Quorum | None = None, **fields: Any) -> QuorumInputs:
+    return QuorumInputs(**{"now": 0.0, "cur": cur, "candidates": tuple(candidates), "join_timeout": 10.0, **fields})
 
 
-def formed(s: Situation) -> list[str]:
+def formed(s: QuorumInputs) -> list[str]:
     decision = form(s)
     assert isinstance(decision, Form), decision
     return [m.replica_id for m in decision.members]
 
 
-def waits(s: Situation) -> str:
+def waits(s: QuorumInputs) -> str:
     decision = form(s)
     assert isinstance(decision, Wait), decision
     return decision.reason
@@ -149,7 +149,7 @@ class TestSeveralLighthouses:
 
     def decide(self, here: str, *, own: bool = False, ended: str = "", **fields: Any) -> Form | Wait:
         cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=32)
-        coalition = Coalition(0, 32 if own else 48)
+        coalition = QuorumIntersection(0, 32 if own else 48)
         for name in ended:
             coalition.end(name, 32)
         lost = set("abcd") - set(here)
@@ -173,7 +173,7 @@ class TestSeveralLighthouses:
 
     def test_R9b_a_lease_that_ends_here_may_have_been_renewed_elsewhere(self) -> None:
         cur = quorum(member("a", State(4, 3)), member("b"), member("c"), id=32)
-        s = situation(asks("b", "c"), cur, lost={"a"}, over={"a"}, coalition=Coalition(0, 0))
+        s = situation(asks("b", "c"), cur, lost={"a"}, over={"a"}, coalition=QuorumIntersection(0, 0))
         assert "a may still commit" in waits(s)
 
 
@@ -238,10 +238,10 @@ past = st.lists(members, unique_by=lambda m: m.replica_id, min_size=1, max_size=
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
+def situations(draw: st.DrawFn) -> QuorumInputs:
     asked = draw(candidates)
     names = {c.member.replica_id for c in asked}
-    return Situation(
+    return QuorumInputs(
         now=draw(st.floats(0, 10)),
         cur=(cur := draw(st.none() | past)),
         open=tuple(draw(st.lists(past, max_size=2))) if cur is not None else (),
@@ -258,7 +258,7 @@ def situations(draw: st.DrawFn) -> Situation:
 
 @settings(max_examples=800, deadline=None)
 @given(situations())
-def test_the_simple_implementation_agrees(s: Situation) -> None:
+def test_the_simple_implementation_agrees(s: QuorumInputs) -> None:
     decision = form(s)
     if isinstance(decision, Wait):
         event("waits")
@@ -272,8 +272,8 @@ def test_the_simple_implementation_agrees(s: Situation) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(situations())
-def test_the_order_of_candidates_does_not_matter(s: Situation) -> None:
-    turned = Situation(**{f: getattr(s, f) for f in s.__dataclass_fields__} | {"candidates": s.candidates[::-1]})
+def test_the_order_of_candidates_does_not_matter(s: QuorumInputs) -> None:
+    turned = QuorumInputs(**{f: getattr(s, f) for f in s.__dataclass_fields__} | {"candidates": s.candidates[::-1]})
     assert form(turned) == form(s)
 
 

@@ -12,7 +12,7 @@ from tests.core.scene import member, quorum
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.restart.recover import Adopt, Fresh, Report, Start, Takeover, start
+from torchft_x.core.restart.recover import Adopt, Fresh, MemberReport, RestartRecovery, Start, start
 
 OLD = quorum(member("a"), member("b"), id=10)
 NEW = quorum(member("b"), member("c"), id=11)
@@ -31,8 +31,8 @@ def fresh(now: float = 0.0, **fields: Any) -> Fresh:
     return Fresh(**{**values, **fields})
 
 
-def report(quorum_: Any, valid: bool = True) -> Report:
-    return Report(quorum_, valid)
+def report(quorum_: Any, valid: bool = True) -> MemberReport:
+    return MemberReport(quorum_, valid)
 
 
 def test_R8_a_new_job_starts_at_once() -> None:
@@ -78,9 +78,9 @@ def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
 def test_R8a_who_has_not_received_it_vouches_too() -> None:
     """The lighthouse died while sending quorum 11. Nothing can have been committed in it: b never ran in it."""
     assert start(fresh(reports={"a": report(OLD), "b": report(OLD), "c": report(NEW)})) == Adopt(NEW, (OLD,))
-    assert start(fresh(reports={"b": report(NEW), "c": Report(None, lease_valid=False)})) == Adopt(NEW)
+    assert start(fresh(reports={"b": report(NEW), "c": MemberReport(None, lease_valid=False)})) == Adopt(NEW)
     assert isinstance(start(fresh(reports={"b": report(OLD, valid=False), "c": report(NEW)})), Wait)
-    assert start(fresh(reports={"b": Report(None, lease_valid=False)})) == Start()
+    assert start(fresh(reports={"b": MemberReport(None, lease_valid=False)})) == Start()
 
 
 def test_R8a_what_it_has_received_last_must_not_go_on_elsewhere() -> None:
@@ -104,9 +104,9 @@ def test_R8b_after_a_whole_lease_the_newest_report_is_taken() -> None:
 P3 = quorum(member("a"), member("b"), member("c"), id=12)
 
 
-def heard(*said: tuple[str, Any], lease_left: float = 60.0, **config: Any) -> Takeover:
+def heard(*said: tuple[str, Any], lease_left: float = 60.0, **config: Any) -> RestartRecovery:
     """These members have reported these quorums, in this order, to a lighthouse that was started at 100."""
-    takeover = Takeover(LighthouseConfig(**{"lease": 20.0, "lease_margin": 1.0, **config}), 100.0)
+    takeover = RestartRecovery(LighthouseConfig(**{"lease": 20.0, "lease_margin": 1.0, **config}), 100.0)
     for replica_id, quorum_ in said:
         takeover.hear(Hello(1, replica_id, quorum=quorum_, lease_left=lease_left, granted_through=len(replica_id)))
     return takeover
@@ -121,7 +121,7 @@ def test_a_lease_vouches_while_anything_is_left_of_it() -> None:
 def test_while_somebody_is_missing_nobody_has_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = [heard(("a", OLD)), heard(("a", OLD), ("b", NEW)), heard(("a", OLD), ("x", None))]
     complete = [heard(("a", OLD), ("b", OLD)), heard(("b", NEW), ("c", NEW))]
-    monkeypatch.setattr(Takeover, "decide", None)  # can't be called
+    monkeypatch.setattr(RestartRecovery, "decide", None)  # can't be called
     assert [t.lasts(100.0) for t in missing] == [True] * 3
     assert [t.lasts(221.0) for t in missing] == [False] * 3  # every lease from before is over
     assert [t.lasts(100.0) for t in complete] == [False] * 2
@@ -150,7 +150,7 @@ hellos = st.tuples(st.sampled_from("abcd"), st.integers(0, len(QUORUMS) - 1), st
 
 @given(st.lists(hellos, max_size=12), st.sampled_from([0.0, 20.0, 31.0, 121.0]))
 def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], later: float) -> None:
-    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     for replica_id, index, valid in said:
         takeover.hear(Hello(1, replica_id, quorum=QUORUMS[index], lease_left=float(valid)))
         decision = takeover.decide(100.0 + later)
@@ -166,7 +166,7 @@ told = st.tuples(st.sampled_from("abcd"), st.integers(0, len(ALIKE) - 1), st.boo
 
 @given(st.lists(told, max_size=16), st.sampled_from([0.0, 20.9, 21.0]))
 def test_where_all_leases_are_alike_it_knows_exactly(said: list[tuple[str, int, bool]], later: float) -> None:
-    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     for replica_id, index, valid in said:
         takeover.hear(Hello(1, replica_id, quorum=ALIKE[index], lease_left=float(valid)))
         now = 100.0 + later
@@ -174,7 +174,7 @@ def test_where_all_leases_are_alike_it_knows_exactly(said: list[tuple[str, int, 
 
 
 def test_the_longest_lease_counts() -> None:
-    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     takeover.hear(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
     for now, waits in ((150.9, True), (151.0, False)):
         assert takeover.lasts(now) is isinstance(takeover.decide(now), Wait) is waits
@@ -188,7 +188,7 @@ def test_where_nobody_has_reported_it_waits_for_the_end_of_the_old_lease_whateve
 
 
 def test_what_a_member_of_the_newest_has_received_last_must_have_been_left_by_its_own_members() -> None:
-    takeover = Takeover(LighthouseConfig(lease=20.0, restarted=True), 100.0)
+    takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     takeover.hear(Hello(1, "c", quorum=ALIKE[2], lease_left=1.0))
     takeover.hear(Hello(2, "b", quorum=ALIKE[1], lease_left=1.0))
     assert takeover.lasts(100.0)  # a may have followed the older one with others

@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.scene import member, quorum
-from torchft_x.core.journal import Legacy
+from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.restart.recover import Adopt, Start
-from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.restart.standby import StandbyRecovery
 from torchft_x.core.types import Quorum
 
 OLD = quorum(*map(member, "abc"), id=32)
 NEW = quorum(*map(member, "abcde"), id=48, follows=(OLD,))
 
 
-def gathering(*held: tuple[str, Quorum | None], place: int = 1, **config: Any) -> Gathering:
+def gathering(*held: tuple[str, Quorum | None], place: int = 1, **config: Any) -> StandbyRecovery:
     """These have come, and have received that last."""
-    made = Gathering(LighthouseConfig(place=place, **config), Coalition(place, 1 << 20))
+    made = StandbyRecovery(LighthouseConfig(place=place, **config), QuorumIntersection(place, 1 << 20))
     for name, q in held:
         come(made, name, q)
     return made
 
 
-def come(to: Gathering, name: str, held: Quorum | None, granted_through: int = 0) -> None:
+def come(to: StandbyRecovery, name: str, held: Quorum | None, granted_through: int = 0) -> None:
     to.hear(Hello(1, name, quorum=held, granted_through=granted_through))
     if held is not None:
         to.learn(held)
 
 
-def waits(g: Gathering) -> Wait:
+def waits(g: StandbyRecovery) -> Wait:
     decision = g.decide(0.0)
     assert isinstance(decision, Wait)
     return decision
@@ -66,7 +66,7 @@ def test_who_holds_it_has_not_left_it() -> None:
 
 
 def test_what_was_written_down_here_is_known_before_anybody_comes() -> None:
-    g = gathering(place=0, legacy=Legacy(NEW, open=(OLD,)), new_job=False, restarted=True)
+    g = gathering(place=0, legacy=JournalEntry(NEW, open=(OLD,)), new_job=False, restarted=True)
     assert "quorum 32" in waits(g).reason
     for name in "abc":
         come(g, name, None)  # it was never sent

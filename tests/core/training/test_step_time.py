@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from torchft_x.core.training.step_time import Pace
+from torchft_x.core.training.step_time import StepTimeEstimate
 
 
 def after(steps: Sequence[float]) -> float:
-    pace, now = Pace(), 100.0
+    pace, now = StepTimeEstimate(), 100.0
     pace.begin(now)
     for took in steps:
         now += took
@@ -19,7 +19,7 @@ def after(steps: Sequence[float]) -> float:
 
 
 def test_nothing_is_said_before_three_steps() -> None:
-    assert Pace().seconds == after([]) == after([0.1]) == after([0.1] * 2) == 0.0
+    assert StepTimeEstimate().seconds == after([]) == after([0.1]) == after([0.1] * 2) == 0.0
     assert after([0.1] * 3) == pytest.approx(0.1)
 
 
@@ -46,4 +46,4 @@ def test_it_follows_what_stays() -> None:
 
 
 def test_it_shows_itself() -> None:
-    assert repr(Pace()) == "<Pace 0 s, 0 steps>"
+    assert repr(StepTimeEstimate()) == "<StepTimeEstimate 0 s, 0 steps>"

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchft_x.core.training.sync_schedule import Act, Census, Schedule, Settings
+from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSchedule
 from torchft_x.errors import ConfigError, StepError
 
 NOBODY, SOMEBODY, AGAIN = Census(0.0, False), Census(2.0, False), Census(1.0, True)
 
 
-def begun(**settings: int) -> Schedule:
-    s = Schedule(Settings(**{"sync_every": 4, **settings}))
+def begun(**settings: int) -> SyncSchedule:
+    s = SyncSchedule(Settings(**{"sync_every": 4, **settings}))
     assert s.enter() is Act.ASK
     assert s.counted(NOBODY, behind=False) is Act.BEGIN
     assert s.begun(True) is Act.TRAIN
     return s
 
 
-def exchange(s: Schedule) -> list[Act]:
+def exchange(s: SyncSchedule) -> list[Act]:
     """The acts of the inner steps until one is committed."""
     acts = []
     while True:
@@ -55,7 +55,7 @@ def test_fragments_take_turns() -> None:
 
 
 def test_progress_is_the_inner_steps_that_the_common_weights_stand_for_and_those_of_this_period() -> None:
-    s = Schedule(Settings(sync_every=6, fragments=2))
+    s = SyncSchedule(Settings(sync_every=6, fragments=2))
     assert s.progress == 0
     s.enter()
     s.healed(5)
@@ -91,7 +91,7 @@ def test_an_exchange_may_be_asked_for_before_its_time_and_finished_before_its_ti
 
 
 def test_who_begins_in_a_running_job_goes_along_with_nothing() -> None:
-    s = Schedule(Settings(sync_every=6, fragments=2, delay=1))
+    s = SyncSchedule(Settings(sync_every=6, fragments=2, delay=1))
     assert s.enter() is Act.ASK
     s.healed(5)
     assert not s.has_work
@@ -104,7 +104,7 @@ def test_who_begins_in_a_running_job_goes_along_with_nothing() -> None:
 
 
 def test_who_meets_the_others_at_the_end_of_their_delay_finishes_at_once() -> None:
-    s = Schedule(Settings(sync_every=4, delay=3))
+    s = SyncSchedule(Settings(sync_every=4, delay=3))
     s.enter()
     s.healed(2)
     assert s.counted(AGAIN, behind=True) is Act.SEND
@@ -127,7 +127,7 @@ def test_a_failure_keeps_the_inner_work_and_is_tried_again_soon() -> None:
 
 
 def test_a_failure_of_who_has_nothing_is_tried_again_at_once() -> None:
-    s = Schedule(Settings(sync_every=4))
+    s = SyncSchedule(Settings(sync_every=4))
     s.enter()
     s.healed(1)
     s.counted(SOMEBODY, behind=True)
@@ -144,14 +144,14 @@ def test_without_a_census_a_group_that_trained_fails_where_the_others_fail() -> 
     s = begun()
     [s.stepped() for _ in range(4)]
     assert s.counted(None, behind=False) is Act.SEND
-    fresh = Schedule(Settings(sync_every=4))
+    fresh = SyncSchedule(Settings(sync_every=4))
     fresh.enter()
     assert fresh.counted(None, behind=False) is Act.BEGIN
 
 
 def test_an_exchange_with_nothing_in_it_is_no_exchange() -> None:
     """Those who had something died, and a newcomer commits alone."""
-    s = Schedule(Settings(sync_every=4))
+    s = SyncSchedule(Settings(sync_every=4))
     s.enter()
     s.healed(3)
     s.counted(SOMEBODY, behind=True)
@@ -161,7 +161,7 @@ def test_an_exchange_with_nothing_in_it_is_no_exchange() -> None:
 
 
 def test_verbs_that_do_not_fit_change_nothing() -> None:
-    s = Schedule(Settings(sync_every=4))
+    s = SyncSchedule(Settings(sync_every=4))
     for verb in (
         s.stepped, s.sent, s.now, lambda: s.begun(True), lambda: s.counted(NOBODY, behind=False),
         lambda: s.finished(True, moved=True),
@@ -196,7 +196,7 @@ def test_whatever_fails_groups_of_a_quorum_send_the_same_fragment_and_count_no_w
     fragments = data.draw(st.integers(1, 3))
     period = data.draw(st.integers(1, 3))
     settings = Settings(sync_every=fragments * period, fragments=fragments, delay=data.draw(st.integers(0, period - 1)))
-    groups = [Schedule(settings) for _ in range(data.draw(st.integers(1, 3)))]
+    groups = [SyncSchedule(settings) for _ in range(data.draw(st.integers(1, 3)))]
     acts = [g.enter() for g in groups]
     work = [[0] * fragments for _ in groups]  # inner steps not in the global weights
     done = 0
@@ -212,7 +212,7 @@ def test_whatever_fails_groups_of_a_quorum_send_the_same_fragment_and_count_no_w
         if data.draw(st.booleans()):
             i = data.draw(st.integers(0, len(groups) - 1))
             if len(groups) > 1 or done:
-                groups[i] = Schedule(settings)
+                groups[i] = SyncSchedule(settings)
                 groups[i].enter()
                 groups[i].healed(done)
                 work[i] = [0] * fragments

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchft_x.core import fingerprint as t
-from torchft_x.core.fingerprint import Trait, Traits, describe, merge
+from torchft_x.core.fingerprint import Fingerprint, Trait, describe, merge
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -24,11 +24,11 @@ one_trait = st.builds(
     parts=st.lists(printable, max_size=3).map(tuple),
     ranks=st.lists(st.integers(0, t.MAX_RANKS), max_size=3).map(tuple),
 )
-traits = st.lists(one_trait, max_size=3).map(lambda items: Traits(tuple(items)))
+traits = st.lists(one_trait, max_size=3).map(lambda items: Fingerprint(tuple(items)))
 
 
 @given(traits)
-def test_what_is_declared_survives(declared: Traits) -> None:
+def test_what_is_declared_survives(declared: Fingerprint) -> None:
     assert fingerprint.from_bytes(fingerprint.to_proto(declared).SerializeToString()) == declared
 
 
@@ -36,7 +36,7 @@ def test_what_we_declare_is_within_the_limits() -> None:
     """The largest of everything, by as many ranks as are told apart."""
     parts = [f"{i} {'x' * 300}" for i in range(5000)]
     ranks = [
-        Traits(tuple(describe(f"{n} {'n' * 300}", f"{rank} {'w' * 300}", parts) for n in range(40)))
+        Fingerprint(tuple(describe(f"{n} {'n' * 300}", f"{rank} {'w' * 300}", parts) for n in range(40)))
         for rank in range(16)
     ]
     whole = merge(ranks)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.rpc.codec.test_fingerprint import traits
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import lighthouse as lm
@@ -110,7 +110,12 @@ declared = st.none() | traits
 
 @given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared, numbers, seconds)
 def test_a_join_survives(
-    member: Member, reason: JoinReason, suspects: tuple[str, ...], declared: Traits | None, number: int, pace: float
+    member: Member,
+    reason: JoinReason,
+    suspects: tuple[str, ...],
+    declared: Fingerprint | None,
+    number: int,
+    pace: float,
 ) -> None:
     up = messages.parse(
         pb.Up, messages.join_bytes(gm.SendJoin(member, reason, suspects, declared, number, pace)), "message"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rpc.support import LOCAL, Asking, Watched, asking, channel, client, group, life, lighthouse, members
 from tests.util import scaled, wait_for
-from torchft_x.core.fingerprint import Traits, describe
+from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
 from torchft_x.rpc.coordination import LighthouseServer
@@ -241,8 +241,8 @@ def test_a_newer_life_fences_the_older() -> None:
                 pass
 
 
-def declares(*parts: str) -> Traits:
-    return Traits((describe("model", f"{len(parts)} tensors", parts),))
+def declares(*parts: str) -> Fingerprint:
+    return Fingerprint((describe("model", f"{len(parts)} tensors", parts),))
 
 
 def test_another_model_is_refused_with_a_sentence() -> None:

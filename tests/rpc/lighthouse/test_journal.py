@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.journal import Absent, Departure, Kin, Legacy
+from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Life, Quorum, State
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse.journal import Found, Ledger, fingerprint, open_ledger
@@ -24,7 +24,7 @@ from torchft_x.rpc.transport import grpc_options
 
 ROOT = Path(__file__).parents[3]
 RUN = fingerprint("secret", "job")
-KIN = (Kin("a:1", Life(2, 5.0, "token-a"), "boot"), Kin("b:1", Life(0, 1.0, "token-b"), "boot"))
+KIN = (MemberEntry("a:1", Life(2, 5.0, "token-a"), "boot"), MemberEntry("b:1", Life(0, 1.0, "token-b"), "boot"))
 
 
 def made(id: int = 7, members: int = 2, **fields: object) -> Quorum:
@@ -38,8 +38,8 @@ def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Ledger:
     return ledger
 
 
-def keep(ledger: Ledger, value: Quorum, granted: int = 4, kin: tuple[Kin, ...] = KIN) -> Legacy:
-    legacy = Legacy(value, granted, kin)
+def keep(ledger: Ledger, value: Quorum, granted: int = 4, kin: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
+    legacy = JournalEntry(value, granted, kin)
     ledger.keep(legacy, messages.quorum_bytes(value))
     return legacy
 
@@ -71,16 +71,16 @@ def test_a_grant_that_grows_is_kept_alone(tmp_path: Path) -> None:
     after = (tmp_path / "state").read_bytes()
     assert sum(x != y for x, y in zip(before, after, strict=True)) <= 8
     ledger.close()
-    assert read(tmp_path).legacy == Legacy(value, 4000, KIN)
+    assert read(tmp_path).legacy == JournalEntry(value, 4000, KIN)
 
 
 def test_until_when_leases_were_sent_and_the_newest_step_are_kept_with_the_grant(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     value = made(8)
     bytes_ = messages.quorum_bytes(value)
-    ledger.keep(Legacy(value, 4, KIN, leased=100.5, reached=3), bytes_)
+    ledger.keep(JournalEntry(value, 4, KIN, leased=100.5, reached=3), bytes_)
     place = ledger._place
-    ledger.keep(last := Legacy(value, 9, KIN, leased=102.25, reached=6), bytes_)
+    ledger.keep(last := JournalEntry(value, 9, KIN, leased=102.25, reached=6), bytes_)
     assert ledger._place == place  # nothing else was written
     ledger.close()
     assert read(tmp_path).legacy == last
@@ -90,7 +90,9 @@ def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     value, left = made(8), (Departure("a:1", Life(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
     keep(ledger, value)
-    ledger.keep(last := Legacy(value, 4, KIN, leased=100.5, left=left, job=("a", "b")), messages.quorum_bytes(value))
+    ledger.keep(
+        last := JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b")), messages.quorum_bytes(value)
+    )
     ledger.close()
     assert read(tmp_path).legacy == last
 
@@ -102,7 +104,7 @@ def test_open_quorums_and_who_is_absent_are_kept_without_a_new_quorum(tmp_path: 
     absent = (Absent("a:1", 33.25, "its process ended with exit code -9"), Absent("b:1"))
     for open_ in ((made(6), made(7)), (made(7),), ()):
         for gone in ((), absent[:1], absent):
-            last = Legacy(value, 4, KIN, open_, gone, 50.0)
+            last = JournalEntry(value, 4, KIN, open_, gone, 50.0)
             ledger.keep(last, bytes_)
             ledger.close()
             assert read(tmp_path).legacy == last
@@ -115,11 +117,12 @@ def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: py
     ledger = opened(tmp_path)
     value = made(8)
     ledger.keep(
-        Legacy(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0), messages.quorum_bytes(value)
+        JournalEntry(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0),
+        messages.quorum_bytes(value),
     )
     ledger.close()
     monkeypatch.setattr("torchft_x.rpc.lighthouse.journal._clock", lambda: "time:[1]")
-    assert read(tmp_path).legacy == Legacy(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
+    assert read(tmp_path).legacy == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
 
 
 def test_what_several_lighthouses_must_know_is_kept(tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_what_several_lighthouses_must_know_is_kept(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     value = made(8, follows=(made(6), made(7)), since=5)
     keep(ledger, value)
-    legacy = Legacy(value, 9, KIN, (made(6, since=2), made(7)))
+    legacy = JournalEntry(value, 9, KIN, (made(6, since=2), made(7)))
     ledger.keep(legacy, messages.quorum_bytes(value))
     ledger.close()
     assert read(tmp_path).legacy == legacy

@@ -13,39 +13,39 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from torchft_x.core.admission.compatibility import Likeness
-from torchft_x.core.admission.finished_job import Endings
-from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.admission.compatibility import CompatibilityCheck
+from torchft_x.core.admission.finished_job import FinishedJob
+from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.commit.step import LocalVote, Step
-from torchft_x.core.commit.two_phase import Pledge
-from torchft_x.core.group.lease import Hold
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
+from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.machine import Group
 from torchft_x.core.lighthouse.grants import Grants
-from torchft_x.core.lighthouse.journal_writer import Keeping
-from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.lighthouse.journal_writer import JournalWriter
+from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.lighthouse.machine import Lighthouse
-from torchft_x.core.lighthouse.next_quorum import Succession
-from torchft_x.core.lighthouse.other_lighthouses import Others
-from torchft_x.core.lighthouse.planned_pauses import Pauses
+from torchft_x.core.lighthouse.next_quorum import QuorumTransition
+from torchft_x.core.lighthouse.other_lighthouses import OtherLighthouses
+from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.stragglers import Stragglers
-from torchft_x.core.lighthouse.wait_cache import Patience
-from torchft_x.core.lighthouse.wait_notices import Waits
-from torchft_x.core.membership.announced import Presence
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.membership.silence_index import Quiet
-from torchft_x.core.membership.supervisors import Guardians
-from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.quorum.open_quorums import Chain
-from torchft_x.core.restart.recover import Takeover
-from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.lighthouse.wait_cache import WaitCache
+from torchft_x.core.lighthouse.wait_notices import WaitNotices
+from torchft_x.core.membership.announced import AnnouncedGroups
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.silence_index import SilenceIndex
+from torchft_x.core.membership.supervisors import SupervisorLiveness
+from torchft_x.core.quorum.acceptors import QuorumIntersection
+from torchft_x.core.quorum.open_quorums import OpenQuorums
+from torchft_x.core.restart.recover import RestartRecovery
+from torchft_x.core.restart.standby import StandbyRecovery
 
 LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    Alarm, Ballot, Chain, Coalition, Endings, Gathering, Grants, Group, Guardians, Hold, Keeping, Lighthouse, Likeness, Others,
-    Patience, Pauses, Pledge, Presence, Quiet, Record, Roll, Step, Stragglers, Succession, Takeover, Tenure, Waits,
+    LossHandler, GroupVote, OpenQuorums, QuorumIntersection, FinishedJob, StandbyRecovery, Grants, Group, SupervisorLiveness, HeldQuorum, JournalWriter, Lighthouse, CompatibilityCheck, OtherLighthouses,
+    WaitCache, PlannedPauses, TwoPhaseCommit, AnnouncedGroups, SilenceIndex, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -60,26 +60,26 @@ def _nothing(_value: Any) -> Any:
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
-    Succession: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
-    Endings: {
+    QuorumTransition: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
+    FinishedJob: {
         "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
         **dict.fromkeys(("_looked", "_told", "_held", "_lives", "departures"), _nothing),
     },
-    Keeping: {"_hellos": _nothing, "_left": _nothing},
-    Tenure: {"broken": bool, **dict.fromkeys(("_number", "_last_asked", "asks", "changes", "reached"), _nothing)},
-    Record: {
+    JournalWriter: {"_hellos": _nothing, "_left": _nothing},
+    QuorumState: {"broken": bool, **dict.fromkeys(("_number", "_last_asked", "asks", "changes", "reached"), _nothing)},
+    MemberRecord: {
         "lost": bool,
         "proof": bool,
         **dict.fromkeys(("probed_at", "heard", "place", "pace", "longest_step", "suspected"), _nothing),
     },
-    Roll: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
-    Takeover: {"_config": _nothing},
-    Gathering: {"_config": _nothing},
-    Alarm: {"_config": _nothing},
+    MemberTable: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
+    RestartRecovery: {"_config": _nothing},
+    StandbyRecovery: {"_config": _nothing},
+    LossHandler: {"_config": _nothing},
     Stragglers: {"_groups": _nothing},  # only makes a member wait longer
     Grants: {"_config": _nothing},
     Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
-    Hold: {"over": bool},
+    HeldQuorum: {"over": bool},
     Step: {
         "error": bool,
         "objection": bool,
@@ -147,7 +147,7 @@ def key(thing: Any, seen: set[int] | None = None) -> Any:
         if id(thing) in seen:
             return getattr(thing, "replica_id", None)
         seen.add(id(thing))
-        if kind is Patience:  # numbers are compared only with each other, and an old witness is nobody's
+        if kind is WaitCache:  # numbers are compared only with each other, and an old witness is nobody's
             return thing._witness.replica_id if thing._witness and thing._asks == thing._tenure.asks else None
         reduced = _REDUCED.get(kind, {})
         return tuple(

@@ -14,7 +14,7 @@ from tests.sim.untimed.freeze import clone, key
 from tests.sim.untimed.life import Life
 from tests.sim.untimed.light import Light
 from tests.sim.untimed.values import Interner, Value
-from torchft_x.core.membership.members import Record
+from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.types import State
 
 Result = tuple[int, tuple[Any, ...]]
@@ -143,7 +143,7 @@ def light_facts(light: Light) -> LightFacts:
     )
 
 
-def _would_hear(record: Record) -> bool:
+def _would_hear(record: MemberRecord) -> bool:
     """Whether a sign of life changes anything."""
     return bool(record.lost) and bool(record.join or record.proof or not record.told or not record.quorum_id)
 

@@ -10,14 +10,14 @@ from torch import nn
 
 from tests.train.fakes import FakeManager
 from torchft_x._version import __version__
-from torchft_x.core.fingerprint import Trait, Traits, difference
+from torchft_x.core.fingerprint import Fingerprint, Trait, difference
 from torchft_x.errors import ConfigError
 from torchft_x.train.context.fingerprint import Declarations
 from torchft_x.train.ddp.buckets import plan_buckets
 from torchft_x.train.ddp.fingerprint import declare_model
 
 
-def shown(traits: Traits) -> list[tuple[str, str]]:
+def shown(traits: Fingerprint) -> list[tuple[str, str]]:
     return [(x.name, x.words) for x in traits.items]
 
 
@@ -85,7 +85,7 @@ def test_other_buckets_of_the_same_model_are_seen() -> None:
     net = nn.Linear(100, 100)
     one, many = declared(net), declared(net, first_bytes=1, bucket_bytes=1)
     assert one["model"] == many["model"]
-    found = difference(Traits((many["bucket layout"],)), Traits((one["bucket layout"],)))
+    found = difference(Fingerprint((many["bucket layout"],)), Fingerprint((one["bucket layout"],)))
     assert found is not None
     assert "has bucket 0 of 100 values float32 where group 0's has bucket 0 of 10,102 values" in found.clause(
         "group 0's"

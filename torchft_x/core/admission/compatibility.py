@@ -10,14 +10,14 @@ from __future__ import annotations
 from itertools import combinations
 from urllib.parse import urlsplit
 
-from torchft_x.core.fingerprint import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Trait, Traits, difference
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.fingerprint import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Fingerprint, Trait, difference
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.types import group_number, group_of
 
 # What a peer's client is, which can't say so itself. Its groups and ours cut gradients, divide and send state in other ways;
 # a quorum of both never commits.
-PEER = Traits((Trait(LIBRARY, "torchft", "none but torchft"),))
+PEER = Fingerprint((Trait(LIBRARY, "torchft", "none but torchft"),))
 
 _SAME_SCRIPT = "start every group with the same script and settings"
 _ADVICE = {
@@ -28,16 +28,16 @@ _ADVICE = {
 }
 
 
-class Likeness:
+class CompatibilityCheck:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, roll: Roll, tenure: Tenure) -> None:
+    def __init__(self, roll: MemberTable, tenure: QuorumState) -> None:
         self._roll = roll  # every member heard of, with what it declared
         self._tenure = tenure  # the present quorum
-        self._kinds: dict[int, Traits] = {}  # what members declare, each kind once, by its id
+        self._kinds: dict[int, Fingerprint] = {}  # what members declare, each kind once, by its id
         self._differ = False  # whether two of them can't train together
 
-    def declare(self, record: Record, traits: Traits) -> str:
+    def declare(self, record: MemberRecord, traits: Fingerprint) -> str:
         """Remember what a member declares. Returns why it must be refused, if it has changed its mind; else ''."""
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
@@ -48,7 +48,7 @@ class Likeness:
             self._kinds[id(traits)] = traits
         return ""
 
-    def misfits(self) -> list[tuple[Record, str]]:
+    def misfits(self) -> list[tuple[MemberRecord, str]]:
         """Candidates that differ from those that count, each with a sentence."""
         if not self._differ:
             return []  # the common case, in constant time
@@ -57,8 +57,8 @@ class Likeness:
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._tenure.missing and not any(self._inside(r) for r in present):
             return []  # after a restart of the lighthouse: those that count have yet to say what they are
-        fitting: dict[int, Record] = {}  # what counts: the first to declare each of these, by the Traits' id
-        found: list[tuple[Record, str]] = []
+        fitting: dict[int, MemberRecord] = {}  # what counts: the first to declare each of these, by the Traits' id
+        found: list[tuple[MemberRecord, str]] = []
         for record in sorted(present, key=self._precedence):
             differs = next(((o, d) for o in fitting.values() if (d := _difference(record, o))), None)
             if differs is None:
@@ -73,23 +73,23 @@ class Likeness:
         kinds = list(self._kinds.values())
         self._differ = any(difference(a, b) for a, b in combinations(kinds, 2))
 
-    def _inside(self, record: Record) -> bool:
+    def _inside(self, record: MemberRecord) -> bool:
         return record.replica_id in self._tenure.inside
 
-    def _precedence(self, record: Record) -> tuple[bool, float, float, str]:
+    def _precedence(self, record: MemberRecord) -> tuple[bool, float, float, str]:
         inside = self._inside(record)
         number = group_number(record.replica_id)
         since = record.join.since if record.join is not None and not inside else 0.0
         return (not inside, since, float("inf") if number is None else number, record.replica_id)
 
 
-def _difference(record: Record, other: Record) -> Difference | None:
+def _difference(record: MemberRecord, other: MemberRecord) -> Difference | None:
     assert record.traits is not None
     assert other.traits is not None
     return difference(record.traits, other.traits)
 
 
-def _refusal(record: Record, other: Record, found: Difference) -> str:
+def _refusal(record: MemberRecord, other: MemberRecord, found: Difference) -> str:
     if PEER.items[0] in (found.mine, found.theirs):
         mine, theirs = ("torchft", "torchft_x") if found.mine is PEER.items[0] else ("torchft_x", "torchft")
         return _sentence(
@@ -101,12 +101,12 @@ def _refusal(record: Record, other: Record, found: Difference) -> str:
     return _sentence(f"{_named(record)} can't train with {_named(other)}: {clause}; {advice}")
 
 
-def _called(record: Record) -> str:
+def _called(record: MemberRecord) -> str:
     group = group_of(record.replica_id)
     return group if group.startswith("group") else f"group {group}" if group else record.replica_id
 
 
-def _named(record: Record) -> str:
+def _named(record: MemberRecord) -> str:
     try:
         host = urlsplit(record.address).hostname
     except ValueError:  # what a member calls its address may be anything

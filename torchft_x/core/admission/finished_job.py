@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from torchft_x.core.journal import Departure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
 from torchft_x.core.quorum.rule import Candidate, Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
@@ -30,11 +30,11 @@ _LOOK = 1.0  # seconds between two looks at a process that has no supervisor
 _PATIENCE = 60.0  # seconds more, told again and again to those that wait for a process to end
 
 
-class Endings:
+class FinishedJob:
     """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
 
     def __init__(
-        self, roll: Roll, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
+        self, roll: MemberTable, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
     ) -> None:
         """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`, `job`: known from a
         lighthouse before this one."""
@@ -51,18 +51,18 @@ class Endings:
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
 
     def __repr__(self) -> str:
-        return f"<Endings {self.departures}>"
+        return f"<FinishedJob {self.departures}>"
 
     # --- what is heard -----------------------------------------------------------------------------------------------
 
-    def left(self, record: Record, state: State, *, early: bool, lingers: str, now: float) -> None:
+    def left(self, record: MemberRecord, state: State, *, early: bool, lingers: str, now: float) -> None:
         """It has left in good order."""
         if early or record.replica_id in self._early:
             self._early.add(record.replica_id)
         elif record.life.token or lingers:  # else nobody can ever say how it ends
             self._put(Departure(record.replica_id, record.life, state, lingers), now)
 
-    def life_ended(self, token: str, code: int, records: Iterable[Record], now: float) -> None:
+    def life_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
         """The process of that life has ended; `records`: what was known of it as a member of quorums that count."""
         for group, d in list(self._left.items()):
             if token and d.life.token == token:
@@ -156,7 +156,7 @@ class Endings:
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
 
-    def _held_since(self, record: Record, now: float) -> float:
+    def _held_since(self, record: MemberRecord, now: float) -> float:
         """When its group was first held so, in whichever life: one that gives up sooner would ask again for ever."""
         group = group_of(record.replica_id)
         since, last = self._held.get(group, (now, now))
@@ -167,7 +167,7 @@ class Endings:
         self._held[group] = since, now
         return since
 
-    def _is_due(self, session: int, record: Record, now: float) -> bool:
+    def _is_due(self, session: int, record: MemberRecord, now: float) -> bool:
         """Only who has a supervisor is told: what it waits for is one's word, too, that a process runs."""
         if not record.life.token or now - self._told.get(session, -_PATIENCE) < _PATIENCE / 2:
             return False

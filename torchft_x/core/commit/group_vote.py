@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchft_x.core.messages.group import AnswerVote, FailCalls, GroupEffect, Vote
 
 
-class Ballot:
+class GroupVote:
     """Collects one vote per rank, answers them all at once."""
 
     def __init__(self, world_size: int) -> None:
@@ -23,7 +23,7 @@ class Ballot:
 
     def __repr__(self) -> str:
         state = "open" if self._outcome is None else ("commit" if self._outcome[0] else f"no: {self._outcome[1]}")
-        return f"<Ballot quorum={self._quorum_id} step={self._step} votes={self._votes} {state}>"
+        return f"<GroupVote quorum={self._quorum_id} step={self._step} votes={self._votes} {state}>"
 
     @property
     def voted(self) -> frozenset[int]:

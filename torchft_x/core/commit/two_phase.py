@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from torchft_x.core.commit.group_vote import Ballot
+from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages.group import AnswerPrepared, AnswerVote, Crossed, GroupEffect, Vote
 from torchft_x.core.types import Prepared, Quorum
@@ -19,15 +19,15 @@ from torchft_x.core.types import Prepared, Quorum
 _CARRIED = 256
 
 
-class Pledge:
+class TwoPhaseCommit:
     """Part of a group. `between_groups`: whether groups vote with each other."""
 
     def __init__(self, replica_id: str, world_size: int, *, between_groups: bool) -> None:
         self._replica_id = replica_id  # fixed
         self._enabled = between_groups  # fixed
         self._between_groups = between_groups  # in the quorum in hand: a peer's client knows no such vote
-        self._local = Ballot(world_size)  # all ranks hold the result
-        self._final = Ballot(world_size)  # the vote between groups has passed on all ranks
+        self._local = GroupVote(world_size)  # all ranks hold the result
+        self._final = GroupVote(world_size)  # the vote between groups has passed on all ranks
         self.prepared: Prepared | None = None  # a result that another group may have committed
         self.carried: tuple[int, ...] = ()  # quorums carried since the present state; proves what was not committed
         self._quorum_id = 0  # quorum in hand
@@ -37,7 +37,7 @@ class Pledge:
         self._abstains = ""  # why this group will not commit, though it takes part in the vote
 
     def __repr__(self) -> str:
-        return f"<Pledge local={self._local} final={self._final} {self.prepared}>"
+        return f"<TwoPhaseCommit local={self._local} final={self._final} {self.prepared}>"
 
     @property
     def between_groups(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchft_x.core.commit.two_phase import Pledge
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.group import Ask, SendJoin
 from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.errors import ConfigError
@@ -40,7 +40,7 @@ class GroupConfig:
     """Groups vote with each other before a commit (R12-R14); equal in all groups of a job."""
     promised: float = 1.5
     """Seconds of steps that a group which runs past its grant without a session allows itself in its next hello (R16):
-    longer than anybody's pause between two connects. Once in a quorum, and once a minute (`Hold.promise`)."""
+    longer than anybody's pause between two connects. Once in a quorum, and once a minute (`HeldQuorum.promise`)."""
 
     def __post_init__(self) -> None:
         if not self.replica_id:
@@ -53,8 +53,8 @@ def make_join(
     config: GroupConfig,
     asks: Mapping[int, Ask],
     state: State,
-    pledge: Pledge,
-    traits: Traits | None,
+    pledge: TwoPhaseCommit,
+    traits: Fingerprint | None,
     *,
     lapsed: bool,
 ) -> SendJoin:

@@ -12,7 +12,7 @@ _MOST_PROMISED = 4096  # steps
 _PROMISE_AGAIN = 60.0  # seconds from one promise to the next in the same quorum
 
 
-class Hold:
+class HeldQuorum:
     """Part of a group. Times are on the group's own monotonic clock."""
 
     def __init__(self, now: float) -> None:
@@ -30,7 +30,7 @@ class Hold:
 
     def __repr__(self) -> str:
         quorum = f"q{self.quorum.number} through step {self.granted_through}" if self.quorum else "no quorum"
-        return f"<Hold {quorum}{f', {self.over}' if self.over else ''}>"
+        return f"<HeldQuorum {quorum}{f', {self.over}' if self.over else ''}>"
 
     @property
     def quorum_id(self) -> int:

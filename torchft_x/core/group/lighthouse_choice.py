@@ -25,7 +25,7 @@ def pause(last: float | None, away: float) -> float:
     return FIRST_PAUSE if last is None else min(2 * last, NEAR_PAUSE if away < NEAR else LAST_PAUSE)
 
 
-class Wander:
+class FailoverPolicy:
     """Part of a client. Times in monotonic seconds."""
 
     def __init__(self, count: int, *, stays: float = STAYS, comes_back: float = COMES_BACK) -> None:
@@ -37,7 +37,7 @@ class Wander:
         self._leave_at: float | None = None  # when it goes to the next; None: it stays
 
     def __repr__(self) -> str:
-        return f"<Wander at {self.at} of {self._count}>"
+        return f"<FailoverPolicy at {self.at} of {self._count}>"
 
     def up(self) -> None:
         """A session stands."""

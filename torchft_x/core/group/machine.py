@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchft_x.core.commit.two_phase import Pledge
-from torchft_x.core.fingerprint import Traits, merge
+from torchft_x.core.commit.two_phase import TwoPhaseCommit
+from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
-from torchft_x.core.group.lease import Hold
+from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     AnswerQuorum,
@@ -52,20 +52,20 @@ class Group:
         self._config = config
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
         self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
-        self._declared: dict[int, Traits] = {}  # rank -> what it last declared
-        self._traits: Traits | None = None  # of the whole group; None: to be merged from declared
-        self._told: Traits | None = None  # what was sent on the present session
+        self._declared: dict[int, Fingerprint] = {}  # rank -> what it last declared
+        self._traits: Fingerprint | None = None  # of the whole group; None: to be merged from declared
+        self._told: Fingerprint | None = None  # what was sent on the present session
         # When it was first sent on the present session, or the newest ping that was answered since: the quorum that will
         # answer it is decided later, so its lease may count from here. None: not sent.
         self._sent_at: float | None = None
         self._number = 0  # under which it was sent last; a grant of that number answers it
-        self._hold = Hold(now)  # the quorum in hand
+        self._hold = HeldQuorum(now)  # the quorum in hand
         self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
         self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
         self._again = False  # all ranks that asked for the quorum in hand, or for the next one, keep their gradients
         self._state = State()  # newest the group server knows: last asked with, or committed since
-        self._pledge = Pledge(config.replica_id, config.world_size, between_groups=config.commit_vote)
+        self._pledge = TwoPhaseCommit(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
         self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last told
         self._session = False  # whether a session to the lighthouse stands
@@ -115,7 +115,7 @@ class Group:
     def hello(self, now: float) -> Hello:
         """Values for the hello of a new session. The shell on the other side puts its session number in.
 
-        Who runs past its grant allows itself some steps here, and names them (`Hold.promise`).
+        Who runs past its grant allows itself some steps here, and names them (`HeldQuorum.promise`).
         """
         if self._runs_past(now):
             self._hold.promise(self._state.step, self._config.promised, self._step_seconds, now)
@@ -419,8 +419,8 @@ class Group:
         traits = None if told is self._told else self._join.traits
         return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 
-    def _group_traits(self) -> Traits | None:
+    def _group_traits(self) -> Fingerprint | None:
         """What all ranks together declared. None: nothing."""
         if self._traits is None:
-            self._traits = merge([self._declared.get(rank, Traits()) for rank in range(self._config.world_size)])
+            self._traits = merge([self._declared.get(rank, Fingerprint()) for rank in range(self._config.world_size)])
         return self._traits if self._traits.items else None

@@ -25,7 +25,7 @@ class _Wait:
     away: float = 0.0  # seconds of it without a lighthouse
 
 
-class Endurance:
+class QuorumDeadline:
     """Part of a group server. Times in monotonic seconds."""
 
     def __init__(self, now: float) -> None:
@@ -38,7 +38,9 @@ class Endurance:
         self._incomplete = False  # the group itself has not asked: ranks of it are missing
 
     def __repr__(self) -> str:
-        return f"<Endurance {len(self._calls)} calls, {'up' if self._up_since is not None else 'away'} {self.reason}>"
+        return (
+            f"<QuorumDeadline {len(self._calls)} calls, {'up' if self._up_since is not None else 'away'} {self.reason}>"
+        )
 
     def begin(self, call: int, usual: float, now: float) -> None:
         """This call waits for a quorum, usually so long at the most."""

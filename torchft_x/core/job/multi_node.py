@@ -81,7 +81,7 @@ class _Group:
         self.noted = ""  # what the log was told about that
 
 
-class Assembly:
+class GangCoordinator:
     """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
 
     def __init__(self, make_token: Callable[[], str], gone_grace: float = 3.0) -> None:
@@ -91,7 +91,7 @@ class Assembly:
         self._sessions: dict[int, tuple[_Group, _Seat]] = {}  # newest stream of each node
 
     def __repr__(self) -> str:
-        return f"Assembly({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
+        return f"GangCoordinator({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
 
     def status(self) -> dict[str, dict[str, object]]:
         """Per group over several nodes, json-able."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.job.sidecars import Companions
+from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
     Charge,
@@ -54,7 +54,7 @@ FINISHED = "the job is finished: another group has completed it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RosterConfig:
+class JobConfig:
     """What the job consists of. Raises `ConfigError` naming the field."""
 
     groups: tuple[str, ...]
@@ -142,13 +142,13 @@ class _Group:
         return self.lost
 
 
-class Roster:
+class JobOutcome:
     """The machine. Groups are those of the configuration, for good."""
 
-    def __init__(self, config: RosterConfig) -> None:
+    def __init__(self, config: JobConfig) -> None:
         self.config = config  # fixed
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
-        self.companions = Companions(config.gone_grace)  # programs beside the groups
+        self.companions = Sidecars(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
         self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
         self._charge = not config.several  # see Charge
@@ -161,7 +161,7 @@ class Roster:
 
     def __repr__(self) -> str:
         states = ", ".join(f"{n}: {s['state']}" for n, s in self.status().items())
-        return f"Roster({states}; verdict {self._verdict.code if self._verdict else 'open'})"
+        return f"JobOutcome({states}; verdict {self._verdict.code if self._verdict else 'open'})"
 
     def status(self) -> dict[str, dict[str, object]]:
         """Per group, json-able: state, host, attempt, and why it is lost or gave up."""

@@ -42,7 +42,7 @@ class _Companion:
         return "running" if self.streams else "away"
 
 
-class Companions:
+class Sidecars:
     """The machine. `end` and `stop` are for whoever knows when the job is over."""
 
     def __init__(self, gone_grace: float = 3.0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torchft_x.core.job.sidecars import Companions
+from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
     CompanionEffect,
@@ -27,13 +27,13 @@ DONE = "all groups of the job have finished"
 MISSING = "the groups of the job are gone"
 
 
-class Visits:
+class StandaloneSidecars:
     """The machine. The contract with the shell is that of `core.job.outcome`."""
 
     def __init__(self, settle: float = 3.0, missing: float = 300.0) -> None:
         self._settle = settle  # seconds, see the module
         self._missing = missing  # seconds
-        self.companions = Companions()
+        self.companions = Sidecars()
         self._here: Counter[str] = Counter()  # streams of supervisors by group
         self._silent: set[str] = set()  # groups whose supervisor went without having said that it is done
         self._done: set[str] = set()  # groups that are here and have said it

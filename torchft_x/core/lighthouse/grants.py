@@ -7,8 +7,8 @@ So a change that is pending takes effect for everybody at the first step nobody 
 from __future__ import annotations
 
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Extend, Hello, Join, LighthouseEffect, Progress
 from torchft_x.core.types import JoinReason, Member
 
@@ -18,7 +18,7 @@ _SMALL_QUORUM = 200  # members whose requests for grants of `return_seconds` are
 class Grants:
     """Part of the lighthouse; shares its tenure."""
 
-    def __init__(self, config: LighthouseConfig, tenure: Tenure) -> None:
+    def __init__(self, config: LighthouseConfig, tenure: QuorumState) -> None:
         self._config = config
         self._tenure = tenure  # the present quorum, and what has been granted in it
 
@@ -34,7 +34,7 @@ class Grants:
         self._tenure.reached = max(self._tenure.reached, run)
         return self._tenure.granted_through > before
 
-    def release(self, roll: Roll, now: float) -> list[LighthouseEffect]:
+    def release(self, roll: MemberTable, now: float) -> list[LighthouseEffect]:
         """More turned out to be granted already: whoever stands before that has no reason to, and is waited for in
         a collective by those that are further (R16)."""
         effects: list[LighthouseEffect] = []
@@ -52,7 +52,7 @@ class Grants:
                 self._tenure.recount(record)
         return effects
 
-    def on_progress(self, record: Record, progress: Progress, now: float) -> list[LighthouseEffect]:
+    def on_progress(self, record: MemberRecord, progress: Progress, now: float) -> list[LighthouseEffect]:
         """Answer every request about the present quorum; more is granted only while nothing is pending."""
         tenure = self._tenure
         if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
@@ -60,7 +60,7 @@ class Grants:
         self._grow(progress.step, progress.step_seconds, now)
         return [self._extend(record, progress.number, now)]
 
-    def on_boundary(self, record: Record, join: Join, now: float) -> list[LighthouseEffect]:
+    def on_boundary(self, record: MemberRecord, join: Join, now: float) -> list[LighthouseEffect]:
         """Whether a member that asks at a boundary may simply run on. Empty: its join stands."""
         if not self._may_run_on(record, join.member, join.reason, join.number):
             return []
@@ -68,7 +68,7 @@ class Grants:
         self._grow(step, join.step_seconds, now)
         return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
 
-    def _may_run_on(self, record: Record, member: Member, reason: JoinReason, number: int) -> bool:
+    def _may_run_on(self, record: MemberRecord, member: Member, reason: JoinReason, number: int) -> bool:
         """Whether this join asks for nothing but more steps in the present quorum. Without a next quorum there are no
         newcomers either (`shrink_only`), and whoever has healed contributes already or is not granted more."""
         tenure = self._tenure
@@ -93,7 +93,7 @@ class Grants:
             return c.grant_seconds
         return min(c.grant_seconds, c.return_seconds * max(1.0, len(self._tenure.inside) / _SMALL_QUORUM))
 
-    def _extend(self, record: Record, number: int, now: float) -> Extend:
+    def _extend(self, record: MemberRecord, number: int, now: float) -> Extend:
         cur = self._tenure.current
         assert cur is not None
         assert record.session is not None

@@ -6,10 +6,10 @@ somebody is lost, or has ended, is written within a tick: whoever does not know 
 
 from __future__ import annotations
 
-from torchft_x.core.admission.finished_job import Endings
-from torchft_x.core.journal import Absent, Departure, Kin, Legacy
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import LEFT, Record, Roll
+from torchft_x.core.admission.finished_job import FinishedJob
+from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Keep, LighthouseEffect
 from torchft_x.core.types import Quorum
 
@@ -17,10 +17,10 @@ from torchft_x.core.types import Quorum
 _LEASED_AHEAD = 1.0
 
 
-class Keeping:
+class JournalWriter:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, roll: Roll, tenure: Tenure, endings: Endings) -> None:
+    def __init__(self, roll: MemberTable, tenure: QuorumState, endings: FinishedJob) -> None:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum
         self._hellos = 0  # so far: with each the kin may change
@@ -28,15 +28,15 @@ class Keeping:
         self._open: tuple[Quorum, ...] = ()  # kept with them
         self._endings = endings  # who finishes the job
         self._left: tuple[Departure, ...] = ()  # kept with them
-        self._kin: tuple[Kin, ...] = ()  # kept with them; a new tuple only when something has changed in it
+        self._kin: tuple[MemberEntry, ...] = ()  # kept with them; a new tuple only when something has changed in it
         self._kin_as_of: tuple[object, ...] = ()  # config id, hellos and members of open quorums only, at that time
         self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
         self._stale = False  # it is to be kept now
 
     def __repr__(self) -> str:
-        return f"<Keeping {self._kept}>"
+        return f"<JournalWriter {self._kept}>"
 
-    def on_hello(self, record: Record) -> None:
+    def on_hello(self, record: MemberRecord) -> None:
         """A member has a session again, on which it may be sent a lease."""
         self._hellos += 1
         if self._absent.pop(record.replica_id, None) is not None:
@@ -66,7 +66,9 @@ class Keeping:
             self._look_at_kin(cur, open_)
         self._kept, self._open, self._left, self._stale = kept, open_, left, False
         absent = tuple(self._absent.values())
-        return [Keep(Legacy(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))]
+        return [
+            Keep(JournalEntry(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))
+        ]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
         as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)
@@ -74,9 +76,9 @@ class Keeping:
             self._kin_as_of = as_of
             members = {m.replica_id: m for q in (cur, *open_) for m in q.members}
             records = self._roll.of(members.values())
-            self._kin = tuple(Kin(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
+            self._kin = tuple(MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
 
-    def _proof(self, record: Record) -> str:
+    def _proof(self, record: MemberRecord) -> str:
         """Only what nobody can take back: an address that refused connections may accept the next one."""
         final = self._roll.has_ended(record.life) or record.proof == LEFT
         return record.proof if final else ""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
+from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import suspect
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendOver
 
@@ -20,16 +20,16 @@ REFUSED = "it was refused"  # why a member is lost that was turned away: its hea
 _PROBE_PAUSE = 0.05
 
 
-class Alarm:
+class LossHandler:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, config: LighthouseConfig, roll: Roll, tenure: Tenure) -> None:
+    def __init__(self, config: LighthouseConfig, roll: MemberTable, tenure: QuorumState) -> None:
         self._config = config
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum
 
     def lose(
-        self, record: Record, reason: str, *, proof: str = "", quietly: bool = False, left: bool = False
+        self, record: MemberRecord, reason: str, *, proof: str = "", quietly: bool = False, left: bool = False
     ) -> list[LighthouseEffect]:
         """Nobody waits for this member from now on.
 
@@ -50,7 +50,7 @@ class Alarm:
         return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
 
     def end_quorum(
-        self, lost: tuple[str, ...], reason: str, *, spare: Record, left: bool = False
+        self, lost: tuple[str, ...], reason: str, *, spare: MemberRecord, left: bool = False
     ) -> list[LighthouseEffect]:
         """Tell the present quorum's members but `spare` to leave its collectives now (R5).
 
@@ -64,7 +64,7 @@ class Alarm:
         sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
         return [SendOver(sessions, cur.id, lost, reason, left)] if sessions else []
 
-    def tell(self, record: Record, reason: str) -> list[LighthouseEffect]:
+    def tell(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
         """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
         if record.told or record.session is None:
             return []
@@ -74,7 +74,7 @@ class Alarm:
             return [SendOver((record.session,), record.quorum_id, (record.replica_id,), text)]
         return [SendOver((record.session,), record.quorum_id, (), reason)]
 
-    def refuse(self, record: Record, sentence: str) -> list[LighthouseEffect]:
+    def refuse(self, record: MemberRecord, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good."""
         session, calls = record.session, record.calls
         self._roll.close(record)
@@ -84,7 +84,7 @@ class Alarm:
             effects.append(Refuse(sentence, session=session))
         return effects + self.lose(record, REFUSED)
 
-    def probe(self, record: Record, now: float) -> list[LighthouseEffect]:
+    def probe(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """Ask whether the member's address still accepts connections, if it has told one."""
         if not record.address:
             return []
@@ -112,7 +112,7 @@ class Alarm:
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
         return notes
 
-    def on_probed(self, record: Record, refused: bool) -> list[LighthouseEffect]:
+    def on_probed(self, record: MemberRecord, refused: bool) -> list[LighthouseEffect]:
         """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
         if not refused or record.probed_at is None:
             return []
@@ -120,13 +120,13 @@ class Alarm:
         reason = f"its address {record.address} refuses connections"
         return self.lose(record, reason, proof=reason if same_host else "")
 
-    def is_over(self, record: Record, now: float) -> bool:
+    def is_over(self, record: MemberRecord, now: float) -> bool:
         """R9(b), with the longer of the leases that the present quorum may have been sent with."""
         c, cur = self._config, self._tenure.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
         return record.is_over(now, lease=lease, alone=c.silence.alone)
 
-    def is_given_up(self, record: Record, now: float) -> bool:
+    def is_given_up(self, record: MemberRecord, now: float) -> bool:
         """Whether a new lineage may begin without what it holds: it has ended, or has been away for a long time."""
         if not self.is_over(record, now):
             return False

@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from torchft_x.core.admission.claims import impossible
-from torchft_x.core.admission.compatibility import PEER, Likeness
-from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.admission.compatibility import PEER, CompatibilityCheck
+from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.lighthouse.grants import Grants
-from torchft_x.core.lighthouse.journal_writer import Keeping
-from torchft_x.core.lighthouse.loss import REFUSED, Alarm
-from torchft_x.core.lighthouse.next_quorum import Succession
-from torchft_x.core.lighthouse.other_lighthouses import Others
-from torchft_x.core.lighthouse.planned_pauses import Pauses
+from torchft_x.core.lighthouse.journal_writer import JournalWriter
+from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
+from torchft_x.core.lighthouse.next_quorum import QuorumTransition
+from torchft_x.core.lighthouse.other_lighthouses import OtherLighthouses
+from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.status import member_status, quorum_status
 from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.failure_detector import Halt
-from torchft_x.core.membership.members import LEFT, Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.failure_detector import StoppedProcess
+from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Closed,
@@ -74,20 +74,20 @@ class Lighthouse:
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
-        self._tenure = Tenure(first_id, config.place, config.legacy)
-        self._roll = Roll(now)  # every member heard of
-        self._alarm = Alarm(config, self._roll, self._tenure)  # what is said when one is gone
-        self._others: Others | None = None  # what is heard of other lighthouses
+        self._tenure = QuorumState(first_id, config.place, config.legacy)
+        self._roll = MemberTable(now)  # every member heard of
+        self._alarm = LossHandler(config, self._roll, self._tenure)  # what is said when one is gone
+        self._others: OtherLighthouses | None = None  # what is heard of other lighthouses
         if self._tenure.coalition is not None:
-            self._others = Others(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
+            self._others = OtherLighthouses(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
-        self._likeness = Likeness(self._roll, self._tenure)  # who may train with whom
-        self._pauses = Pauses(self._roll, self._tenure)  # silences that were announced
+        self._likeness = CompatibilityCheck(self._roll, self._tenure)  # who may train with whom
+        self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
         left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
-        self._endings = Endings(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
+        self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
         if config.legacy is not None:
             self._endings.trains(config.legacy.quorum.members)
-        self._succession = Succession(  # what follows the present quorum
+        self._succession = QuorumTransition(  # what follows the present quorum
             config,
             self._roll,
             self._tenure,
@@ -100,7 +100,9 @@ class Lighthouse:
             unix=unix,
         )
         self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and does not come
-        self._keeping = Keeping(self._roll, self._tenure, self._endings)  # what the next lighthouse here must know
+        self._keeping = JournalWriter(
+            self._roll, self._tenure, self._endings
+        )  # what the next lighthouse here must know
         legacy = inherited(config)
         # Effects of the beginning, handed out with those of the first event.
         self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
@@ -243,7 +245,7 @@ class Lighthouse:
         effects += self._catch_up(record)
         return effects + (self._grants.release(self._roll, now) if grown else [])
 
-    def _fence(self, older: Record | None, by: str) -> list[LighthouseEffect]:
+    def _fence(self, older: MemberRecord | None, by: str) -> list[LighthouseEffect]:
         """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
         if older is None:
             return []
@@ -253,7 +255,7 @@ class Lighthouse:
             self._roll.close(older)
         return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here")
 
-    def _catch_up(self, record: Record) -> list[LighthouseEffect]:
+    def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
         """A member has come back on a new session: does it still run what the others run?"""
         tenure = self._tenure
         if tenure.current is None:
@@ -319,7 +321,7 @@ class Lighthouse:
         self._tenure.received(record, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
-    def _ask(self, record: Record, candidate: Candidate, number: int = 0) -> None:
+    def _ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
         """Whoever asks is alive and waited for, whatever was thought of it before."""
         if record.lost and not self._stragglers.keeps_out(record, self._now):
             self._roll.find(record)
@@ -330,7 +332,7 @@ class Lighthouse:
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 
-    def _after_ask(self, record: Record) -> list[LighthouseEffect]:
+    def _after_ask(self, record: MemberRecord) -> list[LighthouseEffect]:
         """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
         that stands still where the others were granted more, and wait for it in a collective."""
         effects: list[LighthouseEffect] = []
@@ -373,7 +375,7 @@ class Lighthouse:
         self._find_again(record)
         return []
 
-    def _find_again(self, record: Record) -> None:
+    def _find_again(self, record: MemberRecord) -> None:
         """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
         since = self._now - self._config.silence.host
         if self._roll.guardians.halt_of(record.life.token, since) is None:
@@ -382,7 +384,7 @@ class Lighthouse:
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
         """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
-        halt = Halt(now - event.seconds, event.who) if event.who else None
+        halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
         self._roll.guardians.halt(event.stream, event.life_token, halt)
         for record in self._roll.of_life(event.life_token):
             if (

@@ -10,43 +10,43 @@ from dataclasses import replace
 from math import inf
 
 from torchft_x.core.admission.claims import set_aside, unfounded
-from torchft_x.core.admission.compatibility import Likeness
-from torchft_x.core.admission.finished_job import Endings
+from torchft_x.core.admission.compatibility import CompatibilityCheck
+from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.heal import stranded
-from torchft_x.core.journal import Legacy
+from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
-from torchft_x.core.lighthouse.loss import Alarm
-from torchft_x.core.lighthouse.wait_cache import Patience
-from torchft_x.core.lighthouse.wait_notices import Waits
+from torchft_x.core.lighthouse.loss import LossHandler
+from torchft_x.core.lighthouse.wait_cache import WaitCache
+from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
-from torchft_x.core.restart.recover import Adopt, Takeover
-from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.restart.recover import Adopt, RestartRecovery
+from torchft_x.core.restart.standby import StandbyRecovery
 from torchft_x.core.types import Member, Quorum, listed
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
 
 
-class Succession:
+class QuorumTransition:
     """Part of the lighthouse; shares its roll and tenure."""
 
     def __init__(
         self,
         config: LighthouseConfig,
-        roll: Roll,
-        tenure: Tenure,
-        alarm: Alarm,
+        roll: MemberTable,
+        tenure: QuorumState,
+        alarm: LossHandler,
         grants: Grants,
-        likeness: Likeness,
-        endings: Endings,
+        likeness: CompatibilityCheck,
+        endings: FinishedJob,
         *,
-        gathering: Gathering | None,
+        gathering: StandbyRecovery | None,
         now: float,
         unix: float,
     ) -> None:
@@ -60,16 +60,18 @@ class Succession:
         self._endings = endings  # who finishes the job
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
-        self.takeover: Takeover | Gathering = gathering or Takeover(config, now)  # of what was before this life (R8)
-        self._patience = Patience(config, roll, tenure, alarm)  # knows when asking `form` is no use
+        self.takeover: RestartRecovery | StandbyRecovery = gathering or RestartRecovery(
+            config, now
+        )  # of what was before this life (R8)
+        self._patience = WaitCache(config, roll, tenure, alarm)  # knows when asking `form` is no use
         self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
-        self._waits = Waits()  # who was told what it waits for
+        self._waits = WaitNotices()  # who was told what it waits for
         self._noted = ""  # reason for waiting that was noted last
         self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
         self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
 
     def __repr__(self) -> str:
-        return f"<Succession {self.takeover}>"
+        return f"<QuorumTransition {self.takeover}>"
 
     # --- what is waited for ----------------------------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class Succession:
 
     # --- what was before this life ---------------------------------------------------------------------------------------
 
-    def inherit(self, legacy: Legacy) -> list[LighthouseEffect]:
+    def inherit(self, legacy: JournalEntry) -> list[LighthouseEffect]:
         """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
         quorum, now = legacy.quorum, self._started_at
         for kin in legacy.kin:
@@ -251,7 +253,7 @@ class Succession:
         if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
             self._tenure.forget()
-            self.takeover = Takeover(self._config, now)
+            self.takeover = RestartRecovery(self._config, now)
             for record in self._roll:
                 self._tenure.recount(record)
 

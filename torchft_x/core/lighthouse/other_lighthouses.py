@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Hello, LastWord, LighthouseEffect, Refuse
-from torchft_x.core.quorum.acceptors import Coalition
-from torchft_x.core.restart.standby import Gathering
+from torchft_x.core.quorum.acceptors import QuorumIntersection
+from torchft_x.core.restart.standby import StandbyRecovery
 from torchft_x.core.types import Quorum, State
 
 
-class Others:
+class OtherLighthouses:
     """Part of a lighthouse that is one of several; shares its roll and tenure."""
 
     def __init__(
-        self, config: LighthouseConfig, coalition: Coalition, roll: Roll, tenure: Tenure, alarm: Alarm
+        self,
+        config: LighthouseConfig,
+        coalition: QuorumIntersection,
+        roll: MemberTable,
+        tenure: QuorumState,
+        alarm: LossHandler,
     ) -> None:
         self._coalition = coalition  # who counts
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum, and those that are open
         self._alarm = alarm  # tells members
-        self.gathering = Gathering(config, coalition)  # before the first quorum
+        self.gathering = StandbyRecovery(config, coalition)  # before the first quorum
 
     def greet(self, hello: Hello, now: float) -> list[LighthouseEffect]:
         """A member has come, perhaps from another lighthouse."""
         self._coalition.belongs(hello.replica_id, hello.chain)
         return [e for q in (hello.quorum, hello.before) if q is not None for e in self._learn(q, now)]
 
-    def part(self, record: Record, state: State) -> None:
+    def part(self, record: MemberRecord, state: State) -> None:
         """It leaves the job at this state, and receives nothing any more. What it was sent last may have been under way:
         if it has received that, its supervisor says so."""
         self._coalition.end(record.replica_id, max(record.received_id, state.committed_in))

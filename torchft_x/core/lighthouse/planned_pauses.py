@@ -6,8 +6,8 @@ Whoever waits for it, at the boundary or for its next quorum, is told how much l
 
 from __future__ import annotations
 
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
@@ -15,10 +15,10 @@ LONGEST = 86400.0
 """Seconds; a longer pause is taken for one of a day."""
 
 
-class Pauses:
+class PlannedPauses:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, roll: Roll, tenure: Tenure) -> None:
+    def __init__(self, roll: MemberTable, tenure: QuorumState) -> None:
         self._roll = roll  # every member heard of; a pause is in its record
         self._tenure = tenure  # who waits for whom
         self._latest = float("-inf")  # until when somebody may pause; no need to look after it
@@ -39,11 +39,11 @@ class Pauses:
         notes: list[LighthouseEffect] = [Note("pause", text, record.replica_id)] if not over else []
         return notes + self._send(tuple(others), now)
 
-    def tell(self, record: Record, now: float) -> list[LighthouseEffect]:
+    def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """This member has begun to wait."""
         return self._send((record.session,), now) if now < self._latest and record.session is not None else []
 
-    def _waits(self, record: Record) -> bool:
+    def _waits(self, record: MemberRecord) -> bool:
         return record.join is not None or record.replica_id in self._tenure.inside
 
     def _send(self, sessions: tuple[int, ...], now: float) -> list[LighthouseEffect]:

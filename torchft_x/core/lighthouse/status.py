@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.types import Quorum
 
 
-def quorum_status(tenure: Tenure, unix: float) -> dict[str, Any] | None:
+def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:
     """The present quorum. `unix`: now, in unix seconds; ages in seconds. Inside a grant the step is behind by up to half
     of it: nobody tells each step."""
     q: Quorum | None = tenure.current
@@ -32,7 +32,7 @@ def quorum_status(tenure: Tenure, unix: float) -> dict[str, Any] | None:
     }
 
 
-def member_status(record: Record, *, inside: bool, over: bool, now: float) -> dict[str, Any]:
+def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float) -> dict[str, Any]:
     """One member. Ages in seconds."""
     join = record.join
     return {

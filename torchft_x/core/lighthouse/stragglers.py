@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from torchft_x.core.lighthouse.loss import Alarm
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.lighthouse.loss import LossHandler
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.training.wait_budget import MOMENT
@@ -42,7 +42,7 @@ class _Lateness:
 class Stragglers:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, roll: Roll, tenure: Tenure, alarm: Alarm) -> None:
+    def __init__(self, roll: MemberTable, tenure: QuorumState, alarm: LossHandler) -> None:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # who has asked, who is missing
         self._alarm = alarm  # says that one is gone
@@ -52,12 +52,12 @@ class Stragglers:
     def __repr__(self) -> str:
         return f"<Stragglers {sorted(self._groups)}>"
 
-    def keeps_out(self, record: Record, now: float) -> bool:
+    def keeps_out(self, record: MemberRecord, now: float) -> bool:
         """Whether this member, which asks, must wait: it was left out again and again, and each time costs the others."""
         late = self._groups.get(group_of(record.replica_id))
         return bool(record.late and late is not None and now < late.until and self._others_go_on)
 
-    def tell(self, record: Record, now: float) -> list[LighthouseEffect]:
+    def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """This member has asked: if it is kept out, it hears for how long."""
         if record.session is None or not self.keeps_out(record, now):
             return []
@@ -100,7 +100,7 @@ class Stragglers:
         """Whether somebody of the present quorum is not lost."""
         return bool(self._tenure.inside - self._tenure.gone)
 
-    def _late(self, now: float) -> list[tuple[Record, float]]:
+    def _late(self, now: float) -> list[tuple[MemberRecord, float]]:
         """Those for whom a member has waited for as long as it said, each with the seconds."""
         tenure = self._tenure
         asked = self._records(tenure.asking)
@@ -116,7 +116,7 @@ class Stragglers:
         # an announced pause counts from its end on
         return [(r, now - first) for r in found if now >= max(since, r.pause_until + since - first)]
 
-    def _note(self, record: Record, now: float) -> float:
+    def _note(self, record: MemberRecord, now: float) -> float:
         """It is left out now. Returns for how many seconds it is kept out; 0: it may be back at once."""
         group = group_of(record.replica_id)
         late = self._groups.get(group)
@@ -135,5 +135,5 @@ class Stragglers:
                 self._roll.find(record)
                 self._tenure.recount(record)
 
-    def _records(self, names: Iterable[str]) -> list[Record]:
+    def _records(self, names: Iterable[str]) -> list[MemberRecord]:
         return self._roll.named(sorted(names))

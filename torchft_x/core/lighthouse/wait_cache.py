@@ -10,29 +10,29 @@ from __future__ import annotations
 
 from math import inf
 
-from torchft_x.core.lighthouse.loss import Alarm
+from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.membership.config import LighthouseConfig
-from torchft_x.core.membership.current_quorum import Tenure
-from torchft_x.core.membership.members import Record, Roll
+from torchft_x.core.membership.current_quorum import QuorumState
+from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.types import Quorum
 
 
-class Patience:
+class WaitCache:
     """Part of the lighthouse; shares its roll and tenure."""
 
-    def __init__(self, config: LighthouseConfig, roll: Roll, tenure: Tenure, alarm: Alarm) -> None:
+    def __init__(self, config: LighthouseConfig, roll: MemberTable, tenure: QuorumState, alarm: LossHandler) -> None:
         self._config = config
         self._roll = roll  # every member heard of
         self._tenure = tenure  # who has asked, who is missing
         self._alarm = alarm  # knows who is over
-        self._witness: Record | None = None  # a member that is waited for, of a quorum nobody follows
+        self._witness: MemberRecord | None = None  # a member that is waited for, of a quorum nobody follows
         self._until = -inf  # until then others are waited for, with whom a new lineage shall begin
         self._asks = -1  # the tenure's `asks` when the witness was found
         self._open: tuple[Quorum, ...] = ()  # quorums that must be followed, too, at that time
 
     def __repr__(self) -> str:
-        return f"<Patience witness={self._witness}>"
+        return f"<WaitCache witness={self._witness}>"
 
     def lasts(self, now: float) -> bool:
         """True: `form` would say `Wait`. False: it has to be asked."""

@@ -14,7 +14,7 @@ from torchft_x.core.quorum.rule import Wait
 _AGAIN = 5.0  # seconds between two words to one member that only say another reason
 
 
-class Waits:
+class WaitNotices:
     """Part of the lighthouse."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Waits:
         self.settled = False  # whether all were told what was to be told last
 
     def __repr__(self) -> str:
-        return f"<Waits told={sorted(self._told)}>"
+        return f"<WaitNotices told={sorted(self._told)}>"
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """These wait now, and this is why. Who waits no more is forgotten."""

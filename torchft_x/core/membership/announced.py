@@ -7,7 +7,7 @@ from collections import Counter
 from torchft_x.core.types import group_number, group_of
 
 
-class Presence:
+class AnnouncedGroups:
     """A group is announced by its supervisor under its id or its number. Its members are here, or not."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Presence:
         self.absent: set[str] = set()  # announced, and nobody is here
 
     def __repr__(self) -> str:
-        return f"<Presence {len(self._here)} here, absent={sorted(self.absent)}>"
+        return f"<AnnouncedGroups {len(self._here)} here, absent={sorted(self.absent)}>"
 
     @property
     def announced(self) -> frozenset[str]:

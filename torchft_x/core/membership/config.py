@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.journal import Legacy
-from torchft_x.core.membership.failure_detector import Limits
+from torchft_x.core.journal import JournalEntry
+from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.quorum.acceptors import PLACES
 from torchft_x.errors import ConfigError
 
@@ -22,7 +22,7 @@ class LighthouseConfig:
     """The shell sends a `Tick` at least this often."""
     heartbeat_timeout: float | None = None
     """Explicit: silence of any kind after which a member is lost, instead of `limits`."""
-    limits: Limits = Limits()
+    limits: SilenceLimits = SilenceLimits()
     """How long which kind of silence may last."""
     lease: float = 120.0
     """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
@@ -46,7 +46,7 @@ class LighthouseConfig:
     """How much such a grant is worth, in quorums of up to 200 members; in larger ones in proportion."""
     grant_steps: int = 4096
     """Most steps of one grant."""
-    legacy: Legacy | None = None
+    legacy: JournalEntry | None = None
     """Left by the lighthouse before this one, on this host and boot, and of this job (R8c)."""
     keeps: bool = False
     """The shell keeps what the next lighthouse must know (`Keep`)."""
@@ -96,6 +96,6 @@ class LighthouseConfig:
         return bool(self.place)
 
     @property
-    def silence(self) -> Limits:
+    def silence(self) -> SilenceLimits:
         """What holds: an explicit heartbeat timeout wins over everything derived."""
-        return self.limits if self.heartbeat_timeout is None else Limits.all(self.heartbeat_timeout)
+        return self.limits if self.heartbeat_timeout is None else SilenceLimits.all(self.heartbeat_timeout)

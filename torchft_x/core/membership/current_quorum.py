@@ -6,30 +6,32 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
-from torchft_x.core.journal import Legacy
-from torchft_x.core.membership.announced import Presence
-from torchft_x.core.membership.members import Record, Roll
-from torchft_x.core.quorum.acceptors import PLACES, Coalition, own_id
-from torchft_x.core.quorum.open_quorums import Chain
-from torchft_x.core.quorum.rule import Candidate, Form, Situation
+from torchft_x.core.journal import JournalEntry
+from torchft_x.core.membership.announced import AnnouncedGroups
+from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.quorum.acceptors import PLACES, QuorumIntersection, own_id
+from torchft_x.core.quorum.open_quorums import OpenQuorums
+from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
 from torchft_x.core.types import Member, Quorum, State, settlement
 
 
-class Tenure:
+class QuorumState:
     """Between two quorums. `recount` must follow every change to a record."""
 
-    def __init__(self, first_id: int, place: int | None = None, legacy: Legacy | None = None) -> None:
+    def __init__(self, first_id: int, place: int | None = None, legacy: JournalEntry | None = None) -> None:
         self._place = place  # of this lighthouse among several; None: it is the only one
-        self.coalition = None if place is None else Coalition(place, _since(own_id(first_id, place), place, legacy))
+        self.coalition = (
+            None if place is None else QuorumIntersection(place, _since(own_id(first_id, place), place, legacy))
+        )
         self.current: Quorum | None = None  # newest quorum issued or adopted
-        self.chain = Chain(self.coalition)  # those before it that are still open
+        self.chain = OpenQuorums(self.coalition)  # those before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
-        self.presence = Presence()  # of announced groups
+        self.presence = AnnouncedGroups()  # of announced groups
         # Grows when a member of current or of an open quorum asks, when anybody asks no more, and when one counts again
         # that had asked before others did: the wait for those who have not asked counts from the first.
         self.asks = 0
@@ -47,13 +49,13 @@ class Tenure:
 
     def __repr__(self) -> str:
         quorum = f"q{self.current.number} {sorted(self.inside)}" if self.current else "no quorum"
-        return f"<Tenure {quorum} asking={sorted(self.asking)} missing={sorted(self.missing)} {self.broken}>"
+        return f"<QuorumState {quorum} asking={sorted(self.asking)} missing={sorted(self.missing)} {self.broken}>"
 
     def raise_ids(self, heard: int) -> None:
         """R1: every new id is above every id ever heard."""
         self.next_id = own_id(max(self.next_id, heard + 1), self._place)
 
-    def holds_current(self, record: Record) -> bool:
+    def holds_current(self, record: MemberRecord) -> bool:
         """Whether this member is in the present quorum and has received it."""
         return self.current is not None and record.replica_id in self.inside and record.quorum_id == self.current.id
 
@@ -96,7 +98,7 @@ class Tenure:
         committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
         return replace(member, state=State(member.state.step, committed_in))
 
-    def recount(self, record: Record) -> None:
+    def recount(self, record: MemberRecord) -> None:
         """Keep the sets that make 'not yet' cheap to see in step with the record."""
         self.changes += 1
         replica_id, lost = record.replica_id, bool(record.lost)
@@ -118,7 +120,7 @@ class Tenure:
 
     def situation(
         self,
-        roll: Roll,
+        roll: MemberTable,
         over: frozenset[str],
         proven: frozenset[str],
         *,
@@ -127,9 +129,9 @@ class Tenure:
         join_timeout: float,
         longest_wait: float,
         without: frozenset[str] = frozenset(),
-    ) -> Situation:
+    ) -> QuorumInputs:
         """Everything that `formation.form` decides by. `without`: members taken for lost, to see what would come of it."""
-        return Situation(
+        return QuorumInputs(
             now=now,
             cur=self.current,
             open=self.chain.open,
@@ -146,7 +148,7 @@ class Tenure:
             coalition=self.coalition,
         )
 
-    def issue(self, decision: Form, roll: Roll, *, now: float, unix: float, lease: float) -> Quorum:
+    def issue(self, decision: Form, roll: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
         cur = self.current
         settled = settlement(decision.members)
@@ -179,7 +181,7 @@ class Tenure:
         self._answered(records)
         return quorum
 
-    def _answered(self, records: list[Record]) -> None:
+    def _answered(self, records: list[MemberRecord]) -> None:
         """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
         self.asks += 1
         self.changes += 1
@@ -193,7 +195,7 @@ class Tenure:
         self,
         quorum: Quorum,
         older: tuple[Quorum, ...],
-        roll: Roll,
+        roll: MemberTable,
         *,
         started_at: float,
         leased: float | None = None,
@@ -225,7 +227,7 @@ class Tenure:
         cur = (self.current,) if self.current is not None else ()
         return tuple(replace(q, follows=()) for q in (*self.chain.open, *cur))
 
-    def learn(self, quorums: Iterable[Quorum], roll: Roll, *, now: float) -> list[Record]:
+    def learn(self, quorums: Iterable[Quorum], roll: MemberTable, *, now: float) -> list[MemberRecord]:
         """Other lighthouses have issued these. All of them are followed; the newest is the present one. Returned: who is
         here and holds another one."""
         cur = self.current
@@ -248,7 +250,7 @@ class Tenure:
         """Those of them whose last words are known."""
         return frozenset(r for r in names if r in self.coalition.ended) if self.coalition is not None else frozenset()
 
-    def received(self, record: Record, quorum_id: int) -> None:
+    def received(self, record: MemberRecord, quorum_id: int) -> None:
         """This member is known to have received this quorum."""
         record.received_id = max(record.received_id, quorum_id)
         if self.coalition is not None:
@@ -265,7 +267,7 @@ class Tenure:
                 for member in quorum.members:
                     self.chain.received(member.replica_id, quorum_id)
 
-    def recheck(self, roll: Roll) -> None:
+    def recheck(self, roll: MemberTable) -> None:
         """Fewer members are counted now, or more quorums are open: what members have received is known already."""
         for record in roll:
             self.chain.received(record.replica_id, record.received_id)
@@ -280,7 +282,7 @@ class Tenure:
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
 
-    def _begin(self, quorum: Quorum, roll: Roll) -> None:
+    def _begin(self, quorum: Quorum, roll: MemberTable) -> None:
         self.current = quorum
         if self.coalition is not None:
             self.coalition.meet((), (quorum,))
@@ -296,12 +298,12 @@ class Tenure:
         self._number = max(self._number, quorum.number)
 
 
-def _since(first_id: int, place: int, legacy: Legacy | None) -> int:
+def _since(first_id: int, place: int, legacy: JournalEntry | None) -> int:
     """The first id of which a lighthouse forgot nothing: the memory of one before it may be written down."""
     last = legacy.quorum if legacy is not None else None
     return last.since if last is not None and last.id % PLACES == place else first_id
 
 
-def candidates(roll: Roll) -> tuple[Candidate, ...]:
+def candidates(roll: MemberTable) -> tuple[Candidate, ...]:
     """Members that have asked and are alive."""
     return tuple([r.join for r in roll if r.join is not None and not r.lost])

@@ -20,7 +20,7 @@ SIGNS_PER_LIMIT = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class SilenceLimits:
     """Seconds until a member is lost. Raises `ConfigError` naming the field."""
 
     alone: float = 5.0
@@ -42,7 +42,7 @@ class Limits:
             raise ConfigError(f"busy_steps is {self.busy_steps}; it can't be negative.")
 
     @classmethod
-    def all(cls, seconds: float) -> Limits:
+    def all(cls, seconds: float) -> SilenceLimits:
         """One explicit heartbeat timeout: it is meant for every kind of silence."""
         return cls(alone=seconds, host=seconds, stopped=seconds, busy=seconds, busy_steps=0.0)
 
@@ -66,7 +66,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class StoppedProcess:
     """A supervisor's word: a process of the member is stopped."""
 
     since: float
@@ -74,18 +74,18 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What is known about one member. Times on the lighthouse's clock."""
 
     heard: float  # its last sign of life
     watched: float | None = None  # last sign of life of its supervisor; None: nobody watches over it
-    halt: Halt | None = None  # its process that has been stopped for the longest time
+    halt: StoppedProcess | None = None  # its process that has been stopped for the longest time
     connected: bool = True  # its stream stands: a busy process keeps it, whatever it computes
     longest_step: float = 0.0  # seconds of the longest step seen; 0: unknown
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
 
 
-def judge(sight: Sight, limits: Limits, now: float) -> str:
+def judge(sight: Observation, limits: SilenceLimits, now: float) -> str:
     """Why nobody should wait for it any more, a clause after its name; empty: wait."""
     if sight.halt is not None and now - sight.halt.since >= limits.stopped:
         stopped = f"its {sight.halt.who} is stopped" if sight.halt.who else "it is stopped"
@@ -102,7 +102,7 @@ def judge(sight: Sight, limits: Limits, now: float) -> str:
     return ""
 
 
-def suspect(sight: Sight, limits: Limits, now: float) -> str:
+def suspect(sight: Observation, limits: SilenceLimits, now: float) -> str:
     """A sentence for people about a member that is waited for although it has been silent; empty: it isn't."""
     silent = now - max(sight.heard, sight.pause_until)
     if sight.watched is None or silent <= min(limits.alone, limits.busy) or judge(sight, limits, now):

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from torchft_x.core.fingerprint import Traits
-from torchft_x.core.journal import Absent, Kin
-from torchft_x.core.membership.failure_detector import Limits, Sight, judge
-from torchft_x.core.membership.silence_index import Quiet
-from torchft_x.core.membership.supervisors import Guardians
+from torchft_x.core.fingerprint import Fingerprint
+from torchft_x.core.journal import Absent, MemberEntry
+from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, judge
+from torchft_x.core.membership.silence_index import SilenceIndex
+from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
 from torchft_x.core.types import Life, Member, group_number, group_of
@@ -27,7 +27,7 @@ LEFT = "it has left"
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class MemberRecord:
     """One member, as the lighthouse sees it."""
 
     replica_id: str
@@ -39,7 +39,7 @@ class Record:
     boot_id: str = ""
     library: str = ""
     runs_on: bool = False  # takes a grant for the answer to a join
-    traits: Traits | None = None  # what it has declared; None: nothing yet, or a peer's client
+    traits: Fingerprint | None = None  # what it has declared; None: nothing yet, or a peer's client
     session: int | None = None  # newest open session
     calls: tuple[int, ...] = ()  # open unary requests
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)
@@ -88,61 +88,63 @@ class Record:
         return self.lease_sent is not None and now >= self.lease_sent + lease
 
 
-class Roll:
+class MemberTable:
     """All records, the sessions they speak on, and the order of each group's lives."""
 
     def __init__(self, now: float) -> None:
-        self._records: dict[str, Record] = {}  # replica id -> record
-        self._sessions: dict[int, Record] = {}  # open session -> who speaks on it; replaced sessions are not in here
+        self._records: dict[str, MemberRecord] = {}  # replica id -> record
+        self._sessions: dict[
+            int, MemberRecord
+        ] = {}  # open session -> who speaks on it; replaced sessions are not in here
         self._newest: dict[
             str, tuple[tuple[int, float], str]
         ] = {}  # group id -> (order of its newest life, replica id)
         self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
-        self._lives: dict[str, list[Record]] = {}  # life token -> records of that life, usually one
-        self._callers: dict[int, Record] = {}  # open unary request -> who asked
+        self._lives: dict[str, list[MemberRecord]] = {}  # life token -> records of that life, usually one
+        self._callers: dict[int, MemberRecord] = {}  # open unary request -> who asked
         self._ended: set[str] = set()  # life tokens whose process has exited
-        self._apart: dict[str, Record] = {}  # those without a session, by replica id
+        self._apart: dict[str, MemberRecord] = {}  # those without a session, by replica id
         self._made = 0  # records so far
-        self._quiet = Quiet(now)  # who may have been silent for a while
+        self._quiet = SilenceIndex(now)  # who may have been silent for a while
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
-        self.guardians = Guardians()  # what supervisors say about the members
+        self.guardians = SupervisorLiveness()  # what supervisors say about the members
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[MemberRecord]:
         return iter(self._records.values())
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, replica_id: str) -> Record | None:
+    def get(self, replica_id: str) -> MemberRecord | None:
         return self._records.get(replica_id)
 
-    def of(self, members: Iterable[Member]) -> list[Record]:
+    def of(self, members: Iterable[Member]) -> list[MemberRecord]:
         """Records of these members, of those that are known."""
         records = self._records
         return [records[m.replica_id] for m in members if m.replica_id in records]
 
-    def named(self, names: Iterable[str]) -> list[Record]:
+    def named(self, names: Iterable[str]) -> list[MemberRecord]:
         """Records of these replica ids, of those that are known."""
         records = self._records
         return [records[name] for name in names if name in records]
 
-    def on(self, session: int) -> Record | None:
+    def on(self, session: int) -> MemberRecord | None:
         """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
         return self._sessions.get(session)
 
-    def ensure(self, replica_id: str, heard: float, *, unary: bool) -> Record:
+    def ensure(self, replica_id: str, heard: float, *, unary: bool) -> MemberRecord:
         record = self._records.get(replica_id)
         if record is None:
             self._made += 1
-            record = Record(replica_id, heard, self._made, unary=unary)
+            record = MemberRecord(replica_id, heard, self._made, unary=unary)
             self._records[replica_id] = self._apart[replica_id] = record
             self._quiet.expect(heard)
         return record
 
     # --- sessions and lives --------------------------------------------------------------------------------------
 
-    def open(self, hello: Hello, now: float) -> Record:
+    def open(self, hello: Hello, now: float) -> MemberRecord:
         """A new session of a member replaces its older one, and the older one's join with it (R3)."""
         record = self.ensure(hello.replica_id, now, unary=False)
         self.close(record)
@@ -163,7 +165,7 @@ class Roll:
         self._sessions[hello.session] = record
         return record
 
-    def restore(self, kin: Kin, now: float) -> None:
+    def restore(self, kin: MemberEntry, now: float) -> None:
         """Know a member again that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
         record = self.ensure(kin.replica_id, now, unary=False)
         record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
@@ -174,7 +176,7 @@ class Roll:
         if newest is None or newest[0] < order:
             self._newest[group] = (order, kin.replica_id)
 
-    def restore_absent(self, absent: Absent, now: float) -> Record | None:
+    def restore_absent(self, absent: Absent, now: float) -> MemberRecord | None:
         """The same of one that the lighthouse before this one had given up. Returns its record, if it is known."""
         record = self._records.get(absent.replica_id)
         if record is not None and absent.leased is not None:
@@ -185,11 +187,11 @@ class Roll:
                 self._ended.add(record.life.token)
         return record
 
-    def lost(self, names: frozenset[str]) -> list[Record]:
+    def lost(self, names: frozenset[str]) -> list[MemberRecord]:
         """Those of them that have no session and that nobody waits for."""
         return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
 
-    def close(self, record: Record) -> None:
+    def close(self, record: MemberRecord) -> None:
         """Forget the member's session, and its join with it (R3)."""
         if record.session is not None:
             self._sessions.pop(record.session, None)
@@ -197,19 +199,19 @@ class Roll:
             self._apart[record.replica_id] = record
         record.join = None
 
-    def call(self, record: Record, call: int) -> None:
+    def call(self, record: MemberRecord, call: int) -> None:
         """One more unary request of this member is open."""
         record.calls = (*record.calls, call)
         self._callers[call] = record
 
-    def hang_up(self, call: int) -> Record | None:
+    def hang_up(self, call: int) -> MemberRecord | None:
         """This unary request is gone. Returns whose it was; None: it was answered before."""
         record = self._callers.pop(call, None)
         if record is not None:
             record.calls = tuple(c for c in record.calls if c != call)
         return record
 
-    def answer(self, record: Record) -> None:
+    def answer(self, record: MemberRecord) -> None:
         """All unary requests of this member are answered."""
         for call in record.calls:
             self._callers.pop(call, None)
@@ -224,7 +226,7 @@ class Roll:
             return newest[1]
         return ""
 
-    def supersede(self, hello: Hello) -> Record | None:
+    def supersede(self, hello: Hello) -> MemberRecord | None:
         """Make this the newest life of its group. Returns the record of the life it fences, if there is one (R2)."""
         group = group_of(hello.replica_id)
         older = self._newest.get(group)
@@ -247,11 +249,11 @@ class Roll:
         ]
         return max([self._begun.get(group, -1), *newest]) + 1
 
-    def of_life(self, token: str) -> list[Record]:
+    def of_life(self, token: str) -> list[MemberRecord]:
         """Records of the members that carry this life token, usually one."""
         return list(self._lives.get(token, ())) if token else []
 
-    def end(self, token: str) -> list[Record]:
+    def end(self, token: str) -> list[MemberRecord]:
         """The process that carried this life token has exited. Returns the records of that life."""
         if not token:
             return []
@@ -277,29 +279,29 @@ class Roll:
         self.guardians.forgive(gap - tick, now)
         return gap - tick
 
-    def sight(self, record: Record, limits: Limits, now: float) -> Sight:
+    def sight(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
         """What is known about its being here."""
         token = record.life.token
         watched = None if record.unary else self.guardians.heard(token)
         halt = self.guardians.halt_of(token, now - limits.host)
         connected = record.session is not None
-        return Sight(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
+        return Observation(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
 
-    def find(self, record: Record) -> None:
+    def find(self, record: MemberRecord) -> None:
         """It is waited for again."""
         record.lost, record.late = "", False
         self._quiet.expect(record.heard)
 
-    def silent(self, now: float, limits: Limits) -> list[Record]:
+    def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Members worth a closer look: silent for a while, or stopped."""
         return self._quiet.look(self, self.guardians.halted, now, limits.shortest)
 
-    def gone(self, now: float, limits: Limits) -> list[tuple[Record, str]]:
+    def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
         """Members that have just run out of time, and why."""
         judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
         return [(r, reason) for r, reason in judged if reason]
 
-    def away(self, inside: frozenset[str]) -> list[Record]:
+    def away(self, inside: frozenset[str]) -> list[MemberRecord]:
         """Members of the present quorum that have no session, and may or may not be dead."""
         apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
         return sorted(apart, key=lambda r: r.place)
@@ -311,7 +313,7 @@ class Roll:
             del self._records[record.replica_id], self._apart[record.replica_id]
             self._forget_life(record)
 
-    def _forget_life(self, record: Record) -> None:
+    def _forget_life(self, record: MemberRecord) -> None:
         same = self._lives.get(record.life.token, [])
         if record in same:
             same.remove(record)

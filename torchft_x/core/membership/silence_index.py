@@ -10,24 +10,26 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchft_x.core.membership.members import Record
+    from torchft_x.core.membership.members import MemberRecord
 
 
-class Quiet:
+class SilenceIndex:
     """Part of the roll. Signs of life need not be told: they only make silences shorter."""
 
     def __init__(self, now: float) -> None:
-        self._found: list[Record] = []  # who had been silent, or was stopped, when all were last looked at
+        self._found: list[MemberRecord] = []  # who had been silent, or was stopped, when all were last looked at
         self._since = now  # nobody else that is waited for was last heard before this
 
     def __repr__(self) -> str:
-        return f"<Quiet {self._found}>"
+        return f"<SilenceIndex {self._found}>"
 
     def expect(self, heard: float) -> None:
         """From now on somebody is waited for that was last heard at that time."""
         self._since = min(self._since, heard)
 
-    def look(self, everybody: Iterable[Record], halted: Collection[str], now: float, limit: float) -> list[Record]:
+    def look(
+        self, everybody: Iterable[MemberRecord], halted: Collection[str], now: float, limit: float
+    ) -> list[MemberRecord]:
         """Of those waited for: silent for longer than this, or with a life token of `halted`. In their order."""
         if halted or now - self._since > limit:
             waited_for = [r for r in everybody if not r.lost]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchft_x.core.membership.failure_detector import Halt
+from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.messages.lighthouse import GuardianGone, GuardianHeard, GuardianHere
 
 
@@ -21,7 +21,7 @@ class _Guardian:
     heard: float  # last sign of life
 
 
-class Guardians:
+class SupervisorLiveness:
     """Part of the lighthouse. A stream's number is the shell's; it is not used twice."""
 
     def __init__(self) -> None:
@@ -29,10 +29,12 @@ class Guardians:
         self._groups: dict[str, list[int]] = {}  # group -> its open streams
         self._life_of: dict[str, str] = {}  # group -> token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
-        self._halts: dict[str, dict[int, Halt]] = {}  # life token -> stream -> what it says of a stopped process
+        self._halts: dict[
+            str, dict[int, StoppedProcess]
+        ] = {}  # life token -> stream -> what it says of a stopped process
 
     def __repr__(self) -> str:
-        return f"<Guardians of {sorted(self._groups)}, halted={sorted(self.halted)}>"
+        return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
 
     def take(self, event: GuardianHere | GuardianHeard | GuardianGone, now: float) -> None:
         """A stream comes, speaks, goes."""
@@ -68,7 +70,7 @@ class Guardians:
         self._life_of[group] = token
         self._watched[token] = group
 
-    def halt(self, stream: int, token: str, halt: Halt | None) -> None:
+    def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
         """A process of that life is stopped; None: none is, any more."""
         if stream not in self._streams:
             return
@@ -91,7 +93,7 @@ class Guardians:
         group = self._watched.get(token, "") if token else ""
         return group if group in self._groups else ""
 
-    def halt_of(self, token: str, since: float) -> Halt | None:
+    def halt_of(self, token: str, since: float) -> StoppedProcess | None:
         """The longest stop of a process of that life, of those told by supervisors that were heard at `since` or later:
         one that is silent may be kept from saying that the process goes on.
         """

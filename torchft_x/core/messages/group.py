@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
 
@@ -27,7 +27,7 @@ class Ask:
     handle: str = ""
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
-    traits: Traits | None = None  # what the rank declares; None: as last told
+    traits: Fingerprint | None = None  # what the rank declares; None: as last told
     step_seconds: float = 0.0  # how long a step takes; 0: unknown
     keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
     votes_late: bool = False  # see Member
@@ -160,7 +160,7 @@ class SendJoin:
     member: Member
     reason: JoinReason
     suspects: tuple[str, ...]
-    traits: Traits | None = None  # None: the lighthouse has them already
+    traits: Fingerprint | None = None  # None: the lighthouse has them already
     number: int = 0
     step_seconds: float = 0.0
     patience: float = inf

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from torchft_x.core.fingerprint import Traits
-from torchft_x.core.journal import Legacy
+from torchft_x.core.fingerprint import Fingerprint
+from torchft_x.core.journal import JournalEntry
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
@@ -40,7 +40,7 @@ class Join:
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
-    traits: Traits | None = None  # what must be alike in all groups; None: as last told on this session
+    traits: Fingerprint | None = None  # what must be alike in all groups; None: as last told on this session
     number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
     step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
     patience: float = inf  # seconds that it waits for members that do not ask (R20)
@@ -238,7 +238,7 @@ class Keep:
     Comes only if the configuration says `keeps`. Of the same quorum it may say no more than a higher grant.
     """
 
-    legacy: Legacy
+    legacy: JournalEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Lighthouses don't speak with each other. The members of each quorum are the acce
 it: a group has a session with one lighthouse at a time, hears quorums on that session only, and says in its hello which
 it has received last; and nothing is committed in a quorum that one of its members has not received. Hence these rules.
 
-* A quorum *follows* every quorum that is open at its lighthouse: most members of each must be in it (`Coalition.wins`).
+* A quorum *follows* every quorum that is open at its lighthouse: most members of each must be in it (`QuorumIntersection.wins`).
   It carries them (`Quorum.follows`), so that whoever hears of it hears of them.
 * A quorum is *closed* when most of its members are known to have received a newer one: another lighthouse that has most
   of them with it hears of that from one of them.
@@ -34,7 +34,7 @@ PLACES = 16
 """Most lighthouses of one list. An id says in its lowest bits which of them issued it, so that no two issue the same."""
 
 
-class Coalition:
+class QuorumIntersection:
     """Part of a lighthouse that is one of several. `place`: its number in the list; `since`: its first id (R1)."""
 
     def __init__(self, place: int, since: int) -> None:
@@ -46,7 +46,7 @@ class Coalition:
         self._met: set[int] = set()  # ids of quorums that were open here at some time
 
     def __repr__(self) -> str:
-        return f"<Coalition {self._place} ended={sorted(self.ended)}>"
+        return f"<QuorumIntersection {self._place} ended={sorted(self.ended)}>"
 
     def issued(self, quorum: Quorum) -> bool:
         """Whether this lighthouse has issued it, and knows all that it has issued since."""

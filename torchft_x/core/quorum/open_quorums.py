@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.types import Quorum
 
 
-class Chain:
+class OpenQuorums:
     """The open quorums. Nearly always there is none, or one for the time of a step."""
 
-    def __init__(self, coalition: Coalition | None = None) -> None:
+    def __init__(self, coalition: QuorumIntersection | None = None) -> None:
         self._coalition = coalition  # of several lighthouses
         self._newer: dict[int, frozenset[str]] = {}  # there: open quorum -> who has received a newer one
         self.open: tuple[Quorum, ...] = ()  # another tuple when, and only when, it has changed
@@ -27,7 +27,7 @@ class Chain:
         self.members: frozenset[str] = frozenset()  # of all open quorums
 
     def __repr__(self) -> str:
-        return f"<Chain {[q.number for q in self.open]}>"
+        return f"<OpenQuorums {[q.number for q in self.open]}>"
 
     def begin(self, older: Iterable[Quorum] = ()) -> None:
         """`older`: what a lighthouse without memory knows of those before the one it takes over."""
@@ -51,7 +51,7 @@ class Chain:
         if self._open and self._coalition is None:
             self._keep(tuple([x for x in self._open if not all(map(is_over, x[1]))]))
 
-    def _received_by_most(self, coalition: Coalition, replica_id: str, quorum_id: int) -> None:
+    def _received_by_most(self, coalition: QuorumIntersection, replica_id: str, quorum_id: int) -> None:
         """With several lighthouses one member is not enough: the others may go on with another lighthouse."""
         closed = set()
         for quorum, members in self._open:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.types import JoinReason, Member, Quorum, listed
 
 
@@ -47,7 +47,7 @@ class Candidate:
 
 
 @dataclass(kw_only=True, slots=True)
-class Situation:
+class QuorumInputs:
     """Everything the decision depends on. Not frozen, which would make each one ten times as dear; nobody changes it."""
 
     now: float
@@ -63,7 +63,7 @@ class Situation:
     min_replicas: int = 1
     join_timeout: float = 0.0
     longest_wait: float = 0.0  # for the end of whoever is not over, from the last lease it was sent
-    coalition: Coalition | None = None  # of several lighthouses: what counts there
+    coalition: QuorumIntersection | None = None  # of several lighthouses: what counts there
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Form:
         return self.left is not None
 
 
-def form(s: Situation) -> Form | Wait:
+def form(s: QuorumInputs) -> Form | Wait:
     """Form a quorum of the candidates, or say what is missing."""
     chosen = _cut_to_shrink(s)
     asked = {c.member.replica_id: c.member for c in chosen}
@@ -127,7 +127,7 @@ def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
     return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
 
 
-def _not_with_us(s: Situation, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
+def _not_with_us(s: QuorumInputs, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
     """Of several lighthouses: may another one go on over one of these?"""
     if s.coalition is None:
         return None
@@ -138,13 +138,13 @@ def _not_with_us(s: Situation, followed: tuple[Quorum, ...], asked: Collection[s
     return None
 
 
-def _running(s: Situation, quorum: Quorum, asked: Collection[str]) -> list[str]:
+def _running(s: QuorumInputs, quorum: Quorum, asked: Collection[str]) -> list[str]:
     """Members of this quorum, which no candidate follows, that may go on in it beside the candidates (R9)."""
     over = s.over if s.coalition is None else s.proven  # a lease that ends here may have been renewed elsewhere
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
 
 
-def _cut_to_shrink(s: Situation) -> list[Candidate]:
+def _cut_to_shrink(s: QuorumInputs) -> list[Candidate]:
     """If a member of the quorum asks to shrink only, newcomers stay outside. A newcomer that does keeps itself out."""
     shrinking = [c for c in s.candidates if c.member.shrink_only]
     if s.cur is None or not shrinking:
@@ -155,7 +155,7 @@ def _cut_to_shrink(s: Situation) -> list[Candidate]:
     return [c for c in s.candidates if c.member.replica_id in inside]
 
 
-def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
+def _too_few(s: QuorumInputs, members: tuple[Member, ...]) -> Wait | None:
     if len(members) >= s.min_replicas:
         return None
     names = f" ({listed([m.replica_id for m in members])})" if members else ""
@@ -164,7 +164,7 @@ def _too_few(s: Situation, members: tuple[Member, ...]) -> Wait | None:
     )
 
 
-def _first_quorum(s: Situation, chosen: list[Candidate], members: tuple[Member, ...]) -> Wait | None:
+def _first_quorum(s: QuorumInputs, chosen: list[Candidate], members: tuple[Member, ...]) -> Wait | None:
     """The peer's rules: enough, more than half of those alive, and a wait for those alive that have not asked."""
     too_few = _too_few(s, members)
     if too_few:
@@ -178,7 +178,7 @@ def _first_quorum(s: Situation, chosen: list[Candidate], members: tuple[Member, 
     return _not_all_here(s, chosen, s.join_timeout, "Valid quorum")
 
 
-def _not_all_here(s: Situation, chosen: list[Candidate], seconds: float, what: str) -> Wait | None:
+def _not_all_here(s: QuorumInputs, chosen: list[Candidate], seconds: float, what: str) -> Wait | None:
     """So long from the first ask, others that are alive or starting are waited for, so that all begin together."""
     until = min(c.since for c in chosen) + seconds
     stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]

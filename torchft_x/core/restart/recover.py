@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchft_x.core.journal import Legacy
+from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Wait
@@ -25,7 +25,7 @@ from torchft_x.core.types import Member, Quorum, listed
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberReport:
     """What a member said in its hello about the quorum it is in."""
 
     quorum: Quorum | None  # None: it has never received one
@@ -57,20 +57,20 @@ class Fresh:
 
     now: float
     started_at: float
-    reports: Mapping[str, Report]  # replica id -> what it reported in person
+    reports: Mapping[str, MemberReport]  # replica id -> what it reported in person
     new_job: bool  # told that nothing can have come before
     restarted: bool  # told that a lighthouse has run before
     hello_grace: float
     old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
 
 
-class Takeover:
+class RestartRecovery:
     """What is reported to a lighthouse before its first quorum."""
 
     def __init__(self, config: LighthouseConfig, started_at: float) -> None:
         self._config = config
         self._started_at = started_at
-        self._reports: dict[str, Report] = {}  # replica id -> what it reported
+        self._reports: dict[str, MemberReport] = {}  # replica id -> what it reported
         self._newest: Quorum | None = None  # of those reported
         self._awaited: dict[str, Member] = {}  # members of newest, and of what these hold
         self._absent: set[str] = set()  # of these: have not vouched for it
@@ -82,7 +82,7 @@ class Takeover:
             return
         replica_id, newest = hello.replica_id, self._newest
         before = self._reports.get(replica_id)
-        report = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        report = MemberReport(hello.quorum, hello.lease_left > 0, hello.granted_through)
         self._reports[replica_id] = report
         changed = before is not None and before.id != report.id
         newer = report.id > (newest.id if newest is not None else 0)
@@ -139,7 +139,7 @@ class Takeover:
         )
 
 
-def inherited(config: LighthouseConfig) -> Legacy | None:
+def inherited(config: LighthouseConfig) -> JournalEntry | None:
     """R8(c). What can be taken over at once, before anybody has reported: as if only the sessions had broken.
 
     Not where other lighthouses serve the same groups: they may have issued a newer quorum (`core.restart.standby`).
@@ -172,11 +172,11 @@ def start(fresh: Fresh) -> Start | Adopt | Wait:
     )
 
 
-def _newest(reports: Mapping[str, Report]) -> Quorum | None:
+def _newest(reports: Mapping[str, MemberReport]) -> Quorum | None:
     return max((r.quorum for r in reports.values() if r.quorum is not None), key=lambda q: q.id, default=None)
 
 
-def _together(newest: Quorum, reports: Mapping[str, Report]) -> tuple[Quorum, ...]:
+def _together(newest: Quorum, reports: Mapping[str, MemberReport]) -> tuple[Quorum, ...]:
     """The newest quorum; and what its members have received last, and the members of that, and so on."""
     found: dict[int, Quorum] = {}
     todo = [newest]
@@ -194,7 +194,7 @@ def _members(quorums: tuple[Quorum, ...]) -> dict[str, Member]:
     return {m.replica_id: m for q in reversed(quorums) for m in q.members}
 
 
-def _vouches(report: Report | None, member: Member) -> bool:
+def _vouches(report: MemberReport | None, member: Member) -> bool:
     """Whether this member of the newest quorum says that it knows nothing newer, and that nobody had to go on without it.
 
     A lease that has ended may have ended for the lighthouse before, too. Who never had a quorum has no lease, and nothing

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.core.quorum.acceptors import Coalition
+from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.restart.recover import Adopt, Report, Start
+from torchft_x.core.restart.recover import Adopt, MemberReport, Start
 from torchft_x.core.types import Quorum
 
 
-class Gathering:
-    """The same questions as to a `Takeover`."""
+class StandbyRecovery:
+    """The same questions as to a `RestartRecovery`."""
 
-    def __init__(self, config: LighthouseConfig, coalition: Coalition) -> None:
+    def __init__(self, config: LighthouseConfig, coalition: QuorumIntersection) -> None:
         self._config = config
         self._coalition = coalition  # shared with the lighthouse
-        self._reports: dict[str, Report] = {}  # replica id -> what it said, of those that are here
+        self._reports: dict[str, MemberReport] = {}  # replica id -> what it said, of those that are here
         self._open: dict[int, Quorum] = {}  # quorums that must be followed
         self.is_open = True  # no quorum issued or taken over yet
         if config.legacy is not None:
@@ -31,7 +31,7 @@ class Gathering:
         """A member is here. The quorums that it names are told by `learn`."""
         if not self.is_open:
             return
-        self._reports[hello.replica_id] = Report(hello.quorum, hello.lease_left > 0, hello.granted_through)
+        self._reports[hello.replica_id] = MemberReport(hello.quorum, hello.lease_left > 0, hello.granted_through)
 
     def learn(self, *quorums: Quorum) -> None:
         """There are these quorums."""

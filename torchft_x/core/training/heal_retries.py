@@ -11,7 +11,7 @@ LEAST, MOST = 3, 8
 """So many heals in a row must have failed, or as many as there are sources, if that is between the two."""
 
 
-class Setbacks:
+class HealRetries:
     """Of one rank. `patience`: seconds from the first failure of a row. Times in monotonic seconds."""
 
     def __init__(self, patience: float) -> None:
@@ -20,7 +20,7 @@ class Setbacks:
         self._sources: list[str] = []  # those that were asked in it, in turn
 
     def __repr__(self) -> str:
-        return f"<Setbacks {len(self._sources)}>"
+        return f"<HealRetries {len(self._sources)}>"
 
     def failed(self, source: str, sources: int, error: str, now: float) -> str:
         """A heal from `source`, one of `sources`, has failed: why the group gives up, or ''."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 _DOUBLED = 4  # times at most
 
 
-class Copying:
+class HealWait:
     """One offer of a state, at its source. Times in monotonic seconds.
 
     `given_up`: heals in a row of this group that were given up when all had been sent. `all_heals`: nobody else copies state
@@ -31,7 +31,7 @@ class Copying:
         self._factor = 2.0 ** min(given_up, _DOUBLED)
 
     def __repr__(self) -> str:
-        return f"<Copying signs={self._signs} x{self._factor:g}>"
+        return f"<HealWait signs={self._signs} x{self._factor:g}>"
 
     def look(self, now: float, *, signs: int, done: bool, lateness: float, waits_since: float | None) -> float:
         """How long nothing has happened, in seconds, if that is too long; else 0.

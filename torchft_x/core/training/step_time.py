@@ -7,7 +7,7 @@ _WEIGHT = 0.2  # of the newest step, once as many have been seen that it is less
 _OUTLIER = 4.0  # a step counts as at most so many usual ones: a checkpoint's pause says nothing about the next
 
 
-class Pace:
+class StepTimeEstimate:
     """A smoothed time from the beginning of one step to the beginning of the next."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Pace:
         self._began: float | None = None  # when the step in hand began
 
     def __repr__(self) -> str:
-        return f"<Pace {self._smooth:.3g} s, {self._seen} steps>"
+        return f"<StepTimeEstimate {self._smooth:.3g} s, {self._seen} steps>"
 
     @property
     def seconds(self) -> float:

@@ -95,7 +95,7 @@ class Census:
     waiting: bool  # somebody stands at the end of the delay already: it sends again what broke
 
 
-class Schedule:
+class SyncSchedule:
     """The machine; one for each rank, equal in all ranks of a group. Verbs that don't fit raise `StepError`."""
 
     def __init__(self, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from torchft_x.errors import RefusedError
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 
-def to_proto(traits: t.Traits) -> pb.Traits:
+def to_proto(traits: t.Fingerprint) -> pb.Traits:
     return pb.Traits(
         traits=[
             pb.Trait(name=x.name, digest=x.digest, words=x.words, parts=x.parts, ranks=x.ranks) for x in traits.items
@@ -20,16 +20,16 @@ def to_proto(traits: t.Traits) -> pb.Traits:
     )
 
 
-def from_proto(p: pb.Traits) -> t.Traits:
+def from_proto(p: pb.Traits) -> t.Fingerprint:
     """Raises `RefusedError`."""
     _limit(len(p.traits), t.MAX_TRAITS, "traits")
     parts = [part for x in p.traits for part in x.parts]
     _limit(len(parts), t.MAX_ALL_PARTS, "parts of traits")
     _limit(sum(map(len, parts)), t.MAX_CHARACTERS, "characters in parts of traits")
-    return t.Traits(tuple(_trait(x) for x in p.traits))
+    return t.Fingerprint(tuple(_trait(x) for x in p.traits))
 
 
-def from_bytes(data: bytes) -> t.Traits:
+def from_bytes(data: bytes) -> t.Fingerprint:
     """Raises `RefusedError`."""
     try:
         return from_proto(pb.Traits.FromString(data))

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
@@ -68,7 +68,7 @@ class GroupClient:
         self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
         self._quorum = self._channel.unary_unary(f"/{grpc_options.MANAGER}/Quorum")  # bytes to bytes
         self._vote = self._channel.unary_unary(f"/{grpc_options.MANAGER}/ShouldCommit")  # bytes to bytes
-        self._told: Traits | None = None  # what the server knows to be declared here
+        self._told: Fingerprint | None = None  # what the server knows to be declared here
         self._held: Quorum | None = None  # newest quorum it has sent; it is not sent twice
         self._closed = threading.Event()  # ends the watches
         self._watches: list[Any] = []  # their present calls, to be cancelled
@@ -89,7 +89,7 @@ class GroupClient:
         handle: str = "",
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
-        traits: Traits | None = None,
+        traits: Fingerprint | None = None,
         step_seconds: float = 0.0,
         timeout: float,
         patience: float = 0.0,

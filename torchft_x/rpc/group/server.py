@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
@@ -186,7 +186,7 @@ class GroupServer:
         handle: str = "",
         reason: JoinReason = JoinReason.BOUNDARY,
         suspects: tuple[str, ...] = (),
-        traits: Traits | None = None,
+        traits: Fingerprint | None = None,
         step_seconds: float = 0.0,
         timeout: float,
         patience: float = 0.0,

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchft_x._version import __version__
 from torchft_x.core.group.machine import Group, GroupConfig
-from torchft_x.core.group.quorum_deadline import Endurance
+from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.types import Life, group_of
@@ -89,7 +89,7 @@ class GroupShell:
         self._loop = asyncio.get_running_loop()  # where effects are carried out
         self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())  # decides
-        self._endurance = Endurance(time.monotonic())  # decides when to give up, where the user has not
+        self._endurance = QuorumDeadline(time.monotonic())  # decides when to give up, where the user has not
         self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call

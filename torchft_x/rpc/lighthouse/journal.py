@@ -26,7 +26,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from torchft_x.core.journal import Absent, Departure, Kin, Legacy
+from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
@@ -53,7 +53,7 @@ _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 class Found:
     """What a ledger held."""
 
-    legacy: Legacy | None = None
+    legacy: JournalEntry | None = None
     done: tuple[pb.Done, ...] = ()
 
 
@@ -67,7 +67,7 @@ class Ledger:
         )  # when it was opened nothing had ever been written
         self._fd = fd  # locked; closed by close()
         self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
-        self._kin: tuple[tuple[Kin, ...], bytes] = ((), b"")  # as kept last, and its bytes
+        self._kin: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # as kept last, and its bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
         self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
@@ -81,7 +81,7 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
-    def keep(self, legacy: Legacy, quorum_bytes: bytes) -> None:
+    def keep(self, legacy: JournalEntry, quorum_bytes: bytes) -> None:
         """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
         leased = math.nan if legacy.leased is None else legacy.leased
         granted = (legacy.granted_through, leased, legacy.reached)
@@ -239,7 +239,7 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
     legacy = None
     if p.HasField("quorum"):
         kin = tuple(
-            Kin(
+            MemberEntry(
                 limits.check_replica_id(k.replica_id),
                 messages.life_from_proto(k.life),
                 limits.check_text(k.boot_id, "boot id"),
@@ -253,7 +253,7 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         newest, granted = messages.quorum_from_proto(p.quorum), limits.check_whole(granted, "granted_through")
         told = limits.check_whole(reached, "reached")
         left, job = tuple(map(_left_from_proto, p.left)), tuple(limits.check_text(group, "group") for group in p.job)
-        legacy = Legacy(newest, granted, kin, older, absent, leased if known else None, told, left, job)
+        legacy = JournalEntry(newest, granted, kin, older, absent, leased if known else None, told, left, job)
     return Found(legacy, tuple(p.done))
 
 

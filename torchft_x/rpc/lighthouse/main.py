@@ -16,7 +16,7 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x._version import __version__
-from torchft_x.core.job.outcome import Roster, RosterConfig
+from torchft_x.core.job.outcome import JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
@@ -76,7 +76,7 @@ class Settings:
     lighthouse: LighthouseConfig
     bind: Address
     token: str | None
-    roster: RosterConfig | None
+    roster: JobConfig | None
     advertise_host: str | None
     address_file: str | None
     state_file: str | None
@@ -101,7 +101,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     replaced_within = env.read_seconds(env.REPLACED_WITHIN)
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
-        roster = RosterConfig(groups=groups, min_replicas=args.job_min_replicas)
+        roster = JobConfig(groups=groups, min_replicas=args.job_min_replicas)
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
             roster = replace(roster, deserted_after=replaced_within)
@@ -180,7 +180,7 @@ def _serve(settings: Settings) -> int:
         events = EventLog(settings.run_dir, "lighthouse")
     except OSError as e:
         raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
-    roster = Roster(settings.roster) if settings.roster is not None else None
+    roster = JobOutcome(settings.roster) if settings.roster is not None else None
     ledger = _open_ledger(settings)
     config = settings.lighthouse
     place = config.place

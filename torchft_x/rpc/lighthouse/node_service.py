@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from torchft_x.core.job.multi_node import Assembly
+from torchft_x.core.job.multi_node import GangCoordinator
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
 from torchft_x.core.messages.common import Note, Tick
@@ -26,7 +26,7 @@ class NodeDesk:
     def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:
         self._feed_group = feed_group  # takes what is true of a whole group
         self._note = note  # for the log
-        self._machine = Assembly(make_token=lambda: secrets.token_hex(8))  # decides
+        self._machine = GangCoordinator(make_token=lambda: secrets.token_hex(8))  # decides
         self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
 
     def __contains__(self, key: int) -> bool:

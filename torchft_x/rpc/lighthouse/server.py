@@ -59,7 +59,7 @@ class LighthouseShell:
         config: LighthouseConfig,
         *,
         token: str | None = None,
-        roster: r.Roster | None = None,
+        roster: r.JobOutcome | None = None,
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
         ledger: Ledger | None = None,

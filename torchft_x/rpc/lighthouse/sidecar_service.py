@@ -1,4 +1,4 @@
-"""Supervisors of companions, as the lighthouse serves them: their streams become events of the roster, or of `Visits`.
+"""Supervisors of companions, as the lighthouse serves them: their streams become events of the roster, or of `StandaloneSidecars`.
 
 Everything happens on the loop's thread.
 """

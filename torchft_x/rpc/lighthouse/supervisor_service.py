@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.job import outcome as r
-from torchft_x.core.job.standalone_sidecars import Visits
+from torchft_x.core.job.standalone_sidecars import StandaloneSidecars
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
@@ -50,11 +50,11 @@ class Ways:
 class SupervisorDesk:
     """A stream is named by the lighthouse's key."""
 
-    def __init__(self, ways: Ways, roster: r.Roster | None, book: JobBook) -> None:
+    def __init__(self, ways: Ways, roster: r.JobOutcome | None, book: JobBook) -> None:
         self._ways = ways
         self._roster = roster  # decides when the job is over; None: runs until stopped
         self._book = book  # what is over in this job
-        self._visits = Visits()  # decides when companions end, without a roster
+        self._visits = StandaloneSidecars()  # decides when companions end, without a roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
         self._nodes = NodeDesk(self._feed_group, ways.note)  # those of groups over several nodes
         self._companions = CompanionDesk(self._feed_roster)  # of programs beside the groups

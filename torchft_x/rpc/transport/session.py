@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from torchft_x.core.group import lighthouse_choice
-from torchft_x.core.group.lighthouse_choice import Wander
+from torchft_x.core.group.lighthouse_choice import FailoverPolicy
 from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -94,7 +94,7 @@ class Uplink:
         """`others`: the lighthouses after the first of a list."""
         self.address = address  # of the lighthouse that is spoken to, or was last
         self.addresses = (address, *others)  # all of the list
-        self.wander = Wander(len(self.addresses))  # which of them it is
+        self.wander = FailoverPolicy(len(self.addresses))  # which of them it is
         self._method = method  # full name of the stream
         self._metadata = metadata  # the token
         self._ping = ping  # message without content; the other side answers it

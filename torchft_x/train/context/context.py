@@ -11,7 +11,7 @@ from torchft_x import env
 from torchft_x.comm.quantized.bytes_sent import Sent
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
-from torchft_x.core.training.step_time import Pace
+from torchft_x.core.training.step_time import StepTimeEstimate
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.narrator import Narrator
@@ -47,7 +47,7 @@ class Parts:
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
     init_sync: bool
-    pace: Pace
+    pace: StepTimeEstimate
     waiting: Waiting  # for other groups
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
     narrator: Narrator | None  # of rank 0, unless only warnings are wanted
@@ -107,7 +107,7 @@ def assemble(
         log=log,
         mode=mode,
         init_sync=init_sync,
-        pace=Pace(),
+        pace=StepTimeEstimate(),
         waiting=Waiting(options, status, lambda: link.connected),
         full_state=full_state,
         narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torchft_x.core.commit.step import Outcome, Step, over_error
 from torchft_x.core.heal import Plan
-from torchft_x.core.training.heal_retries import Setbacks
+from torchft_x.core.training.heal_retries import HealRetries
 from torchft_x.core.types import Prepared, State, readable
 from torchft_x.errors import (
     CollectiveError,
@@ -56,7 +56,7 @@ class Guard:
         self.events = events
         self._lines = lines
         self._log = log
-        self._setbacks = Setbacks(heal_patience)  # heals that failed; decides when there were too many
+        self._setbacks = HealRetries(heal_patience)  # heals that failed; decides when there were too many
         self._stop = stop  # releases who waits for other ranks of the group
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one

@@ -13,8 +13,8 @@ from torchft_x.core.fingerprint import (
     QUANTIZATION,
     TORCH,
     WORLD_SIZE,
+    Fingerprint,
     Trait,
-    Traits,
     describe,
     release,
     within_limits,
@@ -31,7 +31,7 @@ class Declarations:
         self._may_differ = frozenset(may_differ)
         self._count: dict[str, int] = {}  # how often a name was declared
         self._quantization: str | None = None  # a format's name, or that there is none; None: not said yet
-        self.traits = Traits()  # replaced by each `add`
+        self.traits = Fingerprint()  # replaced by each `add`
         self._append(release(LIBRARY, __version__))
         self._append(release(TORCH, str(torch.__version__)))
         self.add(WORLD_SIZE, str(world_size))

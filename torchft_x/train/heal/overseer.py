@@ -6,7 +6,7 @@ import threading
 import time
 
 from torchft_x.core.heal import Plan
-from torchft_x.core.training.heal_wait import Copying
+from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
 from torchft_x.train.context.context import Parts
@@ -28,7 +28,7 @@ def _oversee(parts: Parts, plan: Plan) -> None:
     given_up = parts.waiting.given_up
     healers = plan.replica_world_size - plan.max_world_size
     all_heals = len(names) == healers and parts.options.group_world_size == 1
-    copying = Copying(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
+    copying = HealWait(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
     until = time.monotonic() + parts.options.timeout  # by then every wait for them has ended
     while parts.step.quorum_id == plan.quorum_id and time.monotonic() < until:
         time.sleep(_LOOK)

@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torchft_x.core.training.sync_schedule import Act, Census, Schedule, Settings
+from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSchedule
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.local.error_feedback import Feedback
@@ -85,7 +85,7 @@ class InnerLoop:
                 "the inner optimizer is a torchft_x.Optimizer, whose every step is a commit of all groups; give the plain "
                 "optimizer here."
             )
-        self.schedule = Schedule(settings)
+        self.schedule = SyncSchedule(settings)
         self._manager = manager
         self._optimizer = optimizer
         self._parts = parts

@@ -13,7 +13,7 @@ import time
 
 from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
-from torchft_x.core.fingerprint import Traits
+from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import JoinReason, Quorum, State, group_of
@@ -45,7 +45,7 @@ class Round:
         parts: Parts,
         terms: Terms,
         *,
-        traits: Traits,
+        traits: Fingerprint,
         allow_heal: bool,
         shrink_only: bool,
         timeout: float,
