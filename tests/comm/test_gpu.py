@@ -21,9 +21,9 @@ from tests.comm.members import each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupNCCL
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import Place
-from torchft_x.comm.subprocess.child_handle import Cradle
-from torchft_x.comm.subprocess.shared_memory import Arena
+from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.subprocess.child_handle import ChildHandle
+from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.errors import CollectiveError
 
 pytestmark = pytest.mark.gpu(1)
@@ -35,7 +35,7 @@ def test_the_library_takes_our_options_and_our_abort() -> None:
     group = ProcessGroupNCCL(scaled(LONG))
     device = torch.device("cuda", torch.cuda.current_device())
     names = {"group_name": "torchft_1_rank_0", "global_ranks": [0]}
-    backend = group._backend(dist.HashStore(), Place(0, 1, 1), device, names)
+    backend = group._backend(dist.HashStore(), RankInfo(0, 1, 1), device, names)
     t = ramp(0).to(device)
     backend.allreduce([t]).wait()
     assert torch.equal(t.cpu(), ramp(0))
@@ -54,7 +54,7 @@ def test_group_of_one() -> None:
 
 def test_a_child_writes_into_our_memory() -> None:
     """CUDA tensors reach the child as they are, after what the stream was still doing to them."""
-    cradle = Cradle("nccl", "cuda", Arena(), Place(0, 1, 1))
+    cradle = ChildHandle("nccl", "cuda", SharedSegments(), RankInfo(0, 1, 1))
     at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
     cradle.configure(scaled(LONG), torch.cuda.current_device(), None, at)
     assert cradle.configured.wait(scaled(LONG))

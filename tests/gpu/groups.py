@@ -13,9 +13,9 @@ from tests.gpu.kit import Figures, Kit, need, need_equal
 from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import Place
-from torchft_x.comm.subprocess.child_handle import Cradle
-from torchft_x.comm.subprocess.shared_memory import Arena
+from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.subprocess.child_handle import ChildHandle
+from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.errors import CollectiveError
 
 LIMIT = 60.0  # seconds
@@ -29,7 +29,7 @@ class OnTheCpu(AcceleratorGroup):
     def _require(self) -> None:
         pass
 
-    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         return dist.ProcessGroupGloo(store, place.rank, place.size, options)
@@ -124,7 +124,7 @@ def nccl_in_a_child(kit: Kit) -> Figures:
     """Tensors reach the child by IPC as they are, after what the stream was still doing to them."""
     kind = "gloo" if kit.on_cpu else "nccl"
     began = time.perf_counter()
-    cradle = Cradle(kind, kit.device.type, Arena(), Place(0, 1, 1))
+    cradle = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
     at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
     index = 0 if kit.on_cpu else torch.cuda.current_device()
     try:

@@ -20,7 +20,7 @@ from torchft_x.rpc.group.last_quorum_file import make_record, open_record, read_
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor import client
 from torchft_x.rpc.supervisor.client import KEPT_EXITS
-from torchft_x.rpc.supervisor.fanout_client import SupervisorClients
+from torchft_x.rpc.supervisor.fanout_client import SupervisorFanout
 from torchft_x.rpc.transport import loop
 
 
@@ -170,8 +170,8 @@ def test_nobody_writes_down_for_a_group_without_a_supervisor(
 # --- supervisors -----------------------------------------------------------------------------------------------------
 
 
-def lines(*houses: House, name: str = "0") -> SupervisorClients:
-    return SupervisorClients([parse_address(h.address) for h in houses], name, "host", "boot")
+def lines(*houses: House, name: str = "0") -> SupervisorFanout:
+    return SupervisorFanout([parse_address(h.address) for h in houses], name, "host", "boot")
 
 
 def test_the_end_is_told_to_every_lighthouse_with_the_last_word(houses: tuple[House, House], tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_lighthouse_that_is_started_wrongly_ends_nobody(
 def test_the_word_of_the_jobs_own_lighthouse_counts_though_another_is_there(houses: tuple[House, House]) -> None:
     orders: list[tuple[int, str]] = []
     addresses = [parse_addresses(h.address)[0] for h in houses]
-    supervisor = SupervisorClients(addresses, "0", "host", "boot", own=True)
+    supervisor = SupervisorFanout(addresses, "0", "host", "boot", own=True)
     try:
         supervisor.on_stop(lambda code, sentence: orders.append((code, sentence)))
         wait_for(supervisor.is_up, what="the session")
@@ -308,7 +308,7 @@ def test_it_is_told_to_stop_when_nobody_would_have_it_go_on(houses: tuple[House,
     """A refusal of one that is alone in being there; the other never was."""
     orders: list[tuple[int, str]] = []
     addresses = [parse_addresses(houses[0].address)[0], Address("127.0.0.1", 1)]
-    supervisor = SupervisorClients(addresses, "0\n", "host", "boot")  # no name
+    supervisor = SupervisorFanout(addresses, "0\n", "host", "boot")  # no name
     try:
         supervisor.on_stop(lambda code, sentence: orders.append((code, sentence)))
         wait_for(lambda: orders, what="the order")

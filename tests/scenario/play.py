@@ -1,6 +1,6 @@
 """Plays a scenario on a stage, which is a simulated cluster or a real one, and judges what was seen.
 
-Both stages keep the same `Record` of what the groups did; moments and expectations look at nothing else.
+Both stages keep the same `LastQuorumFile` of what the groups did; moments and expectations look at nothing else.
 """
 
 from __future__ import annotations

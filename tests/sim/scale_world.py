@@ -1,6 +1,6 @@
 """A lighthouse with up to ten thousand members in virtual time. The lighthouse is the product's; the rest is lean.
 
-All members of a quorum step together, so one object (`Run`) says how far they are; a member is touched only when it
+All members of a quorum step together, so one object (`FlatView`) says how far they are; a member is touched only when it
 says or hears something. Two queues: the *agenda*, a heap of rare things (ticks, faults, the end of a step), and the
 *lane*, members that speak one after the other because a step has ended or a quorum has broken.
 """

@@ -14,7 +14,7 @@ from tests.train.jobs import Trainer, lighthouse
 from torchft_x.comm.quantized.format import decode, encode, format_of
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import ConfigError, RefusedError
-from torchft_x.train.context.fingerprint import Declarations
+from torchft_x.train.context.fingerprint import FingerprintBuilder
 
 
 def start(n: int, addr: str, **kwargs: Any) -> list[Trainer]:
@@ -177,11 +177,11 @@ def test_of_groups_that_quantise_otherwise_and_did_not_say_so_one_ends_with_a_se
 
 
 def test_it_is_declared_once_and_may_be_left_out() -> None:
-    d = Declarations(1, ())
+    d = FingerprintBuilder(1, ())
     before = d.traits
     d.quantizes(format_of("int8"))
     d.quantizes(format_of(True))
     assert [t.words for t in d.traits.items[len(before.items) :]] == ["int8"]
-    free = Declarations(1, ("quantisation",))
+    free = FingerprintBuilder(1, ("quantisation",))
     free.quantizes(None)
     assert free.traits == before or len(free.traits.items) == len(before.items)

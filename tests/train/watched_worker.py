@@ -12,7 +12,7 @@ import time
 from torchft_x.core.commit.step import Step
 from torchft_x.core.types import State
 from torchft_x.train.introspection import setup
-from torchft_x.train.introspection.shared_status import Status
+from torchft_x.train.introspection.shared_status import SharedStatus
 from torchft_x.train.setup.options import Options
 
 
@@ -26,7 +26,7 @@ def options(rank: int) -> Options:
     )  # fmt: skip
 
 
-def watch(folder: str, rank: int) -> Status:
+def watch(folder: str, rank: int) -> SharedStatus:
     os.environ["TORCHFT_X_PRIVATE"] = folder
     return setup.status_of(options(rank), Step(min_replica_size=1), "7:life")
 
@@ -41,7 +41,7 @@ def telltale_wait() -> None:
         time.sleep(0.05)
 
 
-def count(status: Status) -> None:
+def count(status: SharedStatus) -> None:
     """As quickly as it can. All fields have one value, so that a torn record is seen."""
     step, n = status._step, 0
     while True:
@@ -51,14 +51,14 @@ def count(status: Status) -> None:
         status.publish()
 
 
-def leave_slowly(status: Status) -> None:
+def leave_slowly(status: SharedStatus) -> None:
     """It has begun to end, and takes its time."""
     import atexit
 
     atexit.register(time.sleep, 1000)  # earlier than what follows, so it runs later
 
 
-def fork(status: Status) -> None:
+def fork(status: SharedStatus) -> None:
     """A child (a DataLoader's worker) that ends in an ordinary way, though it believes to be us."""
     pid = os.fork()
     if pid == 0:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torchft_x.errors import CollectiveError, ConfigError
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     rank: int
     size: int  # number of members
     config_id: int | None  # the quorum's id for this set of members; None if the caller has none
@@ -17,14 +17,14 @@ class Place(NamedTuple):
         return f"rank {self.rank} of {self.size}{config}"
 
 
-def checked(rank: int, size: int, config_id: int | None) -> Place:
+def checked(rank: int, size: int, config_id: int | None) -> RankInfo:
     """Raises `ConfigError` for a rank that can't be."""
     if not 0 <= rank < size:
         raise ConfigError(f"Rank {rank} is not in 0..{size - 1}: give a rank below world_size.")
-    return Place(rank, size, config_id)
+    return RankInfo(rank, size, config_id)
 
 
-def refusal(op: str, place: Place, error: Exception | None) -> CollectiveError:
+def refusal(op: str, place: RankInfo, error: Exception | None) -> CollectiveError:
     """Why a collective can't be started: the group's first failure, or none: it is being configured."""
     if error is None:
         return CollectiveError(f"{op} on {place} was not started: configure() is still connecting the members.")

@@ -1,7 +1,7 @@
 """What a training script holds: a rank's part in fault-tolerant training.
 
 The Manager wires the rooms and has no rules: core.commit.step decides about this rank's step, core.heal about a quorum's
-roles; `Course` goes through steps, `Round` through one quorum, `Guard` collects errors, `Link` is the connection to the
+roles; `StepLoop` goes through steps, `QuorumRound` through one quorum, `StepFailures` collects errors, `GroupConnection` is the connection to the
 group server.
 """
 
@@ -30,15 +30,15 @@ from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
 from torchft_x.train.context import work
 from torchft_x.train.context.context import assemble
-from torchft_x.train.context.fingerprint import Declarations
+from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
 from torchft_x.train.context.work import Contribution, ExceptionWithTraceback, ManagedWork
 from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
-from torchft_x.train.step.quorum_round import Round
-from torchft_x.train.step.step_loop import Course, Kept
+from torchft_x.train.step.quorum_round import QuorumRound
+from torchft_x.train.step.step_loop import Kept, StepLoop
 from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
@@ -150,7 +150,7 @@ class Manager:
         )  # fmt: skip
         self._use_async_quorum = use_async_quorum
         self._pg = pg
-        self._declared = Declarations(options.group_world_size, may_differ)  # what must be alike in all groups
+        self._declared = FingerprintBuilder(options.group_world_size, may_differ)  # what must be alike in all groups
         where = "in backward" if vote_in_backward else "at the step's end"
         self._declared.add("vote between groups", where if options.commit_vote else "off")
         self._asking = (
@@ -171,7 +171,7 @@ class Manager:
             init_sync=init_sync, full_state=self._manager_state_dict,
         )  # fmt: skip
         self._guard = self._parts.guard
-        self._course = Course(
+        self._course = StepLoop(
             self._parts,
             pg,
             self._next_round,
@@ -468,7 +468,7 @@ class Manager:
             self._parts.step.restore(state, batches)
 
     def bytes_sent(self) -> int:
-        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.quantized.bytes_sent.Sent`."""
+        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.quantized.bytes_sent.BytesSent`."""
         return self._parts.sent.total
 
     @property
@@ -520,9 +520,11 @@ class Manager:
     def _manager_state_dict(self) -> dict[str, Any]:
         return {"user": self._parts.states.save(), "torchft": self.state_dict()}
 
-    def _next_round(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
+    def _next_round(
+        self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool
+    ) -> QuorumRound:
         allow_heal, shrink_only, timeout, patience = self._asking
-        return Round(
+        return QuorumRound(
             self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
             previous=previous, timeout=timeout, patience=patience, in_place=waits,
             counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,

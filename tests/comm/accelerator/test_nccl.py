@@ -22,7 +22,7 @@ from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import Place
+from torchft_x.comm.rank_info import RankInfo
 from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
 
 
@@ -37,7 +37,7 @@ class GlooFrame(AcceleratorGroup):
     def _require(self) -> None:
         pass
 
-    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=self.limit)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]

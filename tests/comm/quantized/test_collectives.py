@@ -18,7 +18,7 @@ from tests.comm.quantized_member import FORMATS, given, main
 from tests.util import fork_server, scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.quantized import collectives
-from torchft_x.comm.quantized.bytes_sent import Sent
+from torchft_x.comm.quantized.bytes_sent import BytesSent
 from torchft_x.comm.quantized.collectives import (
     QuantizedWork,
     allocate_reduce_scatter_output,
@@ -206,7 +206,7 @@ def test_bytes_on_the_wire(fmt: str, share: float, size: int, meeting: Meeting, 
 
     def run(shape: tuple[int, ...]) -> Callable[[int, Counting], float]:
         def body(_rank: int, group: Counting) -> float:
-            group.sent, sent, f = 0, Sent(), format_of(fmt)
+            group.sent, sent, f = 0, BytesSent(), format_of(fmt)
             assert f is not None
             reduce_quantized([torch.randn(shape)], f, group, sent=sent).wait()
             assert sent.total == group.sent

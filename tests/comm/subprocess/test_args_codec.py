@@ -15,7 +15,7 @@ from tests.util import scaled
 from torchft_x.comm.accelerator import ipc
 from torchft_x.comm.subprocess import args_codec
 from torchft_x.comm.subprocess.pipe import Pipe
-from torchft_x.comm.subprocess.shared_memory import ALIGNMENT, Arena, map_segment, place, view
+from torchft_x.comm.subprocess.shared_memory import ALIGNMENT, SharedSegments, map_segment, place, view
 from torchft_x.errors import CollectiveError
 
 
@@ -69,7 +69,7 @@ def test_tensors_in_a_segment_are_aligned_and_apart() -> None:
     ]
     starts, nbytes = place(tensors)
     assert all(start % ALIGNMENT == 0 for start in starts)
-    segment = Arena().take(nbytes)
+    segment = SharedSegments().take(nbytes)
     there = map_segment(segment.fd, segment.size)
     for start, t in zip(starts, tensors, strict=True):
         view(segment.memory, start, t.dtype, t.shape).copy_(t)
@@ -78,7 +78,7 @@ def test_tensors_in_a_segment_are_aligned_and_apart() -> None:
 
 
 def test_segments_are_used_again_and_few_are_kept() -> None:
-    arena = Arena()
+    arena = SharedSegments()
     first = arena.take(5 << 20)
     number = first.number
     arena.give_back(first)

@@ -19,21 +19,21 @@ import torch.distributed as dist
 
 from tests.comm.members import together
 from tests.util import scaled, wait_for
-from torchft_x.comm.votes.all_min import Tally
+from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.errors import CollectiveError, DeadlineError, UnreachableError
 
 HOST = "127.0.0.1"
 WIDTH = 3
 LIMIT = scaled(20)
 Meeting = Callable[[], str]
-Crowd = Callable[[int], list[Tally]]
+Crowd = Callable[[int], list[AllMin]]
 
 
 def names(size: int) -> list[str]:
     return [f"g{rank}:x" for rank in range(size)]
 
 
-def connect(tallies: list[Tally], place: str, config_id: int = 1) -> None:
+def connect(tallies: list[AllMin], place: str, config_id: int = 1) -> None:
     def body(rank: int) -> Callable[[], None]:
         def run() -> None:
             tallies[rank].offer(place, rank, names(len(tallies)), config_id, LIMIT)
@@ -44,16 +44,16 @@ def connect(tallies: list[Tally], place: str, config_id: int = 1) -> None:
     together([body(rank) for rank in range(len(tallies))])
 
 
-def vote(tallies: list[Tally], rows: list[list[int]], timeout: float = LIMIT) -> list[list[int]]:
+def vote(tallies: list[AllMin], rows: list[list[int]], timeout: float = LIMIT) -> list[list[int]]:
     return together([lambda t=t, row=row: t.least(row, timeout) for t, row in zip(tallies, rows, strict=True)])
 
 
 @pytest.fixture
 def crowd() -> Iterator[Crowd]:
-    made: list[Tally] = []
+    made: list[AllMin] = []
 
-    def make(size: int) -> list[Tally]:
-        new = [Tally(HOST, WIDTH) for _ in range(size)]
+    def make(size: int) -> list[AllMin]:
+        new = [AllMin(HOST, WIDTH) for _ in range(size)]
         made.extend(new)
         return new
 
@@ -201,7 +201,7 @@ def test_without_a_store_or_members(crowd: Crowd) -> None:
         with pytest.raises(UnreachableError, match="Nothing listens at the store's address"):
             tally.offer(place, 0, names(2), 1, LIMIT)
     with pytest.raises(CollectiveError, match="no members yet"):
-        Tally(HOST, WIDTH).least([0] * WIDTH, LIMIT)
+        AllMin(HOST, WIDTH).least([0] * WIDTH, LIMIT)
 
 
 def test_strangers_are_not_members(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) -> None:

@@ -214,7 +214,7 @@ class TestTime:
 
 
 class TestPace:
-    """How long steps take, as they are seen: `Record.longest_step`."""
+    """How long steps take, as they are seen: `LastQuorumFile.longest_step`."""
 
     def test_what_a_member_says_counts_and_the_longest_stays(self) -> None:
         record = MemberRecord("a", 0.0)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.collector import Collector, Scene, _log_end
+from torchft_x.launch.postmortem.collector import Collector, Incident, _log_end
 from torchft_x.launch.postmortem.dump_folders import KEPT, all_folders, number, open_folder
 from torchft_x.launch.postmortem.probe_worker import Silent, Target
 from torchft_x.observe import worker_status
@@ -135,7 +135,7 @@ def test_who_has_left_in_good_order_is_no_loss(tmp_path: Path) -> None:
 def test_the_last_lines_are_the_ranks_own(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"[rank {n % 2}] line {n}\n" for n in range(300)) + "[rank 10] no\n")
-    lines = _log_end(Scene("", (), log, True, tmp_path), 1).decode().splitlines()
+    lines = _log_end(Incident("", (), log, True, tmp_path), 1).decode().splitlines()
     assert len(lines) == 50
     assert lines[-1] == "[rank 1] line 299"
     assert all(line.startswith("[rank 1] ") for line in lines)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.process.restarts import GiveUp, LifeEnd, Restart, RestartRules, Restarts
+from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restart, RestartRules, Restarts
 
 
-def failed(uptime: float = 1.0, *, own: bool = True, progress: bool = False, words: tuple[str, ...] = ()) -> LifeEnd:
+def failed(uptime: float = 1.0, *, own: bool = True, progress: bool = False, words: tuple[str, ...] = ()) -> AttemptEnd:
     code, reason = (1, "worker 0 exited with code 1") if own else (-9, "worker 0 killed by SIGKILL")
-    return LifeEnd(False, code, reason, own, progress, uptime, words)
+    return AttemptEnd(False, code, reason, own, progress, uptime, words)
 
 
 def test_a_crash_loop_ends_with_the_scripts_own_words() -> None:
@@ -34,7 +34,9 @@ def test_what_commits_no_steps_is_not_blamed_for_it() -> None:
 
 
 def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
-    usage = LifeEnd(False, 2, "worker 0 exited with code 2", True, False, 1.0, ("train.py: --data x: no such file.",))
+    usage = AttemptEnd(
+        False, 2, "worker 0 exited with code 2", True, False, 1.0, ("train.py: --data x: no such file.",)
+    )
     assert Restarts(RestartRules()).ended(usage, 0.0) == GiveUp(
         "worker 0 exited with code 2, a mistake in its arguments or settings: train.py: --data x: no such file."
     )
@@ -89,7 +91,7 @@ def test_kills_from_outside_are_no_crash_loop_and_do_not_hide_one() -> None:
 
 
 @pytest.mark.parametrize("good", [failed(progress=True), failed(uptime=31.0)])
-def test_progress_or_a_long_life_breaks_the_row(good: LifeEnd) -> None:
+def test_progress_or_a_long_life_breaks_the_row(good: AttemptEnd) -> None:
     restarts = Restarts(RestartRules(loop=3, quick=30.0))
     restarts.ended(failed(), 0.0)
     restarts.ended(failed(), 1.0)

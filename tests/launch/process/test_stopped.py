@@ -10,13 +10,13 @@ import pytest
 
 from tests.launch.supervisor.test_group import SLEEPER, Driven, drive
 from tests.util import wait_for
-from torchft_x.launch.process.stopped import REPORT_AFTER, Halts
+from torchft_x.launch.process.stopped import REPORT_AFTER, StoppedProcesses
 
 __all__ = ["drive"]  # the fixture
 
 
 def looks(
-    halts: Halts, stopped: set[int], since: float, until: float, turns: int = 0
+    halts: StoppedProcesses, stopped: set[int], since: float, until: float, turns: int = 0
 ) -> list[tuple[int | None, float]]:
     """Ten looks a second; the news."""
     count = round((until - since) * 10)
@@ -25,14 +25,14 @@ def looks(
 
 
 def test_a_short_stop_is_nobodys_business() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     assert looks(halts, set(), 0.0, 1.0) == []
     assert looks(halts, {0}, 1.1, 2.0) == []
     assert looks(halts, set(), 2.1, 3.0) == []
 
 
 def test_a_stop_is_told_once_and_its_end_too() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)
     assert rank == 1
     assert seconds == pytest.approx(REPORT_AFTER, abs=0.11)
@@ -40,14 +40,14 @@ def test_a_stop_is_told_once_and_its_end_too() -> None:
 
 
 def test_each_stop_counts_from_its_own_begin() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     for begin in (0.0, 2.0, 4.0):
         assert looks(halts, {0}, begin, begin + 0.9) == []
         assert looks(halts, set(), begin + 1.0, begin + 1.9) == []
 
 
 def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     assert looks(halts, {0}, 0.0, 0.7, turns=5) == []
     assert looks(halts, {0}, 0.8, 1.5, turns=9) == []
     assert [rank for rank, _ in looks(halts, {0}, 1.6, 2.5, turns=9)] == [0]
@@ -55,13 +55,13 @@ def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
 
 
 def test_another_one_is_told_when_the_first_goes_on() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     assert [rank for rank, _ in looks(halts, {0, 1}, 0.0, 2.0)] == [0]
     assert [rank for rank, _ in looks(halts, {1}, 2.1, 3.0)] == [1]
 
 
 def test_a_supervisor_that_was_stopped_with_its_workers_blames_none() -> None:
-    halts = Halts()
+    halts = StoppedProcesses()
     assert looks(halts, {0}, 0.0, 0.1) == []
     assert looks(halts, {0}, 60.0, 60.2) == []  # the gap counts half a second
     assert looks(halts, set(), 60.3, 61.0) == []

@@ -16,8 +16,8 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.restarts import LifeEnd
-from torchft_x.launch.supervisor.coordination import Begun, OneOfSeveral, Place
+from torchft_x.launch.process.restarts import AttemptEnd
+from torchft_x.launch.supervisor.coordination import Begun, MultiNode, Place
 from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
@@ -170,7 +170,7 @@ class Fake:
         self.given_up = ""
         self.stopped = False
         place = Place(group="0", node=node, nodes=2, host="h", patience=60.0)
-        self.lives = OneOfSeveral(
+        self.lives = MultiNode(
             place,
             self,
             wait=lambda condition, _: condition(),
@@ -193,7 +193,7 @@ class Fake:
         self.said.append(("ended", *end))
 
 
-KILLED = LifeEnd(False, -9, "worker 0 killed by SIGKILL", False, False, 1.0)
+KILLED = AttemptEnd(False, -9, "worker 0 killed by SIGKILL", False, False, 1.0)
 BEGUN = Begun(0, "L", "h:1")
 
 
@@ -221,8 +221,8 @@ def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_prog
     node = Fake(1)
     node.lives.finished(BEGUN)
     node.lives.finished(BEGUN)
-    node.lives.ended(BEGUN, LifeEnd(True, 0, "finished", False, True, 1.0))
-    failed = LifeEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
+    node.lives.ended(BEGUN, AttemptEnd(True, 0, "finished", False, True, 1.0))
+    failed = AttemptEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
     node.lives.ended(Begun(1, "M"), failed)
     assert node.said == [
         ("ended", 0, "L", 0, "finished"),
@@ -232,7 +232,7 @@ def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_prog
 
 def test_without_a_lighthouse_a_part_that_finished_has_and_another_gives_up() -> None:
     node = Fake(up=False)
-    well = LifeEnd(True, 0, "finished", False, True, 1.0)
+    well = AttemptEnd(True, 0, "finished", False, True, 1.0)
     assert node.lives.outcome(BEGUN, well) == well
     assert node.lives.outcome(BEGUN, KILLED) is None
     assert node.given_up.startswith("worker 0 killed by SIGKILL; the lighthouse has been away for 60 s")

@@ -18,8 +18,8 @@ from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.lighthouse import LighthouseKeeper, hold_port
-from torchft_x.launch.supervisor.stop_requests import Stops
+from torchft_x.launch.supervisor.lighthouse import LighthouseSupervisor, hold_port
+from torchft_x.launch.supervisor.stop_requests import StopRequests
 from torchft_x.net import any_host, parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor.client import SupervisorClient
@@ -208,9 +208,9 @@ def test_a_port_in_use_is_one_sentence() -> None:
 def lives(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
     """The keeper's exit code, and how many lives it took, if the server ends with these codes, each at once."""
     left = list(codes)
-    monkeypatch.setattr(LighthouseKeeper, "_live", lambda self, argv: left.pop(0))
-    monkeypatch.setattr(Stops, "wait", lambda self, condition, seconds: False)
-    return LighthouseKeeper([], {})._keep([]), len(codes) - len(left)
+    monkeypatch.setattr(LighthouseSupervisor, "_live", lambda self, argv: left.pop(0))
+    monkeypatch.setattr(StopRequests, "wait", lambda self, condition, seconds: False)
+    return LighthouseSupervisor([], {})._keep([]), len(codes) - len(left)
 
 
 @pytest.mark.parametrize(

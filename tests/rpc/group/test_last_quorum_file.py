@@ -16,7 +16,7 @@ from tests.core.scene import member, quorum
 from torchft_x.core.types import Quorum, State
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.group.last_quorum_file import Record, make_record, open_record, read_word, unwritten
+from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, make_record, open_record, read_word, unwritten
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def proto(id: int, members: int = 2) -> pb.Quorum:
     return messages.quorum_to_proto(made(id, members))
 
 
-def opened(folder: Path, name: str = "a:1", before: int = 0) -> Record:
+def opened(folder: Path, name: str = "a:1", before: int = 0) -> LastQuorumFile:
     path = str(folder / "received")
     make_record(path, "chain", proto(before).SerializeToString() if before else b"")
     return open_record(path, name)

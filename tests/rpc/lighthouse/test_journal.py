@@ -18,7 +18,7 @@ from tests.core.scene import member, quorum
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Life, Quorum, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.journal import Found, Ledger, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.journal import Found, Journal, fingerprint, open_ledger
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
@@ -32,13 +32,13 @@ def made(id: int = 7, members: int = 2, **fields: object) -> Quorum:
     return quorum(*(member(n, State(3, id - 1)) for n in names), id=id, **fields)
 
 
-def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Ledger:
+def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Journal:
     ledger = open_ledger(str(folder / "state"), boot_id=boot, run=run)
     assert ledger is not None
     return ledger
 
 
-def keep(ledger: Ledger, value: Quorum, granted: int = 4, kin: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
+def keep(ledger: Journal, value: Quorum, granted: int = 4, kin: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
     legacy = JournalEntry(value, granted, kin)
     ledger.keep(legacy, messages.quorum_bytes(value))
     return legacy

@@ -8,11 +8,11 @@ import pytest
 
 from tests.rpc.lighthouse.test_journal import RUN, keep, made
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.journal import Ledger
+from torchft_x.rpc.lighthouse.journal import Journal
 from torchft_x.rpc.lighthouse.shared_journal import open_shared
 
 
-def opened(path: Path, *, new_job: bool = False, again: bool = False) -> Ledger:
+def opened(path: Path, *, new_job: bool = False, again: bool = False) -> Journal:
     return open_shared(str(path), boot_id="boot", run=RUN, new_job=new_job, again=again)
 
 

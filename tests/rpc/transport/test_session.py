@@ -14,7 +14,7 @@ from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, loop
-from torchft_x.rpc.transport.session import MISSED_PINGS, MOVES, Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.transport.session import MISSED_PINGS, MOVES, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import TokenCheck, metadata
 
 METHOD = "/test.Echo/Talk"
@@ -65,7 +65,7 @@ class Owner:
         self.log: list[str] = []
         self.errors: list[TorchftXError] = []
         self._silence = silence  # after which it is given up; a busy machine may be silent for a while
-        callbacks = UplinkCallbacks(
+        callbacks = StreamCallbacks(
             hello=lambda: [b"hello"],
             welcome=self._welcome,
             up=lambda: self.log.append("up"),
@@ -74,13 +74,13 @@ class Owner:
             refused=self.errors.append,
         )
         first, *more = (Address("127.0.0.1", p) for p in (port, *others))
-        self.uplink = Uplink(first, METHOD, metadata(token), b"ping", callbacks, others=more)
+        self.uplink = ReconnectingStream(first, METHOD, metadata(token), b"ping", callbacks, others=more)
         loop.post(self.uplink.start)
 
-    def _welcome(self, data: bytes) -> Rhythm:
+    def _welcome(self, data: bytes) -> Keepalive:
         if data != b"welcome":
             raise RefusedError("Not you.")
-        return Rhythm(0.02, self._silence)
+        return Keepalive(0.02, self._silence)
 
     def send(self, data: bytes) -> None:
         loop.post(self.uplink.send, data)
@@ -125,11 +125,11 @@ def test_a_session_that_ends_is_made_again(server: Server) -> None:
 
 
 def test_the_lighthouse_says_how_often_to_ping() -> None:
-    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=0.375)) == Rhythm(0.375, 5.0)
-    assert Rhythm(0.375, 5.0).pings == 13
-    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0)) == Rhythm(1.0, 5.0)  # an older lighthouse doesn't
-    assert rhythm(pb.Welcome(heartbeat_timeout_s=1.0, ping_s=60.0)) == Rhythm(0.2, 1.0)
-    assert Rhythm(1.0, 1.0).pings == MISSED_PINGS
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=0.375)) == Keepalive(0.375, 5.0)
+    assert Keepalive(0.375, 5.0).pings == 13
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=5.0)) == Keepalive(1.0, 5.0)  # an older lighthouse doesn't
+    assert rhythm(pb.Welcome(heartbeat_timeout_s=1.0, ping_s=60.0)) == Keepalive(0.2, 1.0)
+    assert Keepalive(1.0, 1.0).pings == MISSED_PINGS
     with pytest.raises(RefusedError):
         rhythm(pb.Welcome(heartbeat_timeout_s=5.0, ping_s=float("nan")))
 

@@ -16,7 +16,7 @@ from torchft_x.core.heal import Plan
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import CollectiveError, FencedError, TransferError
 from torchft_x.observe.events import EventLog
-from torchft_x.train.context.failures import Guard
+from torchft_x.train.context.failures import StepFailures
 
 
 class FakeGroup:
@@ -43,17 +43,17 @@ def pg() -> FakeGroup:
 
 
 @pytest.fixture
-def guard(pg: FakeGroup) -> Guard:
+def guard(pg: FakeGroup) -> StepFailures:
     log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
-    return Guard(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"))
+    return StepFailures(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"))
 
 
-def begin(guard: Guard, p: Plan) -> None:
+def begin(guard: StepFailures, p: Plan) -> None:
     guard.step.ask()
     guard.begin(p, p.top, 0, 2)
 
 
-def test_the_group_is_made_again_only_when_its_configuration_changes(guard: Guard) -> None:
+def test_the_group_is_made_again_only_when_its_configuration_changes(guard: StepFailures) -> None:
     made: list[int] = []
     for quorum_id, config_id in ((7, 5), (8, 5), (9, 9)):
         begin(guard, plan(quorum_id, config_id))
@@ -64,7 +64,7 @@ def test_the_group_is_made_again_only_when_its_configuration_changes(guard: Guar
     assert made == [5, 9]
 
 
-def test_the_first_error_releases_the_collectives_of_its_configuration(guard: Guard, pg: FakeGroup) -> None:
+def test_the_first_error_releases_the_collectives_of_its_configuration(guard: StepFailures, pg: FakeGroup) -> None:
     begin(guard, plan())
     guard.configure(plan(), lambda: None)
     guard.fail(CollectiveError("broken"))
@@ -88,7 +88,9 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
             begin(guard, plan(9, 9))
             guard.configure(plan(9, 9), lambda: made.append(9))
 
-    guard = Guard(Step(min_replica_size=1), pg, SlowLog(logging.getLogger("test"), {}), EventLog(None, "trainer"))
+    guard = StepFailures(
+        Step(min_replica_size=1), pg, SlowLog(logging.getLogger("test"), {}), EventLog(None, "trainer")
+    )
     begin(guard, plan(7, 5))
     guard.configure(plan(7, 5), lambda: made.append(5))
     guard.fail(CollectiveError("broken"))
@@ -101,7 +103,7 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
     assert made == [5, 9]
 
 
-def test_over_before_the_quorum_arrives_prevents_configuring(guard: Guard) -> None:
+def test_over_before_the_quorum_arrives_prevents_configuring(guard: StepFailures) -> None:
     guard.step.ask()
     guard.on_over(7, ("b:1",), "killed")
     guard.begin(plan(), plan().top, 0, 2)
@@ -110,7 +112,7 @@ def test_over_before_the_quorum_arrives_prevents_configuring(guard: Guard) -> No
     assert not made
 
 
-def test_over_just_before_configure_begins_still_ends_it(guard: Guard, pg: FakeGroup) -> None:
+def test_over_just_before_configure_begins_still_ends_it(guard: StepFailures, pg: FakeGroup) -> None:
     begin(guard, plan())
     started, released = threading.Event(), threading.Event()
     entered = threading.Event()
@@ -136,7 +138,7 @@ def test_over_just_before_configure_begins_still_ends_it(guard: Guard, pg: FakeG
     assert "lost b:1" in str(guard.step.error)
 
 
-def test_a_failed_configure_is_the_steps_error(guard: Guard, pg: FakeGroup) -> None:
+def test_a_failed_configure_is_the_steps_error(guard: StepFailures, pg: FakeGroup) -> None:
     begin(guard, plan())
 
     def make() -> None:
@@ -146,7 +148,7 @@ def test_a_failed_configure_is_the_steps_error(guard: Guard, pg: FakeGroup) -> N
     assert "nobody came" in str(guard.step.error)
 
 
-def test_the_end_of_the_group_is_raised_from_then_on(guard: Guard) -> None:
+def test_the_end_of_the_group_is_raised_from_then_on(guard: StepFailures) -> None:
     guard.raise_if_ended()
     guard.on_end("a newer life is here", True)
     for _ in range(2):
@@ -157,7 +159,7 @@ def test_the_end_of_the_group_is_raised_from_then_on(guard: Guard) -> None:
 @pytest.mark.parametrize("others_wait", [True, False])
 def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, pg: FakeGroup) -> None:
     log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
-    guard = Guard(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"), heal_patience=0.0)
+    guard = StepFailures(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"), heal_patience=0.0)
     for quorum_id in range(7, 17):
         guard.step.ask()
         guard.begin(replace(plan(quorum_id), heal=True), State(), None, 1)

@@ -12,7 +12,7 @@ from tests.train.fakes import FakeManager
 from torchft_x._version import __version__
 from torchft_x.core.fingerprint import Fingerprint, Trait, difference
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.fingerprint import Declarations
+from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.ddp.buckets import plan_buckets
 from torchft_x.train.ddp.fingerprint import declare_model
 
@@ -22,7 +22,7 @@ def shown(traits: Fingerprint) -> list[tuple[str, str]]:
 
 
 def test_versions_and_size_come_first() -> None:
-    d = Declarations(4, ())
+    d = FingerprintBuilder(4, ())
     d.add("data set", "a.txt")
     assert shown(d.traits) == [
         ("torchft_x", __version__),
@@ -33,15 +33,15 @@ def test_versions_and_size_come_first() -> None:
 
 
 def test_what_may_differ_is_not_declared() -> None:
-    d = Declarations(4, ("group world size", "PyTorch", "model"))
+    d = FingerprintBuilder(4, ("group world size", "PyTorch", "model"))
     d.add("model", "a")
     assert shown(d.traits) == [("torchft_x", __version__)]
     with pytest.raises(ConfigError, match="tuple of names"):
-        Declarations(4, "group world size")
+        FingerprintBuilder(4, "group world size")
 
 
 def test_a_name_given_again_is_numbered() -> None:
-    d = Declarations(1, ())
+    d = FingerprintBuilder(1, ())
     d.add("model", "generator")
     d.add("model", "critic")
     assert shown(d.traits)[-2:] == [("model", "generator"), ("model 2", "critic")]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.context.test_failures import plan
 from tests.util import wait_for
-from torchft_x.train.context.waits import Waiting
+from torchft_x.train.context.waits import PeerWaits
 from torchft_x.train.heal.overseer import look_after
 
 
@@ -23,7 +23,7 @@ class Source:
         status: Any = SimpleNamespace(waits=lambda waits: None)
         self.failed: list[tuple[str, int]] = []
         self.options = options
-        self.waiting = Waiting(options, status, lambda: True)
+        self.waiting = PeerWaits(options, status, lambda: True)
         self.step = SimpleNamespace(quorum_id=7)
         self.transport = SimpleNamespace(progress=progress)
         self.guard = SimpleNamespace(fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)))

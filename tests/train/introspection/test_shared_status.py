@@ -10,7 +10,7 @@ from tests.train.watched_worker import options
 from torchft_x.core.commit.step import Step
 from torchft_x.core.types import State
 from torchft_x.train.introspection import shared_status as module
-from torchft_x.train.introspection.shared_status import Status
+from torchft_x.train.introspection.shared_status import SharedStatus
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def make() -> Status:
+def make() -> SharedStatus:
     step = Step(min_replica_size=1)
     step.state = State(4, 7)
-    return Status(options(0), step, "1:a")
+    return SharedStatus(options(0), step, "1:a")
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.train.test_apart import leave, start
 from tests.train.test_apart_faults import Watched
 from torchft_x.errors import TransferError
 from torchft_x.train.local.diloco import DiLoCo
-from torchft_x.train.local.error_feedback import Feedback
+from torchft_x.train.local.error_feedback import ErrorFeedback
 
 
 class Booked(Watched):
@@ -163,7 +163,7 @@ def test_off_when_nothing_is_quantised_or_asked_for() -> None:
 
 
 def test_an_attempt_counts_with_its_commit_only() -> None:
-    feedback, values = Feedback(), torch.tensor([1.0, 2.0])
+    feedback, values = ErrorFeedback(), torch.tensor([1.0, 2.0])
 
     def attempt() -> torch.Tensor:
         sent = values.clone()
@@ -194,7 +194,7 @@ def test_an_attempt_counts_with_its_commit_only() -> None:
 
 
 def test_what_a_narrow_type_rounds_away_is_carried_and_what_is_broken_is_not() -> None:
-    feedback = Feedback()
+    feedback = ErrorFeedback()
     feedback.load([torch.tensor([2.0**-10, float(1)])], 2)
     sent = torch.tensor([1.0, 1.0], dtype=torch.bfloat16)
     (lost,) = feedback.start([sent], sends=True)
@@ -208,4 +208,4 @@ def test_what_a_narrow_type_rounds_away_is_carried_and_what_is_broken_is_not() -
 @pytest.mark.parametrize("state", [None, ["x"], [torch.zeros(3)], [torch.zeros(2, dtype=torch.float64)]], ids=str)
 def test_another_fragments_state_is_refused(state: Any) -> None:
     with pytest.raises(TransferError, match="another fragment"):
-        Feedback().load(state, 2)
+        ErrorFeedback().load(state, 2)

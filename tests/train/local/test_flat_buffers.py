@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from torchft_x.train.local.error_feedback import Feedback
-from torchft_x.train.local.flat_buffers import Filling, Flats
+from torchft_x.train.local.error_feedback import ErrorFeedback
+from torchft_x.train.local.flat_buffers import Filling, FlatBuffers
 
 TENSORS = [
     torch.arange(3000.0),
@@ -37,7 +37,7 @@ class Some:
 
 @pytest.mark.parametrize("cap", [None, 1, 4 << 10, 1 << 40])
 def test_chunks_cover_every_value_once(cap: int | None) -> None:
-    flats = Flats(TENSORS, cap)
+    flats = FlatBuffers(TENSORS, cap)
     assert [view.shape for view in flats.views] == [t.shape for t in TENSORS]
     for number, flat in enumerate(flats.flat):
         mine = [(a, b) for n, a, b in flats.chunks if n == number]
@@ -50,7 +50,7 @@ def test_chunks_cover_every_value_once(cap: int | None) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_pieces_are_what_the_whole_would_be(share: float, kept: bool) -> None:
-    part, flats, feedback = Some(), Flats(TENSORS, None), Feedback()
+    part, flats, feedback = Some(), FlatBuffers(TENSORS, None), ErrorFeedback()
     whole = [torch.cat([t.reshape(-1) for t in TENSORS if t.dtype == d]) for d in (torch.float32, torch.bfloat16)]
     carried = [torch.linspace(0, 1, t.numel()) for t in whole]
     feedback.load(carried, sum(t.numel() for t in whole))

@@ -27,7 +27,7 @@ from torchft_x.comm import flight_recorder
 from torchft_x.comm.accelerator.requirements import lacking
 from torchft_x.comm.accelerator.stream_watch import StreamWork, Watch
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import Place, checked, refusal
+from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, client_of, split_store_address, under
 from torchft_x.comm.work import FailedWork
@@ -58,7 +58,7 @@ class AcceleratorGroup(ProcessGroup):
     def _require(self) -> None:
         lacking(self._kind, type(self).__name__)
 
-    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         """torch's backend, connected with the others. `names`: ``group_name`` and ``global_ranks``, for its reports."""
         raise NotImplementedError
 
@@ -273,7 +273,7 @@ class _Ended(CollectiveError):
 class Members:
     """One set of members, from the start of a `configure` to the start of the next."""
 
-    def __init__(self, place: Place, replica_id: str) -> None:
+    def __init__(self, place: RankInfo, replica_id: str) -> None:
         self.place = place
         self.replica_id = replica_id  # this member's name
         self.failed = False  # it didn't end in peace: worth a look into the flight recorder

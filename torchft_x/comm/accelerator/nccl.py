@@ -16,7 +16,7 @@ from torch.distributed import Work
 
 from torchft_x import env
 from torchft_x.comm.accelerator.group import AcceleratorGroup
-from torchft_x.comm.rank_info import Place
+from torchft_x.comm.rank_info import RankInfo
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ProcessGroupNCCL(AcceleratorGroup):
         if warning is not None:
             _log.warning(warning)
 
-    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options.config.blocking = 0  # so that an abort finds no thread inside NCCL
         options._timeout = _NEVER
@@ -70,7 +70,7 @@ class ProcessGroupXCCL(AcceleratorGroup):
     _device = "xpu"
     _backend_type = "XCCL"
 
-    def _backend(self, store: dist.Store, place: Place, device: torch.device, names: dict[str, Any]) -> Any:
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
         options = dist.ProcessGroupXCCL.Options()
         options._timeout = _NEVER
         options.group_name = names["group_name"]

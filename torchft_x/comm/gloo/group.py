@@ -1,6 +1,6 @@
 """A gloo process group that is rebuilt for each quorum and can be released within milliseconds.
 
-One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `Generation`, one set of members, on
+One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `GlooMembership`, one set of members, on
 the same gloo device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort
 whatever gloo is waiting for; once the new members are connected, the same thread lets go of the old group, which
 takes 10 ms and may not hold up training.
@@ -26,7 +26,7 @@ from torchft_x import net
 from torchft_x.comm import finalizers, flight_recorder
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo import device as devices
-from torchft_x.comm.gloo.membership import Generation, full_group
+from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rank_info import checked
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, client_of
@@ -87,7 +87,7 @@ class ProcessGroupGloo(ProcessGroup):
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
         """
         checked(rank, world_size, quorum_id)
-        generation = Generation(
+        generation = GlooMembership(
             store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
         )
         limit = min(self._timeout, _CONNECT_LIMIT)
@@ -161,12 +161,12 @@ class _Generations:
         self._host = host  # address or name our device listens on
         self._lock = threading.Lock()  # see above
         self._device: devices.Device | None = devices.lease(host)  # None after close()
-        self.present: Generation | None = None  # the newest; may be connecting, up or failed
+        self.present: GlooMembership | None = None  # the newest; may be connecting, up or failed
         self._spare: StoreClient | None = None  # the store's client that the last configure connected with
-        self._uncleaned: deque[Generation] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
+        self._uncleaned: deque[GlooMembership] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
         _all.add(self)
 
-    def start(self, generation: Generation, timeout: float) -> None:
+    def start(self, generation: GlooMembership, timeout: float) -> None:
         """Make it the present one, release the old one's collectives, and connect in the background."""
         with self._lock:
             old, self.present = self.present, generation
@@ -183,7 +183,7 @@ class _Generations:
             with self._lock:
                 self._end(generation, "the process ends")
 
-    def failed(self, generation: Generation, op: str, cause: BaseException | None) -> CollectiveError:
+    def failed(self, generation: GlooMembership, op: str, cause: BaseException | None) -> CollectiveError:
         """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise."""
         with self._lock:
             error = generation.failure(op, cause)
@@ -193,7 +193,7 @@ class _Generations:
                 _record(generation)
             return error
 
-    def not_connected(self, generation: Generation, timeout: float, late: bool) -> TorchftXError:
+    def not_connected(self, generation: GlooMembership, timeout: float, late: bool) -> TorchftXError:
         """`generation` was not connected: end it and return the error to raise."""
         error = generation.error or generation.cause
         if not isinstance(error, TorchftXError):  # those of the store and of abort() are sentences already
@@ -227,14 +227,14 @@ class _Generations:
         if not _in_background(functools.partial(_let_go, present, device)):
             _let_go(present, device)
 
-    def _end(self, generation: Generation, why: str) -> None:
+    def _end(self, generation: GlooMembership, why: str) -> None:
         """Under the lock: fail a generation if it hasn't failed yet, and release whoever waits in it."""
         if generation.error is None:
             generation.error = CollectiveError(f"{why} ({generation})")
         generation.built.set()
         self._shut(generation)
 
-    def _shut(self, generation: Generation) -> None:
+    def _shut(self, generation: GlooMembership) -> None:
         """Under the lock: break the connections, if they are this generation's; while connecting, also the store
         client's.
         """
@@ -243,7 +243,9 @@ class _Generations:
         if self.present is generation and self._device is not None:
             self._device.shut()
 
-    def _build(self, generation: Generation, device: devices.Device, timeout: float, old: Generation | None) -> None:
+    def _build(
+        self, generation: GlooMembership, device: devices.Device, timeout: float, old: GlooMembership | None
+    ) -> None:
         """The connecting thread: what is awaited first, then what only has to be done some time."""
         store = self._connect(generation, device, timeout) if generation.size > 1 else None
         if old is None or not old.left or not _in_background(functools.partial(_let_go, old)):
@@ -256,7 +258,7 @@ class _Generations:
         except RuntimeError:
             pass  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
 
-    def _connect(self, generation: Generation, device: devices.Device, timeout: float) -> Any:
+    def _connect(self, generation: GlooMembership, device: devices.Device, timeout: float) -> Any:
         """The store, if the members are connected and still wanted."""
         limit = min(timeout, _CONNECT_LIMIT)
         deadline = time.monotonic() + limit
@@ -278,7 +280,7 @@ class _Generations:
         generation.built.set()
         return store if wanted else None
 
-    def _client_for(self, generation: Generation) -> StoreClient:
+    def _client_for(self, generation: GlooMembership) -> StoreClient:
         assert generation.store_address is not None, "a group of one has no store"
         with self._lock:
             spare, self._spare = self._spare, None
@@ -287,7 +289,7 @@ class _Generations:
             generation.client = spare
         return spare
 
-    def _clean(self, generation: Generation, store: Any) -> None:
+    def _clean(self, generation: GlooMembership, store: Any) -> None:
         """Delete the keys of past generations, but of the last one: a slow member may still be reading those."""
         with self._lock:
             here = [g for g in list(self._uncleaned)[:-1] if g.store_address == generation.store_address]
@@ -297,7 +299,7 @@ class _Generations:
             past.forget_keys(store)
 
 
-def _let_go(generation: Generation | None, device: devices.Device | None = None) -> None:
+def _let_go(generation: GlooMembership | None, device: devices.Device | None = None) -> None:
     """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device.
 
     Dropping a group blocks until its operations have ended. Those that were left to themselves are waited for before.
@@ -314,7 +316,7 @@ def _let_go(generation: Generation | None, device: devices.Device | None = None)
         devices.give_back(device)
 
 
-def _record(generation: Generation) -> None:
+def _record(generation: GlooMembership) -> None:
     """Once per generation, when it has just failed or been aborted."""
     if generation.torch_group is not None and flight_recorder.wanted():
         place = (generation.config_id, generation.replica_id, generation.rank, generation.size)

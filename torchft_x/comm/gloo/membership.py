@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.gloo.device import Device
-from torchft_x.comm.rank_info import Place, refusal
+from torchft_x.comm.rank_info import RankInfo, refusal
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, drop, split_store_address, under, value_within
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
@@ -33,7 +33,7 @@ _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with th
 _PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # and names peers like this
 
 
-class Generation:
+class GlooMembership:
     """One set of members. The owner writes `error` and `torch_group` under its lock; the rest belongs to the
     connecting thread.
     """
@@ -59,14 +59,14 @@ class Generation:
 
     def __repr__(self) -> str:
         state = self.error or ("up" if self.ready else "connecting")
-        return f"Generation({self}: {state})"
+        return f"GlooMembership({self}: {state})"
 
     def __str__(self) -> str:
         return str(self._place)
 
     @property
-    def _place(self) -> Place:
-        return Place(self.rank, self.size, self.config_id)
+    def _place(self) -> RankInfo:
+        return RankInfo(self.rank, self.size, self.config_id)
 
     @property
     def ready(self) -> bool:

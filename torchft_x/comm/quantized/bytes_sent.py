@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-class Sent:
+class BytesSent:
     """Payload given to the process group for other members: without headers, and nothing for a group of one.
 
     Exact for quantised reductions; for others what a ring all-reduce sends (`ring_bytes`), which is the least that any does.

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
-from torchft_x.comm.quantized.bytes_sent import Sent
-from torchft_x.comm.quantized.flat_view import Run, get_padded_sizes, parts_of
+from torchft_x.comm.quantized.bytes_sent import BytesSent
+from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
 from torchft_x.comm.quantized.work import Phases, QuantizedWork, start
 from torchft_x.comm.single_member import reduce_op_of
@@ -74,7 +74,7 @@ def reduce_quantized(
     sync_stream: torch.Stream | None = None,
     *,
     lost: Tensor | None = None,
-    sent: Sent | None = None,
+    sent: BytesSent | None = None,
     before: Callable[[int, int], None] | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
@@ -95,7 +95,7 @@ def reduce_quantized(
     """
     _check_all(tensors, fmt)
     with torch.no_grad():
-        run = Run(tensors)
+        run = FlatView(tensors)
         if lost is not None and (
             lost.dtype != torch.float32 or lost.shape != (run.numel,) or lost.device != run.device
         ):
@@ -132,9 +132,9 @@ def reduce_scatter_quantized(
             "allocate_reduce_scatter_output(inputs, pg.size())."
         )
     with torch.no_grad():
-        runs = [Run(part) for part in parts_of(inputs, world)]
+        runs = [FlatView(part) for part in parts_of(inputs, world)]
         scale = 1.0 / world if op == ReduceOp.AVG else 1.0
-        return start(_reduce_scatter(Run([output]), runs, fmt, pg, scale), [output], pg, sync_stream)
+        return start(_reduce_scatter(FlatView([output]), runs, fmt, pg, scale), [output], pg, sync_stream)
 
 
 def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tuple[Tensor, list[torch.Size]]:
@@ -189,7 +189,7 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 
 
 def _allreduce(
-    run: Run, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None, sent: Sent | None = None,
+    run: FlatView, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None, sent: BytesSent | None = None,
     before: Callable[[int, int], None] | None = None,
 ) -> Phases:  # fmt: skip
     rank, world = pg.rank(), pg.size()
@@ -239,7 +239,7 @@ def _allreduce(
     run.close()
 
 
-def _reduce_scatter(out: Run, runs: Sequence[Run], fmt: Format, pg: Any, scale: float) -> Phases:
+def _reduce_scatter(out: FlatView, runs: Sequence[FlatView], fmt: Format, pg: Any, scale: float) -> Phases:
     """`runs`: by rank, what goes to it."""
     world = pg.size()
     step = max(CHUNK // world // fmt.block, 1) * fmt.block
@@ -283,7 +283,7 @@ def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
 
 
 def _all_to_all(
-    pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], sent: Sent | None = None
+    pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], sent: BytesSent | None = None
 ) -> Work:
     if sent is not None:
         sent.add(sum(sizes) - sizes[pg.rank()])

@@ -18,7 +18,7 @@ def get_padded_sizes(tensors: list[Tensor], world_size: int) -> list[torch.Size]
     return [torch.Size((math.ceil(s[0] / world_size) * world_size, *s[1:])) for s in sizes]
 
 
-class Run:
+class FlatView:
     """Values of several tensors one after the other, in the order of their indices."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:

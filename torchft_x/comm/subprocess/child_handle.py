@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from torchft_x import env, errors
 from torchft_x.comm.accelerator import ipc
-from torchft_x.comm.rank_info import Place, refusal
+from torchft_x.comm.rank_info import RankInfo, refusal
 from torchft_x.comm.subprocess import args_codec, shared_memory
 from torchft_x.comm.subprocess.fork_server import NURSERY
 from torchft_x.comm.work import FailedWork
@@ -91,10 +91,10 @@ class _Pending(NamedTuple):
     load: _Load
 
 
-class Cradle:
+class ChildHandle:
     """One child. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
 
-    def __init__(self, kind: str, device: str, memory: shared_memory.Arena, place: Place) -> None:
+    def __init__(self, kind: str, device: str, memory: shared_memory.SharedSegments, place: RankInfo) -> None:
         self._kind = kind  # of the group, see child.KINDS
         self._shared_device = "cuda" if device == "cuda" else None  # tensors there are shared, others are copied
         self._arena = memory

@@ -22,7 +22,7 @@ from torchft_x.errors import ConfigError
 _END_GRACE = 2.0  # seconds the end of the process waits for the helper's
 
 
-class Nursery:
+class ForkServer:
     """The helper process; started when it is first needed, and again if somebody killed it."""
 
     def __init__(self) -> None:
@@ -122,5 +122,5 @@ class Nursery:
                 self._forget()
 
 
-NURSERY = Nursery()  # one per process
+NURSERY = ForkServer()  # one per process
 atexit.register(NURSERY.close)

@@ -20,11 +20,11 @@ from torchft_x import net
 from torchft_x.comm import finalizers
 from torchft_x.comm.accelerator.requirements import lacking
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import Place, checked, refusal
+from torchft_x.comm.rank_info import RankInfo, checked, refusal
 from torchft_x.comm.single_member import alone
-from torchft_x.comm.subprocess.child_handle import Cradle
+from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.fork_server import NURSERY
-from torchft_x.comm.subprocess.shared_memory import Arena
+from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
@@ -53,9 +53,9 @@ class ProcessGroupBaby(ProcessGroup):
             lacking(self._kind, type(self).__name__)
         self._timeout = seconds(timeout)
         self._host = net.advertise_host(host) if self._device == "cpu" else None  # where the child listens
-        self._arena = Arena()
+        self._arena = SharedSegments()
         self._lock = threading.Lock()  # one configuration follows another
-        self._latest: list[Cradle | _Alone] = []  # the present configuration, if there is one
+        self._latest: list[ChildHandle | _Alone] = []  # the present configuration, if there is one
         finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # it must not keep its child
         NURSERY.warm_up()
 
@@ -69,7 +69,7 @@ class ProcessGroupBaby(ProcessGroup):
         return f"{type(self).__name__}({state})"
 
     @property
-    def _present(self) -> Cradle | _Alone | None:
+    def _present(self) -> ChildHandle | _Alone | None:
         return next(iter(self._latest), None)
 
     def configure(
@@ -87,13 +87,13 @@ class ProcessGroupBaby(ProcessGroup):
         place = checked(rank, world_size, quorum_id)
         with self._lock:
             self._end("the group was configured anew")
-            made = _Alone(place) if world_size == 1 else Cradle(self._kind, self._device, self._arena, place)
+            made = _Alone(place) if world_size == 1 else ChildHandle(self._kind, self._device, self._arena, place)
             self._latest[:] = [made]
-        if isinstance(made, Cradle):
+        if isinstance(made, ChildHandle):
             at = {"store_addr": store_addr, "replica_id": replica_id, "rank": rank, "world_size": world_size}
             self._connect(made, {**at, "quorum_id": quorum_id})
 
-    def _connect(self, cradle: Cradle, at: dict[str, Any]) -> None:
+    def _connect(self, cradle: ChildHandle, at: dict[str, Any]) -> None:
         cradle.configure(self._timeout, _device_index(self._device), self._host, at)
         limit = max(self._timeout, _START_LIMIT)
         if not cradle.started.wait(limit):
@@ -120,7 +120,7 @@ class ProcessGroupBaby(ProcessGroup):
     def set_timeout(self, timeout: float | timedelta) -> None:
         self._timeout = seconds(timeout)
         present = self._present
-        if isinstance(present, Cradle):
+        if isinstance(present, ChildHandle):
             present.set_timeout(self._timeout)
 
     def shutdown(self) -> None:
@@ -137,7 +137,7 @@ class ProcessGroupBaby(ProcessGroup):
     def num_active_work(self) -> int:
         """Number of collectives whose end the child hasn't told yet."""
         present = self._present
-        return present.active if isinstance(present, Cradle) else 0
+        return present.active if isinstance(present, ChildHandle) else 0
 
     def getBackendName(self) -> str:
         return f"torchft-baby-{self._kind}"
@@ -146,7 +146,7 @@ class ProcessGroupBaby(ProcessGroup):
         present = self._present
         if present is None:
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        if present.error is not None or (isinstance(present, Cradle) and not present.configured.is_set()):
+        if present.error is not None or (isinstance(present, ChildHandle) and not present.configured.is_set()):
             return FailedWork(refusal(op, present.place, present.error))
         return present.issue(op, args)
 
@@ -181,7 +181,7 @@ class ProcessGroupBabyXCCL(ProcessGroupBaby):
 class _Alone:
     """A configuration with one member: no child."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RankInfo) -> None:
         self.place = place
         self.error: TorchftXError | None = None
 
@@ -196,7 +196,7 @@ class _Alone:
         return self.error
 
 
-def _end_all(configurations: list[Cradle | _Alone]) -> None:
+def _end_all(configurations: list[ChildHandle | _Alone]) -> None:
     for each in configurations:
         each.end(CollectiveError("the group was forgotten"))
 

@@ -39,7 +39,7 @@ class Segment:
         os.close(self.fd)
 
 
-class Arena:
+class SharedSegments:
     """Segments by need."""
 
     def __init__(self) -> None:

@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, client_of, split_store_address, under
-from torchft_x.comm.votes.mesh import Circle
+from torchft_x.comm.votes.mesh import AllMinMesh
 from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
 
 
-class Tally:
+class AllMin:
     """Made anew for each set of members: `offer`, then `connect`, then `least` as often as wanted.
 
     `abort` may come from any thread; the others belong to one thread at a time.
@@ -35,11 +35,11 @@ class Tally:
         self._host = host
         self._width = width
         self._lock = threading.Lock()  # guards the attributes below; nothing waits under it
-        self._circle: Circle | None = None  # the present members; None before the first and after the end
+        self._circle: AllMinMesh | None = None  # the present members; None before the first and after the end
         self._client: StoreClient | None = None  # of the store where the members meet, kept while its address stays
 
     def __repr__(self) -> str:
-        return f"Tally({self._circle})"
+        return f"AllMin({self._circle})"
 
     def offer(self, store_addr: str, rank: int, names: Sequence[str], config_id: int, timeout: float) -> None:
         """Let go of the former members, and tell the new ones where this rank is. Waits for the store only.
@@ -51,7 +51,7 @@ class Tally:
 
         Raises `UnreachableError` if the store is gone, `AddressError` if `host` is none of this machine's.
         """
-        circle = Circle(rank, names, config_id, self._width)
+        circle = AllMinMesh(rank, names, config_id, self._width)
         with self._lock:
             old, self._circle = self._circle, circle
         if old is not None:
@@ -95,7 +95,7 @@ class Tally:
             circle.end("the group was shut down")
             circle.close()
 
-    def _present(self) -> Circle:
+    def _present(self) -> AllMinMesh:
         circle = self._circle
         if circle is None:
             raise CollectiveError("the vote was not started: the group has no members yet.")

@@ -19,7 +19,7 @@ def introduction(secret: bytes, rank: int) -> bytes:
     return _HELLO.pack(_NAME, secret, rank)
 
 
-class Reception:
+class Acceptor:
     """Calls at a listener (which doesn't block), until they have said who they are. Leaving it hangs up on the others.
 
     Args:
@@ -38,7 +38,7 @@ class Reception:
         self._strangers: dict[socket.socket, bytes] = {}  # the oldest first; what they have said
         self._ready = selectors.DefaultSelector()
 
-    def __enter__(self) -> Reception:
+    def __enter__(self) -> Acceptor:
         self._ready.register(self._listener, selectors.EVENT_READ)
         return self
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from torchft_x.comm.store.create import drop, listen, value_within
 from torchft_x.comm.store.sockets import shut
-from torchft_x.comm.votes.handshake import SECRET_BYTES, Reception, introduction
+from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
 _MAX_NOTICE = 512  # bytes of what a member says in the store about itself
@@ -24,7 +24,7 @@ _TICK = 0.02  # seconds until an abort is noticed while connecting
 _AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
 
 
-class Circle:
+class AllMinMesh:
     """See the module. `end` may come from any thread.
 
     Args:
@@ -123,7 +123,7 @@ class Circle:
         for rank in self._told:
             self._there[rank] = self._call(store, rank)
         wanted = {rank for rank in range(self.size) if self._rank in _heirs(rank, self.size)}
-        with Reception(listener, self._secret, self._keep, self._drop) as reception:
+        with Acceptor(listener, self._secret, self._keep, self._drop) as reception:
             while wanted:
                 self._check(sorted(wanted))
                 for rank, sock in reception.members(_TICK):
@@ -184,7 +184,7 @@ class Circle:
     # --- a turn -------------------------------------------------------------------------------------------------------
 
     def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
-        """See `Tally.least`. Ends the circle if it raises."""
+        """See `AllMin.least`. Ends the circle if it raises."""
         mine, deadline = list(row), time.monotonic() + timeout
         with self._using:
             self._turn += 1

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchft_x.comm.store.create import listen
-from torchft_x.comm.votes.handshake import SECRET_BYTES, Reception, introduction
+from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
 _AWAKE = 0.00003  # seconds of looking before a sleep; see `comm.votes.mesh`
@@ -139,7 +139,7 @@ class Hub:
         if self._listener is None:
             return
         missing = set(range(1, self.ranks)) - set(self._links)
-        with Reception(self._listener, self._secret, self._keep, self._drop) as reception:
+        with Acceptor(self._listener, self._secret, self._keep, self._drop) as reception:
             while missing:
                 self._check(missing, deadline)
                 for rank, sock in reception.members(_TICK):

@@ -29,7 +29,7 @@ from torchft_x.launch.postmortem.probe_worker import Silent, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
 from torchft_x.launch.process.hangs import Hangs, Usage
-from torchft_x.launch.workers.attempt import Life
+from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
 from torchft_x.observe.stacks import Frame, parse, place
 
@@ -46,7 +46,7 @@ Files = dict[str, bytes]  # name behind the worker's -> content
 
 
 @dataclass(frozen=True)
-class Scene:
+class Incident:
     """What is known of a group's life here; immutable, so that the main thread can hand it over."""
 
     life: str  # its token
@@ -64,11 +64,11 @@ class Hung:
     reason: str  # for people: who, where, for how long
 
 
-def scene_of(life: Life, token: str) -> Scene:
+def scene_of(life: Attempt, token: str) -> Incident:
     """As of now."""
     spec = life.spec
     targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
-    return Scene(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
+    return Incident(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Event:
     why: str  # one word
     what: str  # names it alike for all supervisors
     reason: str  # a sentence's end, for people
-    scene: Scene
+    scene: Incident
     held: dict[int, Files] = field(default_factory=dict)  # by rank; what could not wait
 
 
@@ -92,7 +92,7 @@ class Collector:
         self._groups = groups
         self._wake = wake  # the main thread, for `take`
         self._began = time.time()
-        self._scene: Scene | None = None  # of the life that runs; replaced as a whole
+        self._scene: Incident | None = None  # of the life that runs; replaced as a whole
         self._events: deque[_Event] = deque()  # main thread -> ours
         self._found: deque[tuple[Path, str]] = deque()  # ours -> main thread
         self._stir = threading.Event()  # something is there to do
@@ -108,16 +108,16 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
-    def watch(self, scene: Scene | None) -> None:
+    def watch(self, scene: Incident | None) -> None:
         """This life runs; None: none does."""
         self._scene = scene
 
-    def stopped(self, scene: Scene, who: str, seconds: float) -> None:
+    def stopped(self, scene: Incident, who: str, seconds: float) -> None:
         """A worker has been stopped for so long."""
         reason = f"{who} has been stopped for {seconds:.0f} s"
         self._hand_over(_Event("stopped", f"{self._group}-{scene.life[:8]}", reason, scene))
 
-    def last_words(self, scene: Scene, dead: Sequence[int]) -> dict[int, Files]:
+    def last_words(self, scene: Incident, dead: Sequence[int]) -> dict[int, Files]:
         """Status, stacks and Flight Recorder of ranks that will be killed because another died. Waits a moment."""
         alive = [t for t in scene.targets if t.rank not in dead]
         if not alive:
@@ -128,7 +128,7 @@ class Collector:
         pool.shutdown(wait=False)
         return {futures[f]: f.result() for f in done}
 
-    def died(self, scene: Scene, reason: str, held: dict[int, Files]) -> None:
+    def died(self, scene: Incident, reason: str, held: dict[int, Files]) -> None:
         """The life has ended badly. Its private folder may be removed after this call."""
         for target in scene.targets:
             error = _error_file(scene, target.rank)
@@ -174,7 +174,7 @@ class Collector:
                 if self._closing:
                     return
 
-    def _look_at(self, scene: Scene) -> None:
+    def _look_at(self, scene: Incident) -> None:
         for pid in set(self._views) - {target.pid for target in scene.targets}:
             self._views.pop(pid).close()
         for target in scene.targets:
@@ -194,7 +194,7 @@ class Collector:
                 if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
                     self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
 
-    def _look_for_hang(self, scene: Scene) -> None:
+    def _look_for_hang(self, scene: Incident) -> None:
         """Whether it must be ended. A dump is collected first."""
         if self._hangs is None or self._hangs[0] != scene.life:
             self._hangs = scene.life, Hangs(self._hang_timeout)
@@ -247,7 +247,7 @@ class Collector:
                 self._lost_done.add(replica_id)
                 self._lost[replica_id] = (time.monotonic() + _LOST, str(lost.get("reason")))
 
-    def _join_others(self, scene: Scene) -> None:
+    def _join_others(self, scene: Incident) -> None:
         for folder in all_folders(self._run_dir):
             if folder.name not in self._done_in and is_fresh(folder):
                 self._put(folder, _Event("", "", "", scene))
@@ -347,7 +347,7 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
     return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
 
 
-def _error_file(scene: Scene, rank: int) -> bytes | None:
+def _error_file(scene: Incident, rank: int) -> bytes | None:
     """torchelastic's, written by scripts with ``@record``, else ours (train/introspection/setup.py)."""
     first = min(t.rank for t in scene.targets)
     for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
@@ -359,7 +359,7 @@ def _error_file(scene: Scene, rank: int) -> bytes | None:
     return None
 
 
-def _log_end(scene: Scene, rank: int) -> bytes:
+def _log_end(scene: Incident, rank: int) -> bytes:
     """The worker's last lines of what it printed."""
     if scene.log is None:
         return b""

@@ -6,7 +6,7 @@
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
 * Exit code 2 before any committed step is what programs say about their command line: the same arguments would get
   the same answer, so there is no second try.
-* An exception of Python's before the script made a Manager (`LifeEnd.fault`) is the script's: where its kind says that it
+* An exception of Python's before the script made a Manager (`AttemptEnd.fault`) is the script's: where its kind says that it
   is a slip of the keyboard or a missing module there is no second try, and of the same one twice in a row no third.
 * Exit code 73 (`EX_CANTCREAT`) says that the result can't be written: what was trained is gone, and trying again would
   train it all for nothing.
@@ -60,7 +60,7 @@ class RestartRules:
 
 
 @dataclass(frozen=True)
-class LifeEnd:
+class AttemptEnd:
     """How one life of a group ended. `ok`: every worker exited with 0."""
 
     ok: bool
@@ -100,7 +100,7 @@ class Restarts:
         self._own = 0  # of those, in a row, by the program's own doing
         self._fault = ""  # of the newest life, if that was quick
 
-    def ended(self, end: LifeEnd, now: float) -> Restart | GiveUp:
+    def ended(self, end: AttemptEnd, now: float) -> Restart | GiveUp:
         """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
         rules = self.rules
         fault = end.fault if rules.steps else ""  # what takes no steps has no Manager that it could fail before

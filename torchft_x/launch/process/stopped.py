@@ -11,7 +11,7 @@ STOPPED = ("T", "t")
 """States of /proc/PID/stat: stopped by a signal, stopped by a tracer."""
 
 
-class Halts:
+class StoppedProcesses:
     """What the looks have seen. Who watches may itself not have run for a while; that counts as a short gap."""
 
     def __init__(self) -> None:

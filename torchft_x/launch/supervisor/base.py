@@ -26,13 +26,13 @@ from torchft_x import env, net
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import package_root
-from torchft_x.launch.process.restarts import GiveUp, LifeEnd, RestartRules, Restarts
+from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.coordination import Begun, Lives
 from torchft_x.launch.supervisor.locate import Found, Locator
 from torchft_x.launch.supervisor.reports import Reports
-from torchft_x.launch.supervisor.stop_requests import Stop, Stops
-from torchft_x.launch.workers.attempt import Life, LifeSpec
-from torchft_x.launch.workers.warm_client import Warm
+from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests
+from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
@@ -42,7 +42,7 @@ _LOOK = 0.05  # seconds between looks for the lighthouse
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeeperConfig:
+class BaseConfig:
     """What every supervisor must know."""
 
     command: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class KeeperConfig:
         return self.whole
 
 
-class Keeper:
+class BaseSupervisor:
     """Keeps something running. Subclasses say what.
 
     `connect` makes the client that reports to the lighthouse.
@@ -82,17 +82,17 @@ class Keeper:
     code_without_launcher = 128 + signal.SIGTERM
     """Exit code when the launcher is gone."""
 
-    def __init__(self, config: KeeperConfig, connect: Callable[[Found], Reports]) -> None:
+    def __init__(self, config: BaseConfig, connect: Callable[[Found], Reports]) -> None:
         self.config = config  # fixed
         self._connect = connect
         self._environ: Mapping[str, str] = env.everything()
         self._reports: Reports | None = None  # until the lighthouse is found
         self._found: Found | None = None
-        self._stops = Stops()
+        self._stops = StopRequests()
         self._announced = False  # whether the person was told why it stops
         self._lives: Lives | None = None  # until the lighthouse is found
-        self._life: Life | None = None  # while one runs
-        self._warm: Warm | None = None  # forks lives, for a group whose script is Python
+        self._life: Attempt | None = None  # while one runs
+        self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
         self._host = self._advertise()
@@ -178,7 +178,7 @@ class Keeper:
                     return over
             self._attempt += 1
 
-    def _restart_or_give_up(self, end: LifeEnd) -> Stop | None:
+    def _restart_or_give_up(self, end: AttemptEnd) -> Stop | None:
         """After a life that did not end well. None: start the next one, now."""
         decision = self._restarts.ended(end, time.monotonic())
         died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
@@ -193,7 +193,7 @@ class Keeper:
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
-    def _live(self, lives: Lives) -> LifeEnd | None:
+    def _live(self, lives: Lives) -> AttemptEnd | None:
         """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
         begun = lives.begin(self._next_attempt())
         if begun is None:
@@ -201,7 +201,7 @@ class Keeper:
         self._attempt = begun.attempt
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
-        self._life = Life(self._spec(begun, folder), self._warm)
+        self._life = Attempt(self._spec(begun, folder), self._warm)
         self._tell_start(self._life, begun)
         self._clear_up()
         end = self._watch(self._life, lives, begun)
@@ -218,7 +218,7 @@ class Keeper:
         while self._done_with:
             shutil.rmtree(self._done_with.pop(), ignore_errors=True)
 
-    def _tell_start(self, life: Life, begun: Begun) -> None:
+    def _tell_start(self, life: Attempt, begun: Begun) -> None:
         """To the event log, and of a restarted group to the person."""
         how: dict[str, Any] = {}
         if self._warm is not None:
@@ -228,7 +228,7 @@ class Keeper:
             manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
             self._say(f"{self.config.name} is started {manner}")
 
-    def _watch(self, life: Life, lives: Lives, begun: Begun) -> LifeEnd:
+    def _watch(self, life: Attempt, lives: Lives, begun: Begun) -> AttemptEnd:
         deadline: float | None = None  # of the grace, once told to stop
         while True:
             end = life.poll()
@@ -277,7 +277,7 @@ class Keeper:
     def _make_lives(self, reports: Reports) -> Lives:
         raise NotImplementedError
 
-    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         raise NotImplementedError
 
     def _event_fields(self) -> dict[str, Any]:
@@ -286,14 +286,14 @@ class Keeper:
 
     # --- for subclasses that look closer ------------------------------------------------------------------------------
 
-    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+    def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
         """The loop has looked at the life; `halt` as of `Life.halt`."""
 
     def _why_end(self, begun: Begun) -> str:
         """Why this life must be ended now, for people; empty: it need not."""
         return ""
 
-    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+    def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         """The life has ended, and the lighthouse was told."""
 
     def _on_close(self) -> None:

@@ -1,6 +1,6 @@
 """Who begins and ends a group's lives: its one supervisor by itself, or all its nodes together.
 
-A group on one node has `Alone`. On several nodes each supervisor is `OneOfSeveral`: it says when it is ready, begins its
+A group on one node has `SingleNode`. On several nodes each supervisor is `MultiNode`: it says when it is ready, begins its
 part when the lighthouse says so, and ends it when the lighthouse says that the life is over. Node 0 brings the address
 the workers meet at, and keeps the group's restart budget, so that the nodes never disagree about it.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torchft_x import net
-from torchft_x.launch.process.restarts import OWN_FAULTS, LifeEnd
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
 from torchft_x.launch.supervisor.reports import NodeReports, Reports
 
 _BACKLOG = 2048  # workers that call before the store is up
@@ -56,14 +56,14 @@ class Lives(Protocol):
     def finished(self, begun: Begun) -> None:
         """All workers of this node have exited with 0, while the store still serves the other nodes."""
 
-    def ended(self, begun: Begun, end: LifeEnd) -> None:
+    def ended(self, begun: Begun, end: AttemptEnd) -> None:
         """Nothing of the life is left here: report it, at once."""
 
-    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:
         """How the life ended for the whole group. None: told to stop before that is known."""
 
 
-class Alone:
+class SingleNode:
     """The only supervisor of its group."""
 
     decides = True
@@ -85,10 +85,10 @@ class Alone:
     def finished(self, begun: Begun) -> None:
         pass  # its life ends with that
 
-    def ended(self, begun: Begun, end: LifeEnd) -> None:
+    def ended(self, begun: Begun, end: AttemptEnd) -> None:
         self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
 
-    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd:
         return end
 
 
@@ -105,7 +105,7 @@ class Place:
     """Seconds to wait for the other nodes, or a lighthouse that is away, before the group is given up."""
 
 
-class OneOfSeveral:
+class MultiNode:
     """One node of a group. `wait` sleeps on the main thread, `wake` ends its sleep from any thread."""
 
     def __init__(
@@ -165,7 +165,7 @@ class OneOfSeveral:
             self._finished = begun.life
             self._reports.ended(begun.attempt, begun.life, 0, "finished")
 
-    def ended(self, begun: Begun, end: LifeEnd) -> None:
+    def ended(self, begun: Begun, end: AttemptEnd) -> None:
         if end.ok:
             self.finished(begun)
         else:
@@ -173,7 +173,7 @@ class OneOfSeveral:
             reason = f"node {self._place.node}: {end.reason}{last}"
             self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
 
-    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd | None:
+    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:
         while not self._wait(lambda: begun.life in self._over, self._place.patience):
             if self._stopped():
                 return None
@@ -187,7 +187,7 @@ class OneOfSeveral:
 
     # --- parts ---------------------------------------------------------------------------------------------------------
 
-    def _judge_alone(self, end: LifeEnd) -> LifeEnd | None:
+    def _judge_alone(self, end: AttemptEnd) -> AttemptEnd | None:
         """Nobody tells how the life ended for the group."""
         place = self._place
         away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"

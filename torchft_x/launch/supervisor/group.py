@@ -15,21 +15,21 @@ from typing import Any
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
-from torchft_x.launch.postmortem.collector import Collector, Files, Scene, scene_of
+from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
 from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, without_effect
-from torchft_x.launch.process.restarts import LifeEnd
-from torchft_x.launch.supervisor.base import Keeper, KeeperConfig, own_package_root
-from torchft_x.launch.supervisor.coordination import Alone, Begun, Lives, OneOfSeveral, Place
+from torchft_x.launch.process.restarts import AttemptEnd
+from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
+from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
 from torchft_x.launch.supervisor.locate import Found
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, Witness, connector
 from torchft_x.launch.supervisor.stop_requests import Stop
-from torchft_x.launch.workers.attempt import Life, LifeSpec
-from torchft_x.launch.workers.warm_client import Warm
+from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.launch.workers.warm_rules import why_never
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisorConfig(KeeperConfig):
+class SupervisorConfig(BaseConfig):
     """Raises `ConfigError` naming the field."""
 
     group: str
@@ -82,7 +82,7 @@ class SupervisorConfig(KeeperConfig):
         return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
 
 
-class Supervisor(Keeper):
+class Supervisor(BaseSupervisor):
     """One group's supervisor, on the group's only node or on one of several."""
 
     config: SupervisorConfig
@@ -90,9 +90,9 @@ class Supervisor(Keeper):
     def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
         super().__init__(config, connect)
         never = why_never(self._environ, nodes=config.nodes)
-        self._warm = Warm(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
+        self._warm = WarmParent(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
         self._collector: Collector | None = None  # made with the first life
-        self._scene: Scene | None = None  # of the life that runs or ran last
+        self._scene: Incident | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died
         self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
 
@@ -123,7 +123,7 @@ class Supervisor(Keeper):
 
     # --- what explains deaths and hangs (postmortem/collector.py) ---------------------------------------------------------------------
 
-    def _on_turn(self, life: Life, begun: Begun, halt: tuple[str, float] | None) -> None:
+    def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
             return
         scene = scene_of(life, begun.life)
@@ -145,7 +145,7 @@ class Supervisor(Keeper):
         if self._collector is not None and self._scene is not None:
             self._held = self._collector.last_words(self._scene, dead)
 
-    def _on_end(self, begun: Begun, end: LifeEnd) -> None:
+    def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         scene, held = self._scene, self._held
         self._scene, self._held = None, {}
         if self._collector is None or scene is None:
@@ -182,12 +182,12 @@ class Supervisor(Keeper):
         config = self.config
         reports.on_number(self._on_number)
         if config.nodes == 1:
-            return Alone(reports)
+            return SingleNode(reports)
         assert isinstance(reports, NodeReports)
         place = Place(
             group=config.group, node=config.node, nodes=config.nodes, host=self._host, patience=config.patience
         )
-        return OneOfSeveral(
+        return MultiNode(
             place,
             reports,
             wait=self._stops.wait,
@@ -197,7 +197,7 @@ class Supervisor(Keeper):
             give_up=lambda sentence: self._stops.request(1, sentence),
         )
 
-    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
         record = None
@@ -221,7 +221,7 @@ class Supervisor(Keeper):
             groups_here=config.groups * config.nodes if config.local else 1,
             package_root=own_package_root(),
         )
-        return LifeSpec(
+        return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
             env=trainer_environment(self._environ, settings),

@@ -27,9 +27,9 @@ from torchft_x import env, net
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
-from torchft_x.launch.process.restarts import OWN_FAULTS, GiveUp, LifeEnd, RestartRules, Restarts
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.base import own_package_root
-from torchft_x.launch.supervisor.stop_requests import Stops
+from torchft_x.launch.supervisor.stop_requests import StopRequests
 from torchft_x.observe.events import EventLog
 
 RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
@@ -43,14 +43,14 @@ _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
 
 
-class LighthouseKeeper:
+class LighthouseSupervisor:
     """Main thread only. `argv`: the server's flags."""
 
     def __init__(self, argv: list[str], environ: Mapping[str, str] | None = None) -> None:
         self._argv = argv
         self._environ = env.everything() if environ is None else dict(environ)
         self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # of the next child
-        self._stops = Stops()
+        self._stops = StopRequests()
         self._restarts = Restarts(RULES)
         self._events: EventLog | None = None  # made when there is something to tell
         self._first = True  # no child has ended yet
@@ -103,11 +103,11 @@ class LighthouseKeeper:
                 return 0
 
     @staticmethod
-    def _how(code: int, uptime: float) -> LifeEnd:
+    def _how(code: int, uptime: float) -> AttemptEnd:
         reason = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
         own = code > 0 or -code in OWN_FAULTS
         # 2 would be taken for a mistake in the arguments, which were good before
-        return LifeEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)
+        return AttemptEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)
 
     def _live(self, argv: list[str]) -> int:
         """One life of the server: its exit code, or -signal."""
@@ -147,7 +147,7 @@ class LighthouseKeeper:
             out["PYTHONPATH"] = ":".join([*paths, root])
         return out
 
-    def _note(self, end: LifeEnd, pause: float) -> None:
+    def _note(self, end: AttemptEnd, pause: float) -> None:
         """In the run's events."""
         run_dir = _flag(self._argv, "--run_dir")
         try:
@@ -163,7 +163,7 @@ class LighthouseKeeper:
 def keep_lighthouse(argv: list[str]) -> int:
     """Keep a lighthouse with these flags running; the exit code."""
     try:
-        return LighthouseKeeper(argv).run()
+        return LighthouseSupervisor(argv).run()
     except TorchftXError as e:
         print(f"torchft_x lighthouse: {e}", file=sys.stderr, flush=True)
         return 2

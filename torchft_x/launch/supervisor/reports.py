@@ -11,7 +11,7 @@ from torchft_x.launch.supervisor.locate import Found
 
 class Reports(Protocol):
     """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor.client.SupervisorClient` has these, and so have
-    the lines to several lighthouses, `torchft_x.rpc.supervisor.fanout_client.SupervisorClients`.
+    the lines to several lighthouses, `torchft_x.rpc.supervisor.fanout_client.SupervisorFanout`.
 
     No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
     """
@@ -51,9 +51,9 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "")
         from torchft_x.rpc.transport import grpc_options
 
         if len(found.addresses) > 1:
-            from torchft_x.rpc.supervisor.fanout_client import SupervisorClients
+            from torchft_x.rpc.supervisor.fanout_client import SupervisorFanout
 
-            return SupervisorClients(
+            return SupervisorFanout(
                 found.addresses,
                 group,
                 socket.gethostname(),

@@ -16,15 +16,15 @@ from typing import Any
 
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process.environment import JobSettings, companion_environment
-from torchft_x.launch.process.restarts import LifeEnd
-from torchft_x.launch.supervisor.base import Keeper, KeeperConfig, own_package_root
-from torchft_x.launch.supervisor.coordination import Alone, Begun, Lives
+from torchft_x.launch.process.restarts import AttemptEnd
+from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
+from torchft_x.launch.supervisor.coordination import Begun, Lives, SingleNode
 from torchft_x.launch.supervisor.reports import Reports, connector
-from torchft_x.launch.workers.attempt import LifeSpec
+from torchft_x.launch.workers.attempt import AttemptSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompanionConfig(KeeperConfig):
+class CompanionConfig(BaseConfig):
     """Raises `ConfigError` naming the field."""
 
     companion: str
@@ -45,7 +45,7 @@ class CompanionConfig(KeeperConfig):
         return f"companion {self.companion}"
 
 
-class Accompanied(Alone):
+class Accompanied(SingleNode):
     """One life after the other, until the lighthouse has been away for too long to come back."""
 
     def __init__(self, config: CompanionConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
@@ -61,12 +61,12 @@ class Accompanied(Alone):
     def halted(self, begun: Begun, who: str, seconds: float) -> None:
         pass  # nobody waits for it
 
-    def outcome(self, begun: Begun, end: LifeEnd) -> LifeEnd:
+    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd:
         """It commits no steps: to have run for a while is all it can bring."""
         return replace(end, progress=end.uptime >= self._config.rules.quick)
 
 
-class Companion(Keeper):
+class Companion(BaseSupervisor):
     """The supervisor of one companion."""
 
     role = "companion"
@@ -84,7 +84,7 @@ class Companion(Keeper):
     def _make_lives(self, reports: Reports) -> Lives:
         return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
 
-    def _spec(self, begun: Begun, folder: Path) -> LifeSpec:
+    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
         settings = JobSettings(
@@ -95,7 +95,7 @@ class Companion(Keeper):
             advertise_host=self._host,
             package_root=own_package_root(),
         )
-        return LifeSpec(
+        return AttemptSpec(
             command=config.command,
             workers=1,
             env=companion_environment(self._environ, settings),

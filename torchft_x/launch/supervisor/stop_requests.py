@@ -26,7 +26,7 @@ class Stop:
     from_outside: bool = False  # by a signal, or the launcher's death: whoever sent it may start this again
 
 
-class Stops:
+class StopRequests:
     """One per process: it takes the wake-up descriptor of signals."""
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import GroupStore
 from torchft_x.launch.process.output import Relay
-from torchft_x.launch.process.restarts import OWN_FAULTS, LifeEnd
-from torchft_x.launch.process.stopped import STOPPED, Halts
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
+from torchft_x.launch.process.stopped import STOPPED, StoppedProcesses
 from torchft_x.launch.workers import cold_start
-from torchft_x.launch.workers.warm_client import Warm
+from torchft_x.launch.workers.warm_client import WarmParent
 
 _WORDS = 20  # lines of the process with the store that are quoted if it failed
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback
@@ -30,7 +30,7 @@ _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first 
 
 
 @dataclass(frozen=True, kw_only=True)
-class LifeSpec:
+class AttemptSpec:
     """What to start."""
 
     command: tuple[str, ...]
@@ -89,10 +89,10 @@ class _Worker:
             self.gone = True
 
 
-class Life:
+class Attempt:
     """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
 
-    def __init__(self, spec: LifeSpec, warm: Warm | None = None) -> None:
+    def __init__(self, spec: AttemptSpec, warm: WarmParent | None = None) -> None:
         self.spec = spec  # fixed
         self._warm = warm  # forks the workers, if it can
         self._started = time.monotonic()
@@ -107,7 +107,7 @@ class Life:
         self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
-        self._halts = Halts()  # which of them have been stopped, and for how long
+        self._halts = StoppedProcesses()  # which of them have been stopped, and for how long
         self._log = spec.folder / "agent.log"  # words of the process with the store
         self._store: GroupStore | None = None  # in a cold life, where this node serves it
         self._agent: int | None = None  # pid of the process with the store; of a warm life the workers' parent
@@ -142,7 +142,7 @@ class Life:
         store = self._store.fds() if self._store is not None else []
         return [*self.relay.fds(), self._pids, *pidfds, *agent, *store]
 
-    def poll(self) -> LifeEnd | None:
+    def poll(self) -> AttemptEnd | None:
         """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
         self.relay.pump()
         self._read_announcements()
@@ -182,7 +182,7 @@ class Life:
             alive = [self._agent]
         process_tree.send(alive, signal.SIGTERM)
 
-    def kill(self) -> LifeEnd:
+    def kill(self) -> AttemptEnd:
         """End it now. What had finished well before has."""
         self._stopping = self._stopping or not self.has_finished
         return self._end([])
@@ -211,7 +211,7 @@ class Life:
         """Every worker is known to have exited with 0."""
         return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
 
-    def _end(self, failed: list[int]) -> LifeEnd:
+    def _end(self, failed: list[int]) -> AttemptEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
         store_failed = (
@@ -231,10 +231,10 @@ class Life:
             if fd is not None:
                 os.close(fd)
         if well or (self._agent_code == 0 and not failed and not self._stopping):
-            return LifeEnd(True, 0, "finished", False, progress, uptime)
+            return AttemptEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
-        return LifeEnd(False, code, reason, own, progress, uptime, words, bool(failed), self._fault(code, words))
+        return AttemptEnd(False, code, reason, own, progress, uptime, words, bool(failed), self._fault(code, words))
 
     def _fault(self, code: int, words: tuple[str, ...]) -> str:
         """The exception, of the words' traceback, that ended the script before any worker had a Manager; '' if none did."""

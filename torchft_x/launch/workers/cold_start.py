@@ -16,10 +16,10 @@ from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
 from torchft_x.net import Address, parse_address
 
 if TYPE_CHECKING:
-    from torchft_x.launch.workers.attempt import LifeSpec
+    from torchft_x.launch.workers.attempt import AttemptSpec
 
 
-def open_store(spec: LifeSpec, log: Path) -> GroupStore | None:
+def open_store(spec: AttemptSpec, log: Path) -> GroupStore | None:
     """The group's store, where this node serves it; a program that is no worker has none."""
     listener = spec.listener
     if listener is None and spec.nodes == 1 and not spec.program:
@@ -27,7 +27,7 @@ def open_store(spec: LifeSpec, log: Path) -> GroupStore | None:
     return None if listener is None else GroupStore(listener, spec.env, log)
 
 
-def start_workers(spec: LifeSpec, store: GroupStore | None) -> list[int]:
+def start_workers(spec: AttemptSpec, store: GroupStore | None) -> list[int]:
     """Their pids, by local rank."""
     if spec.program:
         return [_start(spec, 0, spec.env)]
@@ -53,7 +53,7 @@ def _address(store: GroupStore | None) -> Address:
     return store.address
 
 
-def _start(spec: LifeSpec, rank: int, environ: dict[str, str]) -> int:
+def _start(spec: AttemptSpec, rank: int, environ: dict[str, str]) -> int:
     kind = "program" if spec.program else "worker"
     shim = [sys.executable, "-S", SHIM, kind, str(os.getpid()), str(rank), str(spec.folder)]  # -S: nothing installed
     process = subprocess.Popen([*shim, *spec.command], env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -23,14 +23,14 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import warm_rules
 
 if TYPE_CHECKING:
-    from torchft_x.launch.workers.attempt import LifeSpec
+    from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
 _REPLY = 10.0  # seconds a fork may take; some hundredths are usual, and a cold start costs more on any machine
 _LOSSES = 3  # parents lost after they were ready, before there is no other one
 
 
-class Warm:
+class WarmParent:
     """The warm parent of one supervisor, or the reason why there is none. Used by its main thread."""
 
     def __init__(self, never: str | None, after: float, tell: Callable[..., None]) -> None:
@@ -49,7 +49,7 @@ class Warm:
 
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
-    def tend(self, spec: LifeSpec, uptime: float) -> None:
+    def tend(self, spec: AttemptSpec, uptime: float) -> None:
         """Called all the time while a life runs."""
         self._look()
         if self._process is None and self._never is None and uptime > self._after:
@@ -65,7 +65,7 @@ class Warm:
         if self._process is not None:
             self._give_up("the supervisor ends")
 
-    def _start(self, spec: LifeSpec) -> None:
+    def _start(self, spec: AttemptSpec) -> None:
         ours, theirs = socket.socketpair()
         self._log = os.devnull if spec.run_dir is None else str(spec.run_dir / "logs" / f"{spec.file_name}.warm.log")
         command = [
@@ -150,7 +150,7 @@ class Warm:
 
     # --- asking it -------------------------------------------------------------------------------------------------------
 
-    def fork(self, spec: LifeSpec, log: Path) -> int | str:
+    def fork(self, spec: AttemptSpec, log: Path) -> int | str:
         """Start that life's processes; the pid of their parent, or why they must be started cold. Nothing else of the
         group may run."""
         self._look()
@@ -189,7 +189,7 @@ class Warm:
         return self._why
 
 
-def _request(spec: LifeSpec, log: Path) -> dict[str, Any]:
+def _request(spec: AttemptSpec, log: Path) -> dict[str, Any]:
     return {
         "env": spec.env,
         "workers": spec.workers,

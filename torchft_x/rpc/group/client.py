@@ -18,7 +18,7 @@ from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
-from torchft_x.rpc.group.pending_reply import Asked
+from torchft_x.rpc.group.pending_reply import PendingReply
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -124,9 +124,9 @@ class GroupClient:
         """What an `Ask` or a vote has as its `call`: of no meaning over a socket, where gRPC tells calls apart."""
         return 0
 
-    def ask(self, ask: m.Ask) -> Asked:
+    def ask(self, ask: m.Ask) -> PendingReply:
         """Ask for a quorum. Nothing is sent before the answer is waited for."""
-        return Asked(None, lambda timeout: self._fetch(ask, timeout))
+        return PendingReply(None, lambda timeout: self._fetch(ask, timeout))
 
     def _fetch(self, ask: m.Ask, timeout: float) -> QuorumReply:
         held, traits = self._held, ask.traits

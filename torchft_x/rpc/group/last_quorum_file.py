@@ -28,7 +28,7 @@ _WHERE = struct.Struct("<8sQQI")  # magic; where what counts begins, its length,
 _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 
 
-class Record:
+class LastQuorumFile:
     """A life's side. Not thread-safe. Made by `open_record`."""
 
     def __init__(self, fd: int, path: str, replica_id: str) -> None:
@@ -47,7 +47,7 @@ class Record:
         self._put(self._head)
 
     def __repr__(self) -> str:
-        return f"Record({self.path}, quorum {self._newest})"
+        return f"LastQuorumFile({self.path}, quorum {self._newest})"
 
     def keep(self, quorum: pb.Quorum) -> None:
         """The life has received it, and nothing has come of that yet. Raises `OSError`."""
@@ -65,13 +65,13 @@ class Record:
         self._place = _put(self._fd, data, self._place)
 
 
-def open_record(path: str, replica_id: str) -> Record:
+def open_record(path: str, replica_id: str) -> LastQuorumFile:
     """The file that the supervisor has made, with this life's name in it. Raises `ConfigError`."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Record(fd, path, replica_id)
+        return LastQuorumFile(fd, path, replica_id)
     except BlockingIOError:
         why = "another Manager of this group uses it; a process has one at a time"
     except OSError as e:

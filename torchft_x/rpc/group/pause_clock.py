@@ -15,7 +15,7 @@ LATE = 1.0
 _LOOK = 1.0  # seconds; a pause may end earlier than announced
 
 
-class Delay:
+class PauseClock:
     """What a group server has been told. On the loop, but for `wait`."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torchft_x.rpc.codec.ranks import QuorumReply
 
 
-class Asked:
+class PendingReply:
     """`reply` is the answer if it came at once; else `wait` gets it. Used once."""
 
     __slots__ = ("_fetch", "reply")

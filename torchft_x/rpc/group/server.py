@@ -22,8 +22,8 @@ from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import liveness_socket
-from torchft_x.rpc.group.last_quorum_file import Record, open_record
-from torchft_x.rpc.group.pending_reply import Asked
+from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, open_record
+from torchft_x.rpc.group.pending_reply import PendingReply
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
@@ -165,13 +165,15 @@ class GroupServer:
         """The number of the next direct call."""
         return next(self._ids)
 
-    def ask(self, ask: m.Ask) -> Asked:
+    def ask(self, ask: m.Ask) -> PendingReply:
         """Ask for a quorum, as call `next_call`. Inside a grant the answer is there at once. See `GroupClient.ask`."""
         reply = self._shell.submit(ask)
         if isinstance(reply, QuorumReply):
-            return Asked(reply)
+            return PendingReply(reply)
         waiter: Any = reply
-        return Asked(None, lambda timeout: self._wait(ask.call, waiter, lambda: self._shell.why_no_quorum(), timeout))
+        return PendingReply(
+            None, lambda timeout: self._wait(ask.call, waiter, lambda: self._shell.why_no_quorum(), timeout)
+        )
 
     def quorum(
         self,
@@ -299,7 +301,7 @@ def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> N
         notifier.post(lambda: on_end(push.sentence, push.fenced))
 
 
-def _record(path: str | None, replica_id: str) -> Record | None:
+def _record(path: str | None, replica_id: str) -> LastQuorumFile | None:
     if path is not None:
         return open_record(path, replica_id)
     log.warning(

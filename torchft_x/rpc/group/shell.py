@@ -29,11 +29,11 @@ from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXE
 from torchft_x.net import Address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
-from torchft_x.rpc.group.last_quorum_file import Record, unwritten
-from torchft_x.rpc.group.pause_clock import Delay
+from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, unwritten
+from torchft_x.rpc.group.pause_clock import PauseClock
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, lighthouse_list
-from torchft_x.rpc.transport.session import Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import metadata
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class GroupSettings:
     boot_id: str
     runs_on: bool
     commit_vote: bool
-    record: Record | None = None
+    record: LastQuorumFile | None = None
     """Of several lighthouses: where what is received is written down; None: nowhere."""
 
 
@@ -98,12 +98,12 @@ class GroupShell:
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
         self.others_train = False  # when the first session stood, others trained already without this group
         self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
-        self.delay = Delay()  # other groups' pauses
+        self.delay = PauseClock()  # other groups' pauses
         self._pause: tuple[float, str] | None = None  # our own: until when, and why
         self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
         self._pinged: deque[float] = deque()  # when those were sent in this session that have no answer yet
         self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
-        callbacks = UplinkCallbacks(
+        callbacks = StreamCallbacks(
             hello=self._hello,
             welcome=self._welcome,
             up=self._session_up,
@@ -115,7 +115,7 @@ class GroupShell:
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
         first, *others = settings.lighthouses
-        self._uplink = Uplink(first, method, metadata(settings.token), ping, callbacks, others=others)
+        self._uplink = ReconnectingStream(first, method, metadata(settings.token), ping, callbacks, others=others)
         self._ticker: asyncio.Task[None] | None = None  # while open
 
     # --- life ----------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class GroupShell:
         """Of the lighthouse that is spoken to, as on the wire."""
         return self._uplink.wander.at + 1 if len(self._uplink.addresses) > 1 else 0
 
-    def _welcome(self, data: bytes) -> Rhythm:
+    def _welcome(self, data: bytes) -> Keepalive:
         """What the answer to hello says about signs of life; or the end of this group."""
         down = messages.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
@@ -435,7 +435,7 @@ class GroupShell:
             self._feed(event)
 
     @staticmethod
-    def _write_down(record: Record, quorum: pb.Quorum) -> None:
+    def _write_down(record: LastQuorumFile, quorum: pb.Quorum) -> None:
         """Before the quorum is followed. Raises `RefusedError`, which ends this group: nobody would know of it."""
         try:
             record.keep(quorum)

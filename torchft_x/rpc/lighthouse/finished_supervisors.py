@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages.job import CompanionEvent
-from torchft_x.rpc.lighthouse.journal import Found, Ledger
+from torchft_x.rpc.lighthouse.journal import Found, Journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
 
 
-class JobBook:
+class FinishedSupervisors:
     """Hears all that the roster hears. Without a ledger it keeps nothing."""
 
-    def __init__(self, ledger: Ledger | None, found: Found) -> None:
+    def __init__(self, ledger: Journal | None, found: Found) -> None:
         self._ledger = ledger
         self._seats: dict[tuple[str, int], r.SupervisorHere] = {}  # newest supervisor of each group's node
         self._lives: dict[str, r.LifeStarted] = {}  # newest life of each group
@@ -27,7 +27,7 @@ class JobBook:
         self.events = _events(found)  # for the roster, before anything else
 
     def __repr__(self) -> str:
-        return f"JobBook(done {sorted(self._known)})"
+        return f"FinishedSupervisors(done {sorted(self._known)})"
 
     def hear(self, event: r.RosterEvent | CompanionEvent) -> None:
         """Keep what is final, before the supervisor hears that it has been taken."""

@@ -45,7 +45,7 @@ _BLANK = b"TFXBLANK"
 # At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
 _GRANTED = struct.Struct("<qdq")
 _REST = struct.Struct("<QQI")  # at offset 32: where what counts begins, its length, its checksum
-_OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Ledger.open`
+_OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Journal.open`
 _HEADER = 64  # bytes; far within one page, so that it is written as a whole
 
 
@@ -57,7 +57,7 @@ class Found:
     done: tuple[pb.Done, ...] = ()
 
 
-class Ledger:
+class Journal:
     """Not thread-safe. Made by `open_ledger`."""
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
@@ -79,7 +79,7 @@ class Ledger:
         self._void = False  # the last write failed
 
     def __repr__(self) -> str:
-        return f"Ledger({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
+        return f"Journal({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
     def keep(self, legacy: JournalEntry, quorum_bytes: bytes) -> None:
         """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
@@ -299,7 +299,7 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
     return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
 
 
-def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
+def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
     """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
     try:
         return take_ledger(path, boot_id=boot_id, run=run)
@@ -314,14 +314,14 @@ def open_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger | None:
     return None
 
 
-def take_ledger(path: str, *, boot_id: str, run: bytes) -> Ledger:
+def take_ledger(path: str, *, boot_id: str, run: bytes) -> Journal:
     """The same. Raises `OSError`."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     why = _why_not(fd)
     if why:
         os.close(fd)
         raise OSError(0, why)
-    return Ledger(fd, path, boot_id, run)
+    return Journal(fd, path, boot_id, run)
 
 
 def _why_not(fd: int) -> str:

@@ -22,7 +22,7 @@ from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
-from torchft_x.rpc.lighthouse.journal import Ledger, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.journal import Journal, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.lighthouse.shared_journal import open_shared
 from torchft_x.rpc.transport import grpc_options, loop
@@ -209,7 +209,7 @@ def _serve(settings: Settings) -> int:
     return code
 
 
-def _open_ledger(settings: Settings) -> Ledger | None:
+def _open_ledger(settings: Settings) -> Journal | None:
     if settings.state_file is None:
         return None
     run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))

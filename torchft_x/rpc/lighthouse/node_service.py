@@ -20,7 +20,7 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport.stream import Stream
 
 
-class NodeDesk:
+class NodeService:
     """Streams become sessions of `core.job.multi_node`, its effects messages. A stream is named by the lighthouse's key."""
 
     def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:

@@ -28,11 +28,11 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
-from torchft_x.rpc.lighthouse.finished_supervisors import JobBook
-from torchft_x.rpc.lighthouse.journal import Found, Ledger
+from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
+from torchft_x.rpc.lighthouse.journal import Found, Journal
 from torchft_x.rpc.lighthouse.log import NoteLog
-from torchft_x.rpc.lighthouse.supervisor_service import SupervisorDesk, Ways
-from torchft_x.rpc.lighthouse.torchft_service import PeerDesk
+from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService, Ways
+from torchft_x.rpc.lighthouse.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, lighthouse_list, limits
 from torchft_x.rpc.transport.stream import Stream, answering
@@ -62,7 +62,7 @@ class LighthouseShell:
         roster: r.JobOutcome | None = None,
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
-        ledger: Ledger | None = None,
+        ledger: Journal | None = None,
     ) -> None:
         config.check_together()
         found = Found()
@@ -84,13 +84,15 @@ class LighthouseShell:
         self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # those that said hello
         self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
-        self._peers = PeerDesk(self._feed, lambda: next(self._ids), lambda: self._machine.undecided)  # unary calls
+        self._peers = TorchftService(
+            self._feed, lambda: next(self._ids), lambda: self._machine.undecided
+        )  # unary calls
         self._probes: dict[str, asyncio.Task[None]] = {}  # running ones by replica id
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
         self._stopping = False  # new streams are ended at once
-        self._supervisors = SupervisorDesk(
+        self._supervisors = SupervisorService(
             Ways(
                 feed=self._feed,
                 next_attempt=self._machine.next_attempt,
@@ -100,7 +102,7 @@ class LighthouseShell:
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
             ),
             roster,
-            JobBook(ledger, found),
+            FinishedSupervisors(ledger, found),
         )
 
     # --- life ----------------------------------------------------------------------------------------------------------

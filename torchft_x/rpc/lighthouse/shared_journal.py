@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.journal import Ledger, blank_header, take_ledger
+from torchft_x.rpc.lighthouse.journal import Journal, blank_header, take_ledger
 
 
-def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bool) -> Ledger:
+def open_shared(path: str, *, boot_id: str, run: bytes, new_job: bool, again: bool) -> Journal:
     """`new_job`: the command says so. `again`: the same command was started again, by its keeper, on the same host.
 
     Raises `ConfigError` if the file can't be used, or speaks against a new job.

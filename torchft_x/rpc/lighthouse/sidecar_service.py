@@ -15,7 +15,7 @@ from torchft_x.rpc.transport import limits
 from torchft_x.rpc.transport.stream import Stream
 
 
-class CompanionDesk:
+class SidecarService:
     """A stream is named by the lighthouse's key."""
 
     def __init__(self, feed: Callable[[c.CompanionEvent], None]) -> None:

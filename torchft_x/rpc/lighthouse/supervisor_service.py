@@ -19,9 +19,9 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopCompanion
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
-from torchft_x.rpc.lighthouse.finished_supervisors import JobBook
-from torchft_x.rpc.lighthouse.node_service import NodeDesk
-from torchft_x.rpc.lighthouse.sidecar_service import CompanionDesk
+from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
+from torchft_x.rpc.lighthouse.node_service import NodeService
+from torchft_x.rpc.lighthouse.sidecar_service import SidecarService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.stream import Stream
@@ -47,17 +47,17 @@ class Ways:
     """The answer to a hello."""
 
 
-class SupervisorDesk:
+class SupervisorService:
     """A stream is named by the lighthouse's key."""
 
-    def __init__(self, ways: Ways, roster: r.JobOutcome | None, book: JobBook) -> None:
+    def __init__(self, ways: Ways, roster: r.JobOutcome | None, book: FinishedSupervisors) -> None:
         self._ways = ways
         self._roster = roster  # decides when the job is over; None: runs until stopped
         self._book = book  # what is over in this job
         self._visits = StandaloneSidecars()  # decides when companions end, without a roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
-        self._nodes = NodeDesk(self._feed_group, ways.note)  # those of groups over several nodes
-        self._companions = CompanionDesk(self._feed_roster)  # of programs beside the groups
+        self._nodes = NodeService(self._feed_group, ways.note)  # those of groups over several nodes
+        self._companions = SidecarService(self._feed_roster)  # of programs beside the groups
         for event in book.events:
             self._feed_roster(event)
 

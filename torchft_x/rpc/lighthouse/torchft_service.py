@@ -14,7 +14,7 @@ from torchft_x.rpc.transport import limits
 from torchft_x.rpc.transport.stream import answer
 
 
-class PeerDesk:
+class TorchftService:
     """On the loop's thread. A call is named by the lighthouse's key."""
 
     def __init__(

@@ -15,7 +15,7 @@ from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, lighthouse_list, limits, loop
 from torchft_x.rpc.transport.notifier import Notifier
-from torchft_x.rpc.transport.session import Rhythm, Uplink, UplinkCallbacks, rhythm
+from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class SupervisorClient:
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs on_stop, on_number and the two of on_life
         self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
-        callbacks = UplinkCallbacks(
+        callbacks = StreamCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
             welcome=self._welcome,
             up=self._up,
@@ -96,7 +96,7 @@ class SupervisorClient:
             refused=self._refused,
         )
         address = parse_address(lighthouse, what="lighthouse address")
-        self._uplink = Uplink(
+        self._uplink = ReconnectingStream(
             address, f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks
         )
         loop.post(self._uplink.start)
@@ -330,7 +330,7 @@ class SupervisorClient:
             self._on_stop = None
             self._notifier.post(lambda: callback(*stop))
 
-    def _welcome(self, data: bytes) -> Rhythm:
+    def _welcome(self, data: bytes) -> Keepalive:
         welcome = _read_welcome(data)
         wrong = lighthouse_list.mismatch(self._uplink.address.url, expected=self._place, found=welcome.place)
         if wrong and not self._place:

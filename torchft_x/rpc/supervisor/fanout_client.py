@@ -21,7 +21,7 @@ from torchft_x.rpc.transport import loop
 log = logging.getLogger(__name__)
 
 
-class SupervisorClients:
+class SupervisorFanout:
     """The same calls as of a `SupervisorClient`. For groups on one node, and companions.
 
     It is told to stop when a lighthouse says so and no other one that is there would have it go on: one that was started
@@ -59,7 +59,7 @@ class SupervisorClients:
             line.on_refused(partial(self._refused, i))
 
     def __repr__(self) -> str:
-        return f"SupervisorClients({self._lines})"
+        return f"SupervisorFanout({self._lines})"
 
     # --- reports ---------------------------------------------------------------------------------------------------------
 

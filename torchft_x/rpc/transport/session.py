@@ -39,7 +39,7 @@ MOVES = "others may be at the next lighthouse"
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class Keepalive:
     """What the lighthouse expects of a stream: a sign of life every `ping` seconds. Its own may be missing for `limit`."""
 
     ping: float
@@ -51,20 +51,20 @@ class Rhythm:
         return max(MISSED_PINGS, round(self.limit / self.ping))
 
 
-def rhythm(welcome: pb.Welcome) -> Rhythm:
+def rhythm(welcome: pb.Welcome) -> Keepalive:
     """From the answer to hello. Raises `RefusedError` for a senseless one."""
     limit = limits.check_heartbeat(welcome.heartbeat_timeout_s)
     ping = limits.check_heartbeat(welcome.ping_s) if welcome.ping_s else limit / MISSED_PINGS
-    return Rhythm(min(ping, limit / MISSED_PINGS), limit)
+    return Keepalive(min(ping, limit / MISSED_PINGS), limit)
 
 
 @dataclass(frozen=True, kw_only=True)
-class UplinkCallbacks:
+class StreamCallbacks:
     """What the owner of an uplink knows how to do."""
 
     hello: Callable[[], Sequence[bytes]]
     """The first messages of a new session."""
-    welcome: Callable[[bytes], Rhythm]
+    welcome: Callable[[bytes], Keepalive]
     """Check the answer to hello. Raises `RefusedError` for a refusal."""
     up: Callable[[], None]
     """The session stands."""
@@ -78,7 +78,7 @@ class UplinkCallbacks:
     """A ping is on its way."""
 
 
-class Uplink:
+class ReconnectingStream:
     """See the module. `start` and `close` on the loop's thread; `send` there too, dropped while no session stands."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Uplink:
         method: str,
         metadata: Metadata,
         ping: bytes,
-        callbacks: UplinkCallbacks,
+        callbacks: StreamCallbacks,
         *,
         others: Sequence[Address] = (),
     ) -> None:
@@ -238,7 +238,7 @@ class Uplink:
                 helper.cancel()
             await channel.close()
 
-    async def _beat(self, call: Any, beat: Rhythm) -> None:
+    async def _beat(self, call: Any, beat: Keepalive) -> None:
         """Ping when idle. Counted in own ticks, so that a starved process doesn't blame the lighthouse."""
         sent = self._sent
         while True:

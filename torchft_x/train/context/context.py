@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x import env
-from torchft_x.comm.quantized.bytes_sent import Sent
+from torchft_x.comm.quantized.bytes_sent import BytesSent
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.training.step_time import StepTimeEstimate
 from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.narrator import Narrator
-from torchft_x.train.context.failures import Guard
-from torchft_x.train.context.peer_links import Lines
+from torchft_x.train.context.failures import StepFailures
+from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
-from torchft_x.train.context.waits import Waiting
+from torchft_x.train.context.waits import PeerWaits
 from torchft_x.train.introspection.setup import status_of
-from torchft_x.train.introspection.shared_status import Status
-from torchft_x.train.setup.connect import Link, connect
+from torchft_x.train.introspection.shared_status import SharedStatus
+from torchft_x.train.setup.connect import GroupConnection, connect
 from torchft_x.train.setup.options import Options
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.torchft_transports import adapted
@@ -31,24 +31,24 @@ logger = logging.getLogger("torchft_x.train.manager")
 
 
 @dataclass(frozen=True)
-class Parts:
+class RankContext:
     """What a Manager is made of; fixed for its life."""
 
     options: Options
-    link: Link
-    lines: Lines  # to the other groups
+    link: GroupConnection
+    lines: PeerLinks  # to the other groups
     transport: CheckpointTransport[Any]
     states: StateDicts
     step: Step  # read and changed under guard.lock
-    guard: Guard
+    guard: StepFailures
     events: EventLog
-    status: Status  # told at each change of the step's phase
-    sent: Sent  # payload of reductions
+    status: SharedStatus  # told at each change of the step's phase
+    sent: BytesSent  # payload of reductions
     log: logging.LoggerAdapter[Any]
     mode: WorldSizeMode
     init_sync: bool
     pace: StepTimeEstimate
-    waiting: Waiting  # for other groups
+    waiting: PeerWaits  # for other groups
     full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
     narrator: Narrator | None  # of rank 0, unless only warnings are wanted
 
@@ -75,7 +75,7 @@ def assemble(
     mode: WorldSizeMode,
     init_sync: bool,
     full_state: Callable[[], dict[str, Any]],
-) -> Parts:
+) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
     link = connect(options)
     events = EventLog(
@@ -87,11 +87,11 @@ def assemble(
         attempt=options.attempt,
     )
     log = StepLogger(f"group {group_of(link.replica_id)} rank {options.group_rank}", step)
-    lines = Lines(pg, options)
-    guard = Guard(step, lines, log, events, link.client.suspect, link.stop, heal_patience=options.timeout)
+    lines = PeerLinks(pg, options)
+    guard = StepFailures(step, lines, log, events, link.client.suspect, link.stop, heal_patience=options.timeout)
     link.client.watch(guard.on_over, guard.on_end)
     status = status_of(options, step, link.replica_id)
-    return Parts(
+    return RankContext(
         options=options,
         link=link,
         lines=lines,
@@ -103,12 +103,12 @@ def assemble(
         guard=guard,
         events=events,
         status=status,
-        sent=Sent(),
+        sent=BytesSent(),
         log=log,
         mode=mode,
         init_sync=init_sync,
         pace=StepTimeEstimate(),
-        waiting=Waiting(options, status, lambda: link.connected),
+        waiting=PeerWaits(options, status, lambda: link.connected),
         full_state=full_state,
         narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

@@ -37,7 +37,7 @@ class Abortable(Protocol):
         """Release whoever waits for the members of `config_id`."""
 
 
-class Guard:
+class StepFailures:
     """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
 
     def __init__(

@@ -22,7 +22,7 @@ from torchft_x.core.fingerprint import (
 from torchft_x.errors import ConfigError
 
 
-class Declarations:
+class FingerprintBuilder:
     """Grows until training begins. `may_differ`: names that are left out, so that nothing is compared."""
 
     def __init__(self, world_size: int, may_differ: Collection[str]) -> None:

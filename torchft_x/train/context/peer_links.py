@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.comm.votes.all_min import Tally
+from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.core import cross_group_vote
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import group_number
@@ -13,12 +13,12 @@ from torchft_x.train.setup.options import Options
 _CONNECT_LIMIT = 10.0  # seconds the vote's connections may take: the members have just met in the process group
 
 
-class Lines:
+class PeerLinks:
     """Made anew together, ended together. `abort` may come from any thread."""
 
     def __init__(self, pg: Any, options: Options) -> None:
         self.pg = pg
-        self.tally = Tally(options.host, cross_group_vote.WIDTH)
+        self.tally = AllMin(options.host, cross_group_vote.WIDTH)
         self._options = options
 
     def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:

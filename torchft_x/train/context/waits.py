@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 from torchft_x.core.training.wait_budget import WaitBudget
 from torchft_x.errors import CollectiveError
-from torchft_x.train.introspection.shared_status import Status
+from torchft_x.train.introspection.shared_status import SharedStatus
 from torchft_x.train.setup.options import Options
 
 
-class Waiting:
+class PeerWaits:
     """Of one Manager. Whoever is about to wait calls `begin`, and `end` in any case.
 
     `connected`: whether the lighthouse can be asked. Without it nobody can be left out, so there is no use in giving a
     wait up early.
     """
 
-    def __init__(self, options: Options, status: Status, connected: Callable[[], bool]) -> None:
+    def __init__(self, options: Options, status: SharedStatus, connected: Callable[[], bool]) -> None:
         self._budget = WaitBudget(time.monotonic(), most=options.timeout, fixed=options.straggler_timeout)
         self._most = options.timeout
         self._status = status

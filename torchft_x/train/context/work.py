@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from torchft_x.comm.quantized.bytes_sent import Sent, ring_bytes
+from torchft_x.comm.quantized.bytes_sent import BytesSent, ring_bytes
 from torchft_x.comm.quantized.collectives import reduce_quantized
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.quantized.work import QuantizedWork
 from torchft_x.errors import ConfigError
 from torchft_x.train.context.digest import digest
-from torchft_x.train.context.waits import Waiting
+from torchft_x.train.context.waits import PeerWaits
 
 Report = Callable[[Exception], None]
 
@@ -51,7 +51,7 @@ class ManagedWork(dist.Work):
     """
 
     def __init__(
-        self, inner: Any, tensor: torch.Tensor, waiting: Waiting, report: Report, *, turn: int | None = None
+        self, inner: Any, tensor: torch.Tensor, waiting: PeerWaits, report: Report, *, turn: int | None = None
     ) -> None:
         super().__init__()
         self._inner = inner  # dropped when it is done
@@ -113,7 +113,7 @@ def issue(
     fmt: Format | None = None,
     lost: torch.Tensor | None = None,
     before: Callable[[int, int], None] | None = None,
-    sent: Sent | None = None,
+    sent: BytesSent | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Any:
     """Start the all-reduce of `tensor` on `pg`. AVG is done by us: the group holds more members than contribute.

@@ -9,12 +9,12 @@ from torchft_x.core.heal import Plan
 from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
-from torchft_x.train.context.context import Parts
+from torchft_x.train.context.context import RankContext
 
 _LOOK = 0.1  # seconds between two looks
 
 
-def look_after(parts: Parts, plan: Plan) -> None:
+def look_after(parts: RankContext, plan: Plan) -> None:
     """From now on, on a thread of its own, until the quorum is followed by another one. Nothing, where the transport can't say
     how a copy goes on: then the timeout counts."""
     if parts.transport.progress() is None:
@@ -22,7 +22,7 @@ def look_after(parts: Parts, plan: Plan) -> None:
     threading.Thread(target=_oversee, args=(parts, plan), name="torchft_x-heal", daemon=True).start()
 
 
-def _oversee(parts: Parts, plan: Plan) -> None:
+def _oversee(parts: RankContext, plan: Plan) -> None:
     names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
     groups = [group_of(name) for name in names]
     given_up = parts.waiting.given_up

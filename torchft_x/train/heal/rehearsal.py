@@ -16,7 +16,7 @@ import time
 import torch
 
 from torchft_x.comm.work import DoneWork
-from torchft_x.train.context.context import Parts
+from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.work import ManagedWork
 
 
@@ -26,7 +26,7 @@ class Rehearsal:
     `wanted`: the first step is one. The same on all ranks of a group: they meet in collectives of their own meanwhile.
     """
 
-    def __init__(self, parts: Parts, *, wanted: bool) -> None:
+    def __init__(self, parts: RankContext, *, wanted: bool) -> None:
         self.is_on = False  # the step in hand is the rehearsal, or it was the last one and the next has not begun
         self._parts = parts
         self._wanted = wanted  # the next step is it

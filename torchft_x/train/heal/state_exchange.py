@@ -8,14 +8,14 @@ from typing import Any
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
-from torchft_x.train.context.context import Parts
+from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.overseer import look_after
 
 
-class Healing:
+class StateExchange:
     """One rank's part in it. `in_place`: the training thread waits, so state may be loaded at once."""
 
-    def __init__(self, parts: Parts, *, in_place: bool) -> None:
+    def __init__(self, parts: RankContext, *, in_place: bool) -> None:
         self._parts = parts
         self._in_place = in_place  # see above
         self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit

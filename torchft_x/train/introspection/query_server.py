@@ -31,7 +31,7 @@ _END = 10.0  # seconds in which the answer in hand ends; one takes some ten mill
 _LENGTH = struct.Struct("<Q")
 
 
-class Answers:
+class QueryServer:
     """Of one process, from now until `close`."""
 
     def __init__(self, folder: str, rank: int) -> None:

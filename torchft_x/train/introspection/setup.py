@@ -21,8 +21,8 @@ from torchft_x import env
 from torchft_x.core.commit.step import Step
 from torchft_x.observe.events import subscribe
 from torchft_x.train.introspection import worker_server
-from torchft_x.train.introspection.query_server import Answers
-from torchft_x.train.introspection.shared_status import Board, Status
+from torchft_x.train.introspection.query_server import QueryServer
+from torchft_x.train.introspection.shared_status import Board, SharedStatus
 from torchft_x.train.setup.options import Options
 
 logger = logging.getLogger(__name__)
@@ -32,14 +32,14 @@ _ERROR_LIMIT = 20_000  # characters of an uncaught exception's traceback that ar
 _lock = threading.Lock()  # guards what is below
 _owner = 0  # pid that has the two; a forked child has none
 _board: Board | None = None  # one per process
-_answers: Answers | None = None  # one per process
-_status: Status | None = None  # of the newest Manager
+_answers: QueryServer | None = None  # one per process
+_status: SharedStatus | None = None  # of the newest Manager
 
 
-def status_of(options: Options, step: Step, replica_id: str) -> Status:
+def status_of(options: Options, step: Step, replica_id: str) -> SharedStatus:
     """Of this Manager; the supervisor, if there is one, sees it from now on. Never raises."""
     global _status
-    status = Status(options, step, replica_id)
+    status = SharedStatus(options, step, replica_id)
     folder = env.read(env.PRIVATE, None)
     if folder is None or not os.path.isdir(folder):
         return status
@@ -64,7 +64,7 @@ def _begin(folder: str, rank: int) -> None:
     _note_uncaught(os.path.join(folder, f"{rank}.error.json"))
     try:
         _board = Board(os.path.join(folder, f"{rank}.status"))
-        _answers = Answers(folder, rank)
+        _answers = QueryServer(folder, rank)
     except (OSError, AttributeError) as e:  # no memfd, an odd file system: we train without
         logger.debug("the supervisor does not see this process: %s", e)
     atexit.register(_end, os.getpid())

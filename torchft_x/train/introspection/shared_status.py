@@ -49,7 +49,7 @@ class Board:
         self._whole[at : at + len(data)] = data
 
 
-class Status:
+class SharedStatus:
     """Of one Manager. Its methods may be called on any thread, and wait for none."""
 
     def __init__(self, options: Options, step: Step, replica_id: str) -> None:

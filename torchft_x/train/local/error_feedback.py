@@ -17,7 +17,7 @@ import torch
 from torchft_x.errors import TransferError
 
 
-class Feedback:
+class ErrorFeedback:
     """Of one fragment on one rank. It is this rank's own: it never heals, and who heals begins with nothing.
 
     Values are in units of what is sent (times this group's share), float32, one flat tensor for each flat buffer of an

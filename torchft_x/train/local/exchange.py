@@ -18,10 +18,10 @@ from torch.distributed import ReduceOp
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.training.sync_schedule import Census
 from torchft_x.errors import StepError
-from torchft_x.train.local.flat_buffers import Filling, Flats, Part
+from torchft_x.train.local.flat_buffers import Filling, FlatBuffers, Part
 
 if TYPE_CHECKING:
-    from torchft_x.train.local.error_feedback import Feedback
+    from torchft_x.train.local.error_feedback import ErrorFeedback
     from torchft_x.train.manager import Manager
 
 _WHOLE = 1 << 62  # bytes: a bucket for all
@@ -44,7 +44,7 @@ class Exchange:
 
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
-        cap: int | None, quantize: bool | str, changes: bool, feedback: Feedback | None = None,
+        cap: int | None, quantize: bool | str, changes: bool, feedback: ErrorFeedback | None = None,
     ) -> None:  # fmt: skip
         self._manager = manager
         self._part = part
@@ -55,7 +55,7 @@ class Exchange:
         self._feedback = feedback  # see above
         self._works: list[Any] = []  # of the newest attempt
         self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
-        self._flats = Flats(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
+        self._flats = FlatBuffers(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
         self._census: Census | None = None  # of the newest attempt; None: it failed
         self._sent = False  # at least once
         self._kept: list[torch.Tensor] | None = None  # the values themselves, if they change

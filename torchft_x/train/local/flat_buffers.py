@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from torchft_x.train.local.error_feedback import Feedback
+    from torchft_x.train.local.error_feedback import ErrorFeedback
 
 _ALIGNED = 1024  # elements: a bucket within a flat buffer begins at a multiple of this
 
@@ -29,7 +29,7 @@ class Part(Protocol):
         order. The same until `apply`. Whatever needs other ranks of the group happens in the first turn."""
 
 
-class Flats:
+class FlatBuffers:
     """Memory for some tensors, one flat buffer for each (dtype, device), with a view per tensor.
 
     `chunks` are slices of the buffers of at most `cap` bytes (None: one per tensor), as (number of the buffer, begin, end). A
@@ -70,7 +70,12 @@ class Filling:
     """
 
     def __init__(
-        self, flats: Flats, part: Part, kept: Sequence[torch.Tensor] | None, share: float, feedback: Feedback | None
+        self,
+        flats: FlatBuffers,
+        part: Part,
+        kept: Sequence[torch.Tensor] | None,
+        share: float,
+        feedback: ErrorFeedback | None,
     ) -> None:
         self._flats, self._kept, self._share, self._feedback = flats, kept, share, feedback
         self._made = [0] * len(flats.flat)  # by buffer: up to where the part has written

@@ -13,7 +13,7 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.sharded_state import load_optimizer, optimizer_state
 from torchft_x.train.ddp.shards import describe, like, local
-from torchft_x.train.local.error_feedback import Feedback
+from torchft_x.train.local.error_feedback import ErrorFeedback
 
 
 class Fragment:
@@ -52,7 +52,7 @@ class Fragment:
         self._carries_outer = carries_outer
         self.alpha = alpha
         self._stage = stage  # see above
-        self.feedback = Feedback(device) if feedback else None
+        self.feedback = ErrorFeedback(device) if feedback else None
         """This rank's own, so no part of the state that heals."""
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSchedule
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.train.local.error_feedback import Feedback
+from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.exchange import Exchange, take_census
 from torchft_x.train.local.flat_buffers import Part
 from torchft_x.train.optim import OptimizerWrapper
@@ -39,7 +39,7 @@ class FragmentPart(Part, Protocol):
         """Where what is sent lies: the process group can reduce there."""
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> ErrorFeedback | None:
         """Of what quantising leaves out; None: none."""
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:

@@ -24,7 +24,7 @@ from torchft_x.errors import ConfigError, StepError
 from torchft_x.observe.events import EventLog
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import is_dtensor, local
-from torchft_x.train.local.error_feedback import Feedback
+from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.fragments import Fragment
 
 
@@ -176,7 +176,7 @@ class Leading:
         return self._fragment.device
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> ErrorFeedback | None:
         return self._fragment.feedback
 
     def tensors(self) -> Sequence[torch.Tensor]:

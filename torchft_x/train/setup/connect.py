@@ -41,7 +41,7 @@ _LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that sti
 
 
 @dataclass(frozen=True)
-class Link:
+class GroupConnection:
     """A rank's connections within its group."""
 
     replica_id: str
@@ -92,7 +92,7 @@ class Link:
             time.sleep(_POLL)
 
 
-def connect(options: Options) -> Link:
+def connect(options: Options) -> GroupConnection:
     """Start or find this group's server.
 
     Raises `AddressError`, `UnreachableError` or `TokenError` about the lighthouse, `UnreachableError` or
@@ -105,7 +105,7 @@ def connect(options: Options) -> Link:
     return _lead(options, store, keys) if options.group_rank == 0 else _follow(options, store, keys)
 
 
-def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
+def _lead(options: Options, store: dist.Store | None, keys: str) -> GroupConnection:
     """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     try:
@@ -143,7 +143,7 @@ def _lead(options: Options, store: dist.Store | None, keys: str) -> Link:
         said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
         _tell(store, keys, said, options.token)
     client = LocalGroupClient(server, token=options.token)
-    return Link(replica_id, client, options, store, keys, meeting, hub=hub, others_train=server.others_train)
+    return GroupConnection(replica_id, client, options, store, keys, meeting, hub=hub, others_train=server.others_train)
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
@@ -179,7 +179,7 @@ def _own_keys(options: Options, address: Address) -> str:
     return f"{options.key_prefix}/{nth}"
 
 
-def _follow(options: Options, store: dist.Store, keys: str) -> Link:
+def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
     key = f"{keys}/group"
     deadline = time.monotonic() + options.connect_timeout
     while (said := _opened(store, key, options.token)) is None:
@@ -198,7 +198,7 @@ def _follow(options: Options, store: dist.Store, keys: str) -> Link:
         client.close()
         raise
     others_train = said.get("others_train") == "1"
-    return Link(said["replica_id"], client, options, store, keys, spoke=spoke, others_train=others_train)
+    return GroupConnection(said["replica_id"], client, options, store, keys, spoke=spoke, others_train=others_train)
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:

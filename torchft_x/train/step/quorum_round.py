@@ -19,9 +19,9 @@ from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import JoinReason, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply
-from torchft_x.rpc.group.pending_reply import Asked
-from torchft_x.train.context.context import Parts
-from torchft_x.train.heal.state_exchange import Healing
+from torchft_x.rpc.group.pending_reply import PendingReply
+from torchft_x.train.context.context import RankContext
+from torchft_x.train.heal.state_exchange import StateExchange
 
 _SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
@@ -29,7 +29,7 @@ _SET = threading.Event()  # of a round in which nothing has to be waited for: mo
 _SET.set()
 
 
-class Round:
+class QuorumRound:
     """See the module. `run` is called once, on the training thread or beside it, unless the group `runs_on`; both report
     and never raise.
 
@@ -42,7 +42,7 @@ class Round:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RankContext,
         terms: Terms,
         *,
         traits: Fingerprint,
@@ -76,11 +76,11 @@ class Round:
         self._timeout = timeout  # seconds, of the quorum
         self._patience = patience  # seconds more, while the lighthouse is away or waits for a lease
         self._in_place = in_place  # the training thread waits: state may be loaded at once
-        self._healing: Healing | None = None  # made when there is something to copy
+        self._healing: StateExchange | None = None  # made when there is something to copy
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
         self._keeps = keeps  # see above
-        self._asked: Asked | None = None  # the question, if it has been put
+        self._asked: PendingReply | None = None  # the question, if it has been put
         self._plan: Plan | None = None  # between the quorum's arrival and `finish`
 
     # --- the training thread ------------------------------------------------------------------------------------------
@@ -198,11 +198,11 @@ class Round:
         """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
         plan, self._plan = self._plan, None
         if plan is not None and self._allow_heal:
-            self._healing = Healing(self._parts, in_place=self._in_place)
+            self._healing = StateExchange(self._parts, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
 
-    def _put(self) -> Asked:
+    def _put(self) -> PendingReply:
         """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
         spoke = self._parts.link.spoke
         if spoke is None or not spoke.expects_start:
@@ -217,14 +217,14 @@ class Round:
                 raise DeadlineError(f"group rank 0 has not begun the next step within {timeout:g} s.")
             return self._obey(*told).wait(timeout)
 
-        return Asked(None, wait)
+        return PendingReply(None, wait)
 
-    def _obey(self, runs_on: bool, quorum: int, step: int) -> Asked:
+    def _obey(self, runs_on: bool, quorum: int, step: int) -> PendingReply:
         if not runs_on:
             return self._parts.link.client.ask(self._ask())
         if self._previous is None or self._previous.id != quorum:
             raise StepError(f"group rank 0 goes on in quorum {quorum}, which this rank does not hold; stopping.")
-        return Asked(QuorumReply(self._previous, math.inf, base=State(step, quorum)))
+        return PendingReply(QuorumReply(self._previous, math.inf, base=State(step, quorum)))
 
     def _ask(self) -> Ask:
         p, t = self._parts, self._terms

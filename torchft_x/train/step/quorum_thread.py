@@ -9,7 +9,7 @@ from collections.abc import Callable
 Task = Callable[[], None]
 
 
-class Background:
+class QuorumThread:
     """Runs tasks one after the other. Its thread is a daemon: an ending process does not wait for a quorum."""
 
     def __init__(self, name: str) -> None:

@@ -28,11 +28,11 @@ from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, DeadlineError, StepError, UnreachableError
 from torchft_x.rpc.codec.ranks import VoteReply
-from torchft_x.train.context.context import Parts
+from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.work import ManagedWork
-from torchft_x.train.step.quorum_round import Round
-from torchft_x.train.step.quorum_thread import Background
-from torchft_x.train.step.vote import Poll
+from torchft_x.train.step.quorum_round import QuorumRound
+from torchft_x.train.step.quorum_thread import QuorumThread
+from torchft_x.train.step.vote import StepVote
 
 # What a lost member or a broken connection looks like: the gradients are as good as before.
 _TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
@@ -49,7 +49,7 @@ class Kept(Protocol):
 
 
 class NextRound(Protocol):
-    def __call__(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> Round:
+    def __call__(self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool) -> QuorumRound:
         """The round that asks with these terms."""
 
 
@@ -57,13 +57,13 @@ class NextRound(Protocol):
 class _Passed:
     """The groups have decided to commit, and the optimizer has not stepped yet."""
 
-    round: Round
+    round: QuorumRound
     vote: LocalVote
     reply: VoteReply
     works: int  # reductions it was about; those after them come too late
 
 
-class Course:
+class StepLoop:
     """See the module. Used by the training thread.
 
     Args:
@@ -73,18 +73,20 @@ class Course:
         late: the vote comes at the step's end in any case.
     """
 
-    def __init__(self, parts: Parts, pg: Any, next_round: NextRound, *, waits: bool, redo: bool, late: bool) -> None:
-        self.round: Round | None = None  # the newest; None before the first
+    def __init__(
+        self, parts: RankContext, pg: Any, next_round: NextRound, *, waits: bool, redo: bool, late: bool
+    ) -> None:
+        self.round: QuorumRound | None = None  # the newest; None before the first
         self.quorum: Quorum | None = None  # the newest that came
         self.works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
         self._parts = parts
         self._pg = pg
-        self._poll = Poll(parts)
+        self._poll = StepVote(parts)
         self._next_round = next_round  # see above
         self._waits = waits  # fixed
         self._redo = redo  # fixed
         self._late = late or not parts.options.commit_vote  # this rank's script reduces after backward, or may
-        self._background = Background(f"torchft_x-quorum-{parts.options.replica_id}")
+        self._background = QuorumThread(f"torchft_x-quorum-{parts.options.replica_id}")
         self._kept: list[Kept] = []  # passes of the step in hand
         self._kept_works = 0  # reductions that belong to them
         self._passed: _Passed | None = None  # the step in hand is to be committed, as was decided inside backward
@@ -128,7 +130,7 @@ class Course:
         else:
             self._background.submit(round.run)
 
-    def need_round(self) -> Round:
+    def need_round(self) -> QuorumRound:
         """Raises `StepError` before the first step."""
         if self.round is None:
             raise StepError(
@@ -285,7 +287,7 @@ class Course:
             if self._ended is not None:
                 return
 
-    def _asks_inside(self, round: Round, vote: LocalVote, *, early: bool) -> bool:
+    def _asks_inside(self, round: QuorumRound, vote: LocalVote, *, early: bool) -> bool:
         """Whether a step that did not pass is worth another quorum. In groups of several ranks all must say the same,
         whatever each of them has seen: what they say here depends on the quorum only."""
         if early and self._parts.options.group_world_size > 1:
@@ -307,7 +309,7 @@ class Course:
         whole = bool(self._kept) and self._kept_works == len(self.works)
         return self._redo and whole and all(k.intact() for k in self._kept)
 
-    def _settle(self, round: Round, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
+    def _settle(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
         p = self._parts
         with p.guard.lock:
             outcome = p.step.settle(reply.commit, reply.reason, undecided=undecided)
@@ -321,7 +323,7 @@ class Course:
             time.sleep(outcome.pause)
         return outcome
 
-    def _next_quorum(self, before: Round, vote: LocalVote, *, early: bool) -> bool | None:
+    def _next_quorum(self, before: QuorumRound, vote: LocalVote, *, early: bool) -> bool | None:
         """Ask for the quorum that decides. True: the step is committed after all; False: it is dropped; None: its
         gradients were reduced again, as far as that went."""
         p = self._parts
@@ -360,7 +362,7 @@ class Course:
         self._kept_works = len(self.works)
         return None
 
-    def _drop(self, before: Round, vote: LocalVote, why: str) -> None:
+    def _drop(self, before: QuorumRound, vote: LocalVote, why: str) -> None:
         """The undecided step was committed nowhere, and is not reduced again. The quorum that came is the next step's."""
         p = self._parts
         with p.guard.lock:

@@ -11,7 +11,7 @@ from torchft_x.core.messages.group import Crossed, Vote
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
-from torchft_x.train.context.context import Parts
+from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.digest import fold
 
 Meanwhile = Callable[[], None]
@@ -19,10 +19,10 @@ Meanwhile = Callable[[], None]
 _MARGIN = 1.0  # seconds over rank 0's own deadlines that another rank waits for it
 
 
-class Poll:
+class StepVote:
     """One rank's part in them."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RankContext) -> None:
         self._parts = parts
 
     def ask(self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Meanwhile = lambda: None) -> VoteReply:
