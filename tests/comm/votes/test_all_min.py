@@ -254,9 +254,9 @@ def test_members_out_of_step_are_found_out(crowd: Crowd, meeting: Meeting) -> No
 
 _MEMBER = """
 import sys, time
-from torchft_x.comm.votes.all_min import Tally
+from torchft_x.comm.votes.all_min import AllMin
 place, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-tally = Tally("127.0.0.1", 3)
+tally = AllMin("127.0.0.1", 3)
 tally.offer(place, rank, [f"g{r}:x" for r in range(size)], 1, 60)
 tally.connect(60)
 print("connected", flush=True)

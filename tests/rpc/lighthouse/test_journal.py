@@ -298,7 +298,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         members = made(1, members=20).members
         for i in range(2, 10**9):
             value = Quorum(i, i, i, members[: 1 + i % 20], lease=120.0)
-            ledger.keep(Legacy(value, i, KIN), messages.quorum_bytes(value))
+            ledger.keep(JournalEntry(value, i, KIN), messages.quorum_bytes(value))
             if i % 50 == 0:
                 print(i, flush=True)
     """)
