@@ -218,7 +218,7 @@ def test_a_group_may_be_made_again_on_the_same_store() -> None:
             for _ in range(2):
                 t = Trainer(0, addr, rank=rank, world_size=2, store_port=store.port).run_to(1)
                 t.manager.shutdown()
-            return t.manager._parts.link.replica_id
+            return t.manager._context.connection.replica_id
 
         first, second = run_threads(2, body)
         assert first == second
@@ -286,7 +286,7 @@ def test_a_group_that_vanishes_releases_the_reduction_at_once() -> None:
         assert gate.reached.wait(scaled(10))
         done = threading.Thread(target=a.step, daemon=True)
         done.start()
-        wait_for(lambda: a.manager._course.works, what="a's reduction to be issued")
+        wait_for(lambda: a.manager._step_loop.reductions.works, what="a's reduction to be issued")
         b.manager.shutdown(wait=False)
         done.join(scaled(10))  # and not the 60 s of its timeout
         assert not done.is_alive()
@@ -302,7 +302,7 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
         a = Trainer(0, addr).run_to(3)
         running = Running(a)
         b = Trainer(1, addr, seed=9)
-        transport: Any = b.manager._parts.transport
+        transport: Any = b.manager._context.transport
         receive = transport.recv_checkpoint
 
         def torn(*args: Any, into: Any = None, **kwargs: Any) -> Any:
@@ -315,12 +315,12 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
         transport.recv_checkpoint = torn
         assert not b.step()
         transport.recv_checkpoint = receive
-        assert b.manager._parts.step.torn
+        assert b.manager._context.step.torn
         assert b.manager.current_step() == 0
         while not b.step():
             pass
         assert b.step()
-        assert not b.manager._parts.step.torn
+        assert not b.manager._context.step.torn
         end = b.manager.current_step()
         leave(b)
         running.stop_at(end + 1)
@@ -422,7 +422,7 @@ def test_shrink_only_keeps_newcomers_out() -> None:
         time.sleep(0.3)  # b's join is on its way; if it is late the test proves less, but doesn't fail
         a.manager.start_quorum(shrink_only=True)
         assert a.manager.num_participants() == 1
-        assert len(a.manager._course.quorum.members) == 1 if a.manager._course.quorum else False
+        assert len(a.manager._step_loop.quorum.members) == 1 if a.manager._step_loop.quorum else False
         loss_of(a.model, 0, 2).backward()
         assert a.manager.should_commit()
         running = Running(a)
@@ -574,7 +574,7 @@ def test_a_wrong_token_is_refused_at_once() -> None:
     with lighthouse(1) as addr:
         # The Python lighthouse is open; a group server with a token is not.
         a = Trainer(0, addr, token="right").run_to(1)
-        client = GroupClient(a.manager._parts.link.client.address, token="wrong")
+        client = GroupClient(a.manager._context.connection.client.address, token="wrong")
         with pytest.raises(TokenError):
             client.should_commit(0, 0, 0, True, 1.0)
         client.close()
@@ -681,12 +681,12 @@ def test_state_dict_takes_the_peers_two_keys() -> None:
 def test_shutdown_frees_everything_and_may_be_repeated() -> None:
     with lighthouse(1) as addr:
         a = Trainer(0, addr).run_to(1)
-        address = a.manager._parts.link.client.address
+        address = a.manager._context.connection.client.address
         a.manager.shutdown()
         a.manager.shutdown()
         port = int(address.rsplit(":", 1)[1])
         b = Trainer(0, addr, port=port)
-        assert b.manager._parts.link.client.address == address
+        assert b.manager._context.connection.client.address == address
         leave(b)
 
 

@@ -81,7 +81,7 @@ def test_all_ranks_begin_as_rank_0_even_one_whose_group_is_broken() -> None:
         seen = set()
         for _ in range(20):
             run_threads(2, lambda rank: [empty_step(trainers[rank]) for _ in range(5)])
-            trainers[1].manager._parts.guard.fail(CollectiveError("a connection broke"))
+            trainers[1].manager._context.failures.fail(CollectiveError("a connection broke"))
             mine, others = run_threads(2, lambda rank: empty_step(trainers[rank]))
             assert mine == others
             seen.add(mine)
@@ -111,7 +111,7 @@ def test_a_rank_that_waits_hears_of_rank_0_s_end() -> None:
 
         thread = threading.Thread(target=wait, args=(empty_step,), daemon=True)
         thread.start()
-        hub = trainers[0].manager._parts.link.hub
+        hub = trainers[0].manager._context.connection.hub
         assert hub is not None
         hub.close()
         thread.join(scaled(10))

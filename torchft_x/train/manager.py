@@ -1,8 +1,7 @@
 """What a training script holds: a rank's part in fault-tolerant training.
 
-The Manager wires the rooms and has no rules: core.commit.step decides about this rank's step, core.heal about a quorum's
-roles; `StepLoop` goes through steps, `QuorumRound` through one quorum, `StepFailures` collects errors, `GroupConnection` is the connection to the
-group server.
+The Manager checks arguments, hands each call on, and has no rules: `StepLoop` goes through the steps, `QuorumRound`
+through one quorum; core.commit.step decides about this rank's step, core.heal who copies state from whom.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from torchft_x.comm.quantized.agree_format import agree
 from torchft_x.comm.quantized.collectives import check_quantized
 from torchft_x.comm.quantized.format import format_of
-from torchft_x.core.commit.step import Phase, Step, Terms
+from torchft_x.core.commit.step import Phase, Step
 from torchft_x.core.heal import WorldSizeMode
-from torchft_x.core.types import Quorum, group_of
+from torchft_x.core.types import group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
@@ -32,13 +30,14 @@ from torchft_x.train.context import work
 from torchft_x.train.context.context import assemble
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
-from torchft_x.train.context.work import Contribution, ExceptionWithTraceback, ManagedWork
+from torchft_x.train.context.work import Contribution, ExceptionWithTraceback
 from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
-from torchft_x.train.step.quorum_round import QuorumRound
-from torchft_x.train.step.step_loop import Kept, StepLoop
+from torchft_x.train.step.quorum_round import QuorumOptions
+from torchft_x.train.step.reductions import Kept
+from torchft_x.train.step.step_loop import StepLoop
 from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
@@ -148,43 +147,33 @@ class Manager:
             min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
             straggler_timeout=straggler_timeout,
         )  # fmt: skip
-        self._use_async_quorum = use_async_quorum
-        self._pg = pg
+        self._use_async_quorum = use_async_quorum  # torchft's name: its DiLoCo looks at it
+        self._pg = pg  # between the groups
         self._declared = FingerprintBuilder(options.group_world_size, may_differ)  # what must be alike in all groups
         where = "in backward" if vote_in_backward else "at the step's end"
         self._declared.add("vote between groups", where if options.commit_vote else "off")
-        self._asking = (
-            True,
-            False,
-            options.quorum_timeout,
-            options.quorum_patience,
-        )  # arguments of the newest start_quorum
         self._closed = False
         self._prepared = False  # whether the transport knows how much it will have to offer
-        self._agreed = 0  # configuration of the process group whose members quantise alike
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
         step = Step(min_replica_size=options.min_replica_size, max_retries=max_retries)
-        self._parts = assemble(
+        self._context = assemble(
             options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
-            init_sync=init_sync, full_state=self._manager_state_dict,
+            init_sync=init_sync, fingerprint=self._declared,
         )  # fmt: skip
-        self._guard = self._parts.guard
-        self._course = StepLoop(
-            self._parts,
-            pg,
-            self._next_round,
-            waits=not use_async_quorum,
-            redo=keep_gradients,
-            late=not vote_in_backward,
+        self._failures = self._context.failures
+        self._step_loop = StepLoop(
+            self._context, pg, waits=not use_async_quorum, redo=keep_gradients, late=not vote_in_backward
         )
-        self._rehearsal = Rehearsal(self._parts, wanted=rehearse and self._parts.link.others_train)
+        self._rehearsal = Rehearsal(self._context, wanted=rehearse and self._context.connection.others_train)
         self._at_exit = _leave_at_exit(self)
-        self._parts.events.emit("joined", step=0)
+        self._context.events.emit("joined", step=0)
 
     def __repr__(self) -> str:
-        return f"Manager({self._parts.link.replica_id}/{self._parts.options.group_rank}, {self._parts.step})"
+        return (
+            f"Manager({self._context.connection.replica_id}/{self._context.options.group_rank}, {self._context.step})"
+        )
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -203,23 +192,22 @@ class Manager:
         Raises `DeadlineError`, `RefusedError`, `FencedError`, `UnreachableError`; `LeafError` (first call) if the state
         dict holds something that can't be sent.
         """
-        p = self._parts
-        if self._course.quorum is None and isinstance(p.transport, HTTPTransport):
-            check_sendable(p.full_state())
+        c = self._context
+        if self._step_loop.quorum is None and isinstance(c.transport, HTTPTransport):
+            check_sendable(c.full_state())
         if self._rehearsal.start(ordinary=allow_heal and not shrink_only):
             return
-        if not self._prepared and p.step.state.step > 0 and self._has_company():
+        if not self._prepared and c.step.state.step > 0 and self._has_company():
             self._prepared = True  # now, as an optimizer's first step has made its state
-            p.transport.prepare(p.full_state())
-        patience = p.options.quorum_patience if timeout is None else 0.0
-        timeout = p.options.quorum_timeout if timeout is None else seconds(timeout)
-        self._asking = (allow_heal, shrink_only, timeout, patience)
-        self._course.start()
+            c.transport.prepare(c.full_state())
+        limit = c.options.quorum_timeout if timeout is None else seconds(timeout)
+        patience = c.options.quorum_patience if timeout is None else 0.0
+        self._step_loop.start(QuorumOptions(limit, patience, allow_heal=allow_heal, shrink_only=shrink_only))
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
         if not self._rehearsal.is_on:
-            self._course.wait_quorum()
+            self._step_loop.wait_quorum()
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
@@ -241,38 +229,16 @@ class Manager:
         Raises `ConfigError` (a ValueError) for AVG of integers, for what can't be quantised, and if the other groups quantise
         otherwise; and what `wait_quorum` raises.
         """
-        p = self._parts
         fmt = format_of(should_quantize)
         if fmt is not None:
             check_quantized(tensor, fmt, reduce_op)
             self._declared.quantizes(fmt)
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
-        self._guard.raise_if_ended()
+        self._failures.raise_if_ended()
         if self._rehearsal.is_on:
             return self._rehearsal.reduce(tensor)
-        self.wait_quorum()
-        possible = self._course.may_reduce()
-        with self._guard.lock:
-            quorum_id, rank, size, failed = p.step.quorum_id, p.step.rank, p.step.size, p.step.error is not None
-            turn = p.step.top.step if p.options.commit_vote else None
-        inner = None
-        if possible and not failed:
-            try:
-                if fmt is not None and self._agreed != (config := self._guard.config_id):
-                    agree(self._pg, fmt, tensor.device, contributes=rank is not None)
-                    self._agreed = config
-                inner = work.issue(
-                    self._pg, tensor, reduce_op, contributes=rank is not None, participants=size, fmt=fmt,
-                    lost=lost, before=before, sent=p.sent, still=lambda: p.step.quorum_id == quorum_id,
-                )  # fmt: skip
-            except Exception as e:
-                self._guard.fail(e, quorum_id)
-                if isinstance(e, ConfigError):
-                    raise
-        managed = ManagedWork(inner, tensor, p.waiting, lambda e: self._guard.fail(e, quorum_id), turn=turn)
-        self._course.works.append(managed)
-        return managed
+        return self._step_loop.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
 
     def should_commit(self, timeout: Seconds | None = None) -> bool:
         """End a step: True if all ranks of this group hold its good result; then (and only then) step the optimizer.
@@ -282,11 +248,11 @@ class Manager:
         Raises `StepError` after max_retries failures in a row, `DeadlineError` if another rank of the group does not
         vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
         """
-        self._guard.raise_if_ended()
+        self._failures.raise_if_ended()
         if self._rehearsal.is_on:
             self._rehearsal.end()
             return False
-        return self._course.commit(self._parts.options.group_timeout if timeout is None else seconds(timeout))
+        return self._step_loop.commit(self._context.options.group_timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
         """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
@@ -298,8 +264,8 @@ class Manager:
         if self._rehearsal.is_on:
             self._rehearsal.report(e)
             return
-        self._course.veto(e)
-        self._guard.fail(e)
+        self._step_loop.veto(e)
+        self._failures.fail(e)
 
     @contextlib.contextmanager
     def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
@@ -314,30 +280,30 @@ class Manager:
         A group that dies meanwhile, or whose process is stopped, is lost as ever.
         """
         limit = seconds_of(seconds, "seconds of planned_pause")
-        client = self._parts.link.client
+        client = self._context.connection.client
         client.pause(limit, reason)
-        self._parts.status.pause(limit)
+        self._context.status.pause(limit)
         try:
             yield
         finally:
             client.pause(0.0, reason)
-            self._parts.status.pause(0.0)
+            self._context.status.pause(0.0)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""
-        with self._guard.lock:
-            error = self._parts.step.error
+        with self._failures.lock:
+            error = self._context.step.error
         return None if error is None else ExceptionWithTraceback(error)
 
     def wrap_future(self, fut: Future[Any], default: Any, timeout: Seconds | None = None) -> Future[Any]:
         """`fut`, but it completes with `default` if it fails or takes too long, which drops the step."""
-        limit = self._parts.options.timeout if timeout is None else seconds(timeout)
-        with self._guard.lock:
-            quorum_id = self._parts.step.quorum_id or None
+        limit = self._context.options.timeout if timeout is None else seconds(timeout)
+        with self._failures.lock:
+            quorum_id = self._context.step.quorum_id or None
 
         def report(e: Exception) -> None:
-            self._course.veto(e)
-            self._guard.fail(e, quorum_id)
+            self._step_loop.veto(e)
+            self._failures.fail(e, quorum_id)
 
         return work.wrap_future(fut, default, limit, self._rehearsal.report if self._rehearsal.is_on else report)
 
@@ -348,16 +314,16 @@ class Manager:
         if self._rehearsal.is_on:
             return 1
         self.wait_quorum()
-        with self._guard.lock:
-            return self._parts.step.size
+        with self._failures.lock:
+            return self._context.step.size
 
     def participating_rank(self) -> int | None:
         """This group's place among them, None if it heals, is a spare, or makes its first step for itself. Waits for the quorum."""
         if self._rehearsal.is_on:
             return None
         self.wait_quorum()
-        with self._guard.lock:
-            return self._parts.step.rank
+        with self._failures.lock:
+            return self._context.step.rank
 
     def is_participating(self) -> bool:
         return self.participating_rank() is not None
@@ -369,16 +335,16 @@ class Manager:
         """
         if self._rehearsal.is_on:
             return Contribution(1.0)
-        if not self._course.need_round().ready.is_set():
+        if not self._step_loop.need_round().ready.is_set():
             return None
-        with self._guard.lock:
-            step = self._parts.step
+        with self._failures.lock:
+            step = self._context.step
             return Contribution(0.0 if step.rank is None or step.size == 0 else 1.0 / step.size)
 
     def keep(self, kept: Kept, works: int) -> bool:
         """For who reduces gradients (`DistributedDataParallel`): a pass ends, and `kept` can reduce it again; it had so
         many `allreduce` calls. False: nobody will ask for that."""
-        return not self._rehearsal.is_on and self._course.keep(kept, works)
+        return not self._rehearsal.is_on and self._step_loop.reductions.keep(kept, works)
 
     def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
@@ -387,13 +353,13 @@ class Manager:
         `meanwhile` must not fail and may be called twice, or never: while the other groups' votes are on their way there
         is time for something that is needed in any case."""
         if not self._rehearsal.is_on:
-            self._course.end_pass(good, meanwhile)
+            self._step_loop.end_pass(good, meanwhile)
 
     def note_inner_step(self) -> None:
         """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
         measures the group's progress by it."""
         self._rehearsal.skip()  # nobody waits for a group's inner steps
-        self._parts.status.trained()
+        self._context.status.trained()
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.
@@ -437,54 +403,48 @@ class Manager:
         self, key: str, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]
     ) -> None:
         """Add a part of the state that heals copy. The same keys in all groups."""
-        self._parts.states.register(key, load_state_dict, state_dict)
+        self._context.state_dicts.register(key, load_state_dict, state_dict)
 
     def set_state_dict_fns(self, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]) -> None:
         """The peer's deprecated form of `register_state_dict_fn`; a second call replaces the first."""
-        self._parts.states.register(_DEPRECATED_KEY, load_state_dict, state_dict, replace=True)
+        self._context.state_dicts.register(_DEPRECATED_KEY, load_state_dict, state_dict, replace=True)
 
     def allow_state_dict_read(self) -> None:
         """Undo `disallow_state_dict_read`."""
-        self._parts.states.allow()
+        self._context.state_dicts.allow()
 
     def disallow_state_dict_read(self) -> None:
         """Keep snapshots off while the parameters change outside of a commit. Waits for one in progress."""
-        self._parts.states.forbid()
+        self._context.state_dicts.forbid()
 
     def state_dict(self) -> dict[str, int]:
         """The Manager's own part of a checkpoint."""
-        with self._guard.lock:
-            step = self._parts.step
-            return {
-                "step": step.state.step,
-                "batches_committed": step.batches_committed,
-                "committed_in": step.state.committed_in,
-            }
+        return self._context.counters()
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Take over a checkpoint's counters, ours or the peer's. Between steps."""
         state, batches = read_state(state_dict)
-        with self._guard.lock:
-            self._parts.step.restore(state, batches)
+        with self._failures.lock:
+            self._context.step.restore(state, batches)
 
     def bytes_sent(self) -> int:
         """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.quantized.bytes_sent.BytesSent`."""
-        return self._parts.sent.total
+        return self._context.bytes_sent.total
 
     @property
     def name(self) -> str:
         """GROUP/RANK: of this rank, the same in all of its lives if `replica_id` is given."""
-        return f"{group_of(self._parts.link.replica_id)}/{self._parts.options.group_rank}"
+        return f"{group_of(self._context.connection.replica_id)}/{self._context.options.group_rank}"
 
     def current_step(self) -> int:
         """Number of committed steps: the index of the step in hand."""
-        with self._guard.lock:
-            return self._parts.step.state.step
+        with self._failures.lock:
+            return self._context.step.state.step
 
     def batches_committed(self) -> int:
         """Sum of participants over the committed steps."""
-        with self._guard.lock:
-            return self._parts.step.batches_committed
+        with self._failures.lock:
+            return self._context.step.batches_committed
 
     def shutdown(self, wait: bool = True, *, finished: bool = True) -> None:
         """Leave at a step boundary: nobody loses a step. May be called twice.
@@ -497,38 +457,25 @@ class Manager:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
-        p = self._parts
-        self._course.close()
-        p.transport.shutdown(wait=wait)
-        p.link.close(wait, early=not finished)
-        p.lines.shutdown()
-        p.events.emit("leave", step=self.current_step())
-        p.events.close()
-        if p.narrator is not None:
-            p.narrator.close()
+        c = self._context
+        self._step_loop.close()
+        c.transport.shutdown(wait=wait)
+        c.connection.close(wait, early=not finished)
+        c.peers.shutdown()
+        c.events.emit("leave", step=self.current_step())
+        c.events.close()
+        if c.narrator is not None:
+            c.narrator.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _has_company(self) -> bool:
-        quorum = self._course.quorum
+        quorum = self._step_loop.quorum
         return quorum is not None and len(quorum.members) > 1
 
     @property
     def _step(self) -> int:
         return self.current_step()
-
-    def _manager_state_dict(self) -> dict[str, Any]:
-        return {"user": self._parts.states.save(), "torchft": self.state_dict()}
-
-    def _next_round(
-        self, terms: Terms, previous: Quorum | None, *, waits: bool, keeps: bool, late: bool
-    ) -> QuorumRound:
-        allow_heal, shrink_only, timeout, patience = self._asking
-        return QuorumRound(
-            self._parts, terms, traits=self._declared.traits, allow_heal=allow_heal, shrink_only=shrink_only,
-            previous=previous, timeout=timeout, patience=patience, in_place=waits,
-            counts_after_heal=not self._use_async_quorum and allow_heal, keeps=keeps, votes_late=late,
-        )  # fmt: skip
 
 
 def _leave_at_exit(manager: Manager) -> Callable[[], None]:
@@ -537,7 +484,7 @@ def _leave_at_exit(manager: Manager) -> Callable[[], None]:
 
     def leave() -> None:
         alive = ref()
-        if alive is not None and alive._parts.step.phase is Phase.IDLE:
+        if alive is not None and alive._context.step.phase is Phase.IDLE:
             alive.shutdown(wait=False, finished=getattr(sys, "last_value", None) is None)
 
     atexit.register(leave)

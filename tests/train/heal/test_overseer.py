@@ -16,18 +16,18 @@ from torchft_x.train.heal.overseer import look_after
 
 
 class Source:
-    """What `look_after` needs of a Manager's parts; it waits from the beginning, for 0.2 s if nothing moves."""
+    """What `look_after` needs of a Manager's context; it waits from the beginning, for 0.2 s if nothing moves."""
 
     def __init__(self, progress: Any) -> None:
         options: Any = SimpleNamespace(timeout=60.0, straggler_timeout=0.2, group_world_size=1)
         status: Any = SimpleNamespace(waits=lambda waits: None)
         self.failed: list[tuple[str, int]] = []
         self.options = options
-        self.waiting = PeerWaits(options, status, lambda: True)
+        self.waits = PeerWaits(options, status, lambda: True)
         self.step = SimpleNamespace(quorum_id=7)
         self.transport = SimpleNamespace(progress=progress)
-        self.guard = SimpleNamespace(fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)))
-        self.waiting.begin()
+        self.failures = SimpleNamespace(fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)))
+        self.waits.begin()
 
 
 def offered() -> Any:
@@ -43,7 +43,7 @@ def test_who_stands_still_is_given_up(done: bool, words: str) -> None:
     assert sentence.startswith("b:1 ")
     assert words in sentence
     assert quorum_id == 7
-    assert source.waiting.given_up == ({"b": 1} if done else {})
+    assert source.waits.given_up == ({"b": 1} if done else {})
 
 
 def test_who_moves_is_waited_for_until_the_quorum_ends() -> None:

@@ -47,15 +47,15 @@ def lose(trainer: Trainer, what: Callable[[torch.Tensor], bool] = lambda tensor:
 
 def lose_vote(trainer: Trainer) -> None:
     """The next vote is held, and `trainer` does not hear how it ended."""
-    tally = trainer.manager._parts.lines.tally
-    real = tally.least
+    votes = trainer.manager._context.peers.all_min
+    real = votes.least
 
     def least(row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
-        tally.least = real  # type: ignore[method-assign]
-        tally.least(row, timeout, meanwhile)
+        votes.least = real  # type: ignore[method-assign]
+        votes.least(row, timeout, meanwhile)
         raise CollectiveError("the connection broke at the last moment")
 
-    tally.least = least  # type: ignore[method-assign]
+    votes.least = least  # type: ignore[method-assign]
 
 
 def clipped_step(t: Trainer) -> bool:
@@ -193,15 +193,15 @@ def test_a_late_commit_keeps_the_clipped_gradients(pair: Pair) -> None:
 
 def test_results_that_differ_are_not_committed(pair: Pair) -> None:
     """And are reduced again: the digest says nothing about the gradients."""
-    course = pair.b.manager._course
-    real = course.end_pass
+    loop = pair.b.manager._step_loop
+    real = loop.end_pass
 
     def spoil(good: bool, *rest: Any) -> None:
-        course.end_pass = real  # type: ignore[method-assign]
-        course.works[0].digest += 1
+        loop.end_pass = real  # type: ignore[method-assign]
+        loop.reductions.works[0].digest += 1
         real(good, *rest)
 
-    course.end_pass = spoil  # type: ignore[method-assign]
+    loop.end_pass = spoil  # type: ignore[method-assign]
     assert pair.attempts(4) == [[True, True]] * 2
     assert pair.events("redo") == ["group_0", "group_1"]
     assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
@@ -237,9 +237,9 @@ def test_what_happens_after_backward_changes_nothing(pair: Pair) -> None:
         begin(t)
         if not told[t.group]:
             told[t.group].append(True)
-            quorum = t.manager._course.quorum
+            quorum = t.manager._step_loop.quorum
             assert quorum is not None
-            t.manager._guard.on_over(quorum.id, (), "somebody died")
+            t.manager._failures.on_over(quorum.id, (), "somebody died")
         return t.manager.should_commit() and not t.optim.step()
 
     told: dict[int, list[bool]] = {0: [], 1: []}
@@ -283,9 +283,9 @@ def test_who_throws_a_decided_step_away_copies_it_from_the_others(pair: Pair, wa
     assert said[1][0] is False
     assert said[0] == [True] * 3
     assert pair.events("heal_begin") == ["group_1"]
-    assert not pair.b.manager._parts.step.torn
+    assert not pair.b.manager._context.step.torn
     assert same(pair.a.history[5], pair.b.history[5])
-    assert all(t.manager._course.need_round().votes_late for t in pair.both)
+    assert all(t.manager._step_loop.need_round().votes_late for t in pair.both)
 
 
 @pytest.mark.parametrize("way", ["report", "skip"])
@@ -379,7 +379,7 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
 
     def step(t: Trainer) -> bool:
         begin(t)
-        decided.append(t.manager._course.decided)
+        decided.append(t.manager._step_loop.decided)
         value = torch.full((3,), float(t.group))
         assert t.manager.allreduce(value).wait()
         return t.manager.should_commit() and not t.optim.step()
@@ -388,7 +388,7 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
     assert pair.attempts(5, step) == [[True] * 3] * 2
     assert sorted(decided) == [False] * 4 + [True] * 2
     decided.clear()
-    c = Trainer(2, pair.a.manager._parts.options.lighthouse or "")
+    c = Trainer(2, pair.a.manager._context.options.lighthouse or "")
     everybody = [*pair.both, c]
     until = [math.inf]  # known once the newcomer trains: the others are a step ahead of it at most
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torchft_x.core.types import group_of
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.narrator import Narrator
 from torchft_x.train.context.failures import StepFailures
+from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
 from torchft_x.train.context.waits import PeerWaits
@@ -35,22 +36,36 @@ class RankContext:
     """What a Manager is made of; fixed for its life."""
 
     options: Options
-    link: GroupConnection
-    lines: PeerLinks  # to the other groups
+    connection: GroupConnection
+    peers: PeerLinks  # to the other groups
     transport: CheckpointTransport[Any]
-    states: StateDicts
+    state_dicts: StateDicts
     step: Step  # read and changed under guard.lock
-    guard: StepFailures
+    failures: StepFailures
     events: EventLog
     status: SharedStatus  # told at each change of the step's phase
-    sent: BytesSent  # payload of reductions
+    bytes_sent: BytesSent  # payload of reductions
     log: logging.LoggerAdapter[Any]
-    mode: WorldSizeMode
+    world_size_mode: WorldSizeMode
     init_sync: bool
-    pace: StepTimeEstimate
-    waiting: PeerWaits  # for other groups
-    full_state: Callable[[], dict[str, Any]]  # {"user": ..., "torchft": ...}, what travels in a heal
+    step_time: StepTimeEstimate
+    waits: PeerWaits  # for other groups
+    fingerprint: FingerprintBuilder  # what must be alike in all groups
     narrator: Narrator | None  # of rank 0, unless only warnings are wanted
+
+    def counters(self) -> dict[str, int]:
+        """Return this library's own part of the state."""
+        with self.failures.lock:
+            step = self.step
+            return {
+                "step": step.state.step,
+                "batches_committed": step.batches_committed,
+                "committed_in": step.state.committed_in,
+            }
+
+    def full_state(self) -> dict[str, Any]:
+        """Return what travels in a heal: the user's state and the counters."""
+        return {"user": self.state_dicts.save(), "torchft": self.counters()}
 
 
 class StepLogger(logging.LoggerAdapter[logging.Logger]):
@@ -74,7 +89,7 @@ def assemble(
     transport: CheckpointTransport[Any] | None,
     mode: WorldSizeMode,
     init_sync: bool,
-    full_state: Callable[[], dict[str, Any]],
+    fingerprint: FingerprintBuilder,
 ) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
     link = connect(options)
@@ -93,22 +108,22 @@ def assemble(
     status = status_of(options, step, link.replica_id)
     return RankContext(
         options=options,
-        link=link,
-        lines=lines,
+        connection=link,
+        peers=lines,
         transport=HTTPTransport(options.timeout, host=options.host, token=options.token)
         if transport is None
         else adapted(transport),
-        states=states,
+        state_dicts=states,
         step=step,
-        guard=guard,
+        failures=guard,
         events=events,
         status=status,
-        sent=BytesSent(),
+        bytes_sent=BytesSent(),
         log=log,
-        mode=mode,
+        world_size_mode=mode,
         init_sync=init_sync,
-        pace=StepTimeEstimate(),
-        waiting=PeerWaits(options, status, lambda: link.connected),
-        full_state=full_state,
+        step_time=StepTimeEstimate(),
+        waits=PeerWaits(options, status, lambda: link.connected),
+        fingerprint=fingerprint,
         narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

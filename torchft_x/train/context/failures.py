@@ -54,9 +54,9 @@ class StepFailures:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
-        self._lines = lines
+        self._peers = lines
         self._log = log
-        self._setbacks = HealRetries(heal_patience)  # heals that failed; decides when there were too many
+        self._heal_retries = HealRetries(heal_patience)  # heals that failed; decides when there were too many
         self._stop = stop  # releases who waits for other ranks of the group
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
@@ -74,7 +74,7 @@ class StepFailures:
         with self.lock:
             self.plan = plan
             if not plan.heal:
-                self._setbacks.over()
+                self._heal_retries.over()
             return self.step.begin(plan.quorum_id, top, rank, size, commit)
 
     def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
@@ -133,7 +133,7 @@ class StepFailures:
             config = self._config_id
             sources = self.plan.sources if self.plan is not None else ()
             source = sources[0].replica_id if sources else "nobody"
-            enough = "" if left else self._setbacks.failed(source, len(sources), str(error), time.monotonic())
+            enough = "" if left else self._heal_retries.failed(source, len(sources), str(error), time.monotonic())
             if enough:
                 self.ended = self.ended or TransferError(enough)
         if enough:
@@ -146,7 +146,7 @@ class StepFailures:
     def healed(self, state: State, batches_committed: int) -> None:
         """See `Step.healed`."""
         with self.lock:
-            self._setbacks.over()
+            self._heal_retries.over()
             self.step.healed(state, batches_committed)
 
     def raise_if_ended(self) -> None:
@@ -183,12 +183,12 @@ class StepFailures:
             # again alone, under keys that exist already, would leave every member waiting for the others.
             if self._config_id == config_id:
                 self._broken = True
-        self._lines.abort(config_id)
+        self._peers.abort(config_id)
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
         # A configure decided on before the error may begin after this abort; then it waits for a dead member.
         while self._configuring and self._config_id == config_id:
             time.sleep(_ABORT_AGAIN)
-            self._lines.abort(config_id)
+            self._peers.abort(config_id)
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:
         """Members the lighthouse should look at: those the error names, else all others."""

@@ -18,7 +18,7 @@ class PeerLinks:
 
     def __init__(self, pg: Any, options: Options) -> None:
         self.pg = pg
-        self.tally = AllMin(options.host, cross_group_vote.WIDTH)
+        self.all_min = AllMin(options.host, cross_group_vote.WIDTH)
         self._options = options
 
     def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:
@@ -28,9 +28,9 @@ class PeerLinks:
         group = group_number(replica_id)
         limit = min(o.timeout, _CONNECT_LIMIT)
         if not votes:
-            self.tally.shutdown()
+            self.all_min.shutdown()
         else:  # said before the process group connects, so that everybody's place is known when it has
-            self.tally.offer(place, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
+            self.all_min.offer(place, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
         self.pg.configure(
             place,
             replica_id,
@@ -42,13 +42,13 @@ class PeerLinks:
             global_ranks=None if group is None else [group * o.group_world_size + o.group_rank],
         )
         if votes:
-            self.tally.connect(limit)
+            self.all_min.connect(limit)
 
     def abort(self, config_id: int) -> None:
         """Release whoever waits for the members of `config_id`."""
-        self.tally.abort(config_id)
+        self.all_min.abort(config_id)
         self.pg.abort(config_id)
 
     def shutdown(self) -> None:
-        self.tally.shutdown()
+        self.all_min.shutdown()
         self.pg.shutdown()

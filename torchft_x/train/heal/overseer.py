@@ -14,32 +14,32 @@ from torchft_x.train.context.context import RankContext
 _LOOK = 0.1  # seconds between two looks
 
 
-def look_after(parts: RankContext, plan: Plan) -> None:
+def look_after(context: RankContext, plan: Plan) -> None:
     """From now on, on a thread of its own, until the quorum is followed by another one. Nothing, where the transport can't say
     how a copy goes on: then the timeout counts."""
-    if parts.transport.progress() is None:
+    if context.transport.progress() is None:
         return
-    threading.Thread(target=_oversee, args=(parts, plan), name="torchft_x-heal", daemon=True).start()
+    threading.Thread(target=_oversee, args=(context, plan), name="torchft_x-heal", daemon=True).start()
 
 
-def _oversee(parts: RankContext, plan: Plan) -> None:
+def _oversee(context: RankContext, plan: Plan) -> None:
     names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
     groups = [group_of(name) for name in names]
-    given_up = parts.waiting.given_up
+    given_up = context.waits.given_up
     healers = plan.replica_world_size - plan.max_world_size
-    all_heals = len(names) == healers and parts.options.group_world_size == 1
+    all_heals = len(names) == healers and context.options.group_world_size == 1
     copying = HealWait(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
-    until = time.monotonic() + parts.options.timeout  # by then every wait for them has ended
-    while parts.step.quorum_id == plan.quorum_id and time.monotonic() < until:
+    until = time.monotonic() + context.options.timeout  # by then every wait for them has ended
+    while context.step.quorum_id == plan.quorum_id and time.monotonic() < until:
         time.sleep(_LOOK)
-        progress = parts.transport.progress()
+        progress = context.transport.progress()
         if progress is None:
             return
         signs, done = progress
         still = copying.look(
-            time.monotonic(), signs=signs, done=done, lateness=parts.waiting.lateness, waits_since=parts.waiting.since
+            time.monotonic(), signs=signs, done=done, lateness=context.waits.lateness, waits_since=context.waits.since
         )
-        if still and parts.step.quorum_id == plan.quorum_id:
+        if still and context.step.quorum_id == plan.quorum_id:
             given_up.update(groups if done else ())
             who = listed(names)
             why = (
@@ -48,5 +48,5 @@ def _oversee(parts: RankContext, plan: Plan) -> None:
                 else f"{who} copies the state, and nothing has moved for {still:.1f} s"
             )
             error = CollectiveError(f"{why}; the lighthouse is asked to go on with those who are there", names)
-            parts.guard.fail(error, plan.quorum_id)
+            context.failures.fail(error, plan.quorum_id)
             return

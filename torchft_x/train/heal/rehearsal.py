@@ -26,9 +26,9 @@ class Rehearsal:
     `wanted`: the first step is one. The same on all ranks of a group: they meet in collectives of their own meanwhile.
     """
 
-    def __init__(self, parts: RankContext, *, wanted: bool) -> None:
+    def __init__(self, context: RankContext, *, wanted: bool) -> None:
         self.is_on = False  # the step in hand is the rehearsal, or it was the last one and the next has not begun
-        self._parts = parts
+        self._context = context
         self._wanted = wanted  # the next step is it
         self._began: float | None = None  # monotonic; None: before it, and when it has ended
 
@@ -45,7 +45,7 @@ class Rehearsal:
         if not wanted:
             return False
         self.is_on, self._began = True, time.monotonic()
-        self._parts.log.info("others train already: this group's first step is made without them, and dropped")
+        self._context.log.info("others train already: this group's first step is made without them, and dropped")
         return True
 
     def skip(self) -> None:
@@ -57,16 +57,16 @@ class Rehearsal:
         began, self._began = self._began, None
         if began is None:
             return
-        p = self._parts
-        p.waiting.next_step()  # what it took says nothing about the steps of the others
+        c = self._context
+        c.waits.next_step()  # what it took says nothing about the steps of the others
         duration = time.monotonic() - began
-        p.log.info("the first step took %.1f s; now this group asks to join", duration)
-        p.events.emit("rehearsal", step=p.step.state.step, duration=duration)
+        c.log.info("the first step took %.1f s; now this group asks to join", duration)
+        c.events.emit("rehearsal", step=c.step.state.step, duration=duration)
 
     def reduce(self, tensor: torch.Tensor) -> ManagedWork:
         """What a reduction is in a group that is alone."""
-        return ManagedWork(DoneWork([tensor]), tensor, self._parts.waiting, self.report)
+        return ManagedWork(DoneWork([tensor]), tensor, self._context.waits, self.report)
 
     def report(self, error: Exception) -> None:
         """Something is wrong with the step: it is dropped in any case."""
-        self._parts.log.info("the first step, which is dropped, has failed: %s", error)
+        self._context.log.info("the first step, which is dropped, has failed: %s", error)

@@ -15,8 +15,8 @@ from torchft_x.train.heal.overseer import look_after
 class StateExchange:
     """One rank's part in it. `in_place`: the training thread waits, so state may be loaded at once."""
 
-    def __init__(self, parts: RankContext, *, in_place: bool) -> None:
-        self._parts = parts
+    def __init__(self, context: RankContext, *, in_place: bool) -> None:
+        self._context = context
         self._in_place = in_place  # see above
         self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
 
@@ -28,26 +28,26 @@ class StateExchange:
 
     def offer(self, plan: Plan) -> None:
         """Freeze what the others fetch from us (R17). It is kept until a quorum that needs nothing."""
-        p = self._parts
-        with p.guard.lock:
-            whole = p.step.state == plan.top and not p.step.torn
+        c = self._context
+        with c.failures.lock:
+            whole = c.step.state == plan.top and not c.step.torn
         if not plan.dst_ranks or not whole:
-            p.transport.disallow_checkpoint()
+            c.transport.disallow_checkpoint()
             return
-        p.log.info("peers need recovery from us %s", list(plan.dst_ranks))
+        c.log.info("peers need recovery from us %s", list(plan.dst_ranks))
         try:
-            with p.states.read():
-                p.transport.send_checkpoint(
-                    list(plan.dst_ranks), plan.snapshot.step, p.full_state(), p.options.timeout,
+            with c.state_dicts.read():
+                c.transport.send_checkpoint(
+                    list(plan.dst_ranks), plan.snapshot.step, c.full_state(), c.options.timeout,
                     committed_in=plan.snapshot.committed_in,
                 )  # fmt: skip
         except Exception as e:
             # Our own step is as good as before; those who wanted the state ask again.
-            p.log.error("the state can't be offered to %s: %s", list(plan.dst_ranks), e)
-            p.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
+            c.log.error("the state can't be offered to %s: %s", list(plan.dst_ranks), e)
+            c.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
             return
-        if p.waiting.somebody_heals:
-            look_after(p, plan)
+        if c.waits.somebody_heals:
+            look_after(c, plan)
 
     def heal(self, plan: Plan) -> None:
         """Fetch the top. With the training thread waiting it goes into place, else it is kept for the commit."""
@@ -68,28 +68,28 @@ class StateExchange:
             self._fetched = (plan, state)
 
     def _fetch(self, plan: Plan, in_place: bool) -> dict[str, Any]:
-        p = self._parts
+        c = self._context
         source = plan.sources[0]
         began = time.monotonic()
-        p.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
-        p.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
+        c.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
+        c.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
         try:
-            metadata = p.link.client.checkpoint_metadata(source.address, p.options.group_rank, p.options.timeout)
+            metadata = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
         except Exception as e:
             raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
-        state = p.transport.recv_checkpoint(
+        state = c.transport.recv_checkpoint(
             plan.source_rank or 0,
             metadata,
             plan.snapshot.step,
-            max(1.0, p.options.timeout - (time.monotonic() - began)),
+            max(1.0, c.options.timeout - (time.monotonic() - began)),
             committed_in=plan.snapshot.committed_in,
-            into=p.full_state() if in_place else None,
+            into=c.full_state() if in_place else None,
         )
         _name(state, plan.top)
         self._check(plan, state, in_place)
         duration = time.monotonic() - began
-        p.log.info("healing: %s has come in %.2f s", plan.top, duration)
-        p.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
+        c.log.info("healing: %s has come in %.2f s", plan.top, duration)
+        c.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
         return state
 
     def _check(self, plan: Plan, state: Any, torn: bool) -> None:
@@ -100,25 +100,25 @@ class StateExchange:
             held = read_state(state["torchft"])[0]
             if held != plan.top:
                 raise TransferError(f"the source served {held}, but quorum {plan.quorum_id} stands at {plan.top}.")
-            self._parts.states.check(state["user"])
+            self._context.state_dicts.check(state["user"])
         except TransferError as e:
             e.torn = torn
             raise
 
     def _load(self, plan: Plan, state: dict[str, Any]) -> None:
         """Hand the state to the user's functions; from here on this rank holds it, or pieces."""
-        p = self._parts
+        c = self._context
         try:
-            p.states.load(state["user"])
+            c.state_dicts.load(state["user"])
         except Exception as e:
             self._failed(plan, e, torn=True)
             return
-        p.guard.healed(*read_state(state["torchft"]))
-        p.log.info("healed to %s", plan.top)
+        c.failures.healed(*read_state(state["torchft"]))
+        c.log.info("healed to %s", plan.top)
 
     def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:
-        self._parts.guard.heal_failed(error, torn=torn)
-        self._parts.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
+        self._context.failures.heal_failed(error, torn=torn)
+        self._context.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=f"healing failed: {error}")
 
 
 def _name(state: Any, top: State) -> None:

@@ -99,13 +99,13 @@ def connect(options: Options) -> GroupConnection:
     `DeadlineError` about the group's own store and rank 0.
     """
     if options.group_world_size == 1:
-        return _lead(options, None, "")
+        return _gather(options, None, "")
     store, address = open_store(options)
     keys = _own_keys(options, address)
-    return _lead(options, store, keys) if options.group_rank == 0 else _follow(options, store, keys)
+    return _gather(options, store, keys) if options.group_rank == 0 else _follow(options, store, keys)
 
 
-def _lead(options: Options, store: dist.Store | None, keys: str) -> GroupConnection:
+def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConnection:
     """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     try:

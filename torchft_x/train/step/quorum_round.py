@@ -10,10 +10,10 @@ import logging
 import math
 import threading
 import time
+from dataclasses import dataclass
 
 from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
-from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import JoinReason, Quorum, State, group_of
@@ -29,8 +29,25 @@ _SET = threading.Event()  # of a round in which nothing has to be waited for: mo
 _SET.set()
 
 
+@dataclass(frozen=True)
+class QuorumOptions:
+    """How a step asks for its quorum.
+
+    Args:
+        timeout: seconds until it must have come.
+        patience: seconds more, while the lighthouse is away or waits for a lease.
+        allow_heal: False: nobody heals in this quorum.
+        shrink_only: no newcomers.
+    """
+
+    timeout: float
+    patience: float = 0.0
+    allow_heal: bool = True
+    shrink_only: bool = False
+
+
 class QuorumRound:
-    """See the module. `run` is called once, on the training thread or beside it, unless the group `runs_on`; both report
+    """See the module. `run` is called once, on the training thread or beside it, unless the group `continues`; both report
     and never raise.
 
     Args:
@@ -42,14 +59,10 @@ class QuorumRound:
 
     def __init__(
         self,
-        parts: RankContext,
+        context: RankContext,
         terms: Terms,
+        options: QuorumOptions,
         *,
-        traits: Fingerprint,
-        allow_heal: bool,
-        shrink_only: bool,
-        timeout: float,
-        patience: float = 0.0,
         in_place: bool,
         counts_after_heal: bool,
         previous: Quorum | None,
@@ -67,98 +80,93 @@ class QuorumRound:
         self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
         self._changed = False  # something happened: other members, a new process group, a heal
         self._began = time.monotonic()
-        parts.pace.begin(self._began)
-        self._parts = parts
+        context.step_time.begin(self._began)
+        self._context = context
         self._terms = terms
-        self._traits = traits  # what must be alike in all groups
-        self._allow_heal = allow_heal
-        self._shrink_only = shrink_only
-        self._timeout = timeout  # seconds, of the quorum
-        self._patience = patience  # seconds more, while the lighthouse is away or waits for a lease
+        self._options = options
+        self._limit = options.timeout + options.patience  # seconds until the quorum must have come
         self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._healing: StateExchange | None = None  # made when there is something to copy
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # quorum before this one
         self._keeps = keeps  # see above
         self._asked: PendingReply | None = None  # the question, if it has been put
-        self._plan: Plan | None = None  # between the quorum's arrival and `finish`
+        self._plan: Plan | None = None  # between the quorum's arrival and `exchange_state`
 
     # --- the training thread ------------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
         """Raises what kept the quorum from coming."""
         if not self.ready.is_set() and not self._wait(self.ready):
-            raise DeadlineError(
-                f"no quorum within {self._timeout + self._patience:g} s, and its thread does not come back."
-            )
+            raise DeadlineError(f"no quorum within {self._limit:g} s, and its thread does not come back.")
         if self.error is not None:
             raise self.error
 
     def _wait(self, event: threading.Event) -> bool:
-        waiting = self._parts.waiting
+        waiting = self._context.waits
         waiting.begin()
         try:
-            return event.wait(self._timeout + self._patience + self._parts.options.timeout + _PATIENCE)
+            return event.wait(self._limit + self._context.options.timeout + _PATIENCE)
         finally:
             waiting.end()
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
-        if not self.done.wait(self._timeout + self._patience + 2 * self._parts.options.timeout + _PATIENCE):
+        if not self.done.wait(self._limit + 2 * self._context.options.timeout + _PATIENCE):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
         """Wait for the fetch (its own deadline is the timeout), then load what came (asynchronous heal)."""
-        p = self._parts
-        if not self.done.wait(2 * p.options.timeout + _PATIENCE):
-            late = DeadlineError(f"the state has not come within {2 * p.options.timeout:g} s.")
-            p.guard.heal_failed(late, torn=self._in_place)
+        c = self._context
+        if not self.done.wait(2 * c.options.timeout + _PATIENCE):
+            late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
+            c.failures.heal_failed(late, torn=self._in_place)
             return
         if self._healing is not None:
             self._healing.load_fetched()
 
-    def tell(self, vote: LocalVote, outcome: Outcome) -> None:
+    def log_outcome(self, vote: LocalVote, outcome: Outcome) -> None:
         """Log how the step ended: loudly only if something happened in it."""
-        p = self._parts
-        p.waiting.next_step()
+        c = self._context
+        c.waits.next_step()
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
         why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
-        p.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
-        p.events.emit(
+        c.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
+        c.events.emit(
             "commit" if outcome.committed else "drop",
             step=outcome.step,
             quorum=outcome.quorum_id,
             participants=outcome.participants,
             duration=time.monotonic() - self._began,
-            bytes=p.sent.take() or None,
+            bytes=c.bytes_sent.take() or None,
             reason=outcome.reason or None,
         )
 
     # --- the quorum ---------------------------------------------------------------------------------------------------
 
-    def runs_on(self) -> bool:
+    def continues(self) -> bool:
         """Ask. True if the group goes on in the quorum it holds and the answer came at once: everything is there and
         nothing has changed, so there is nothing to `run`."""
-        hub = self._parts.link.hub
+        hub = self._context.connection.hub
         try:
-            self._asked = self._put()
+            self._asked = self._request()
             reply = self._asked.reply
-            before = self._parts.guard.plan
+            before = self._context.failures.plan
             held = before.quorum_id if before is not None else 0
             on = reply is not None and reply.base is not None and held == reply.quorum.id
             if hub is not None and hub.owes_start:
                 state = self._terms.state
-                hub.start(state.committed_in, state.step, runs_on=on, connected=self._parts.link.connected)
+                hub.start(state.committed_in, state.step, runs_on=on, connected=self._context.connection.connected)
             if reply is None or before is None or not on:
                 self._pend()
                 return False
             plan = self._begin(reply)
         except Exception as e:
-            self.error = self._unanswered(e)
+            self.error = self._request_failed(e)
         else:
             self._configure(plan)
             if before.dst_ranks:
-                self._parts.transport.disallow_checkpoint()
+                self._context.transport.disallow_checkpoint()
         return True
 
     def _pend(self) -> None:
@@ -166,121 +174,121 @@ class QuorumRound:
         if self.ready is _SET:
             self.ready, self.done = threading.Event(), threading.Event()
 
-    def run(self, *, finish: bool = True) -> None:
-        """Not `finish`: the state is being changed, so it is neither offered nor replaced until `finish` is called."""
+    def run(self, *, exchange: bool = True) -> None:
+        """Not `exchange_state`: the state is being changed, so it is neither offered nor replaced until `exchange_state` is called."""
         self._pend()
         try:
             try:
-                asked = self._asked or self._put()
-                plan = self._begin(asked.wait(self._timeout + self._patience))
+                asked = self._asked or self._request()
+                plan = self._begin(asked.wait(self._limit))
             except Exception as e:
-                raise self._unanswered(e) from None
+                raise self._request_failed(e) from None
             self._configure(plan)
             self.ready.set()
-            if finish:
-                self.finish()
+            if exchange:
+                self.exchange_state()
         except Exception as e:
             self.error = e
         finally:
             self.ready.set()
             self.done.set()
 
-    def run_here(self, *, finish: bool = True) -> None:
+    def run_inline(self, *, exchange: bool = True) -> None:
         """The same on the training thread, which waits for others meanwhile."""
-        waiting = self._parts.waiting
+        waiting = self._context.waits
         waiting.begin()
         try:
-            self.run(finish=finish)
+            self.run(exchange=exchange)
         finally:
             waiting.end()
 
-    def finish(self) -> None:
+    def exchange_state(self) -> None:
         """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
         plan, self._plan = self._plan, None
-        if plan is not None and self._allow_heal:
-            self._healing = StateExchange(self._parts, in_place=self._in_place)
+        if plan is not None and self._options.allow_heal:
+            self._healing = StateExchange(self._context, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
 
-    def _put(self) -> PendingReply:
+    def _request(self) -> PendingReply:
         """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
-        spoke = self._parts.link.spoke
+        spoke = self._context.connection.spoke
         if spoke is None or not spoke.expects_start:
-            return self._parts.link.client.ask(self._ask())
+            return self._context.connection.client.ask(self._ask())
         told = spoke.start(_SOON)
         if told is not None:
-            return self._obey(*told)
+            return self._follow_rank0(*told)
 
         def wait(timeout: float) -> QuorumReply:
             told = spoke.start(timeout)
             if told is None:
                 raise DeadlineError(f"group rank 0 has not begun the next step within {timeout:g} s.")
-            return self._obey(*told).wait(timeout)
+            return self._follow_rank0(*told).wait(timeout)
 
         return PendingReply(None, wait)
 
-    def _obey(self, runs_on: bool, quorum: int, step: int) -> PendingReply:
+    def _follow_rank0(self, runs_on: bool, quorum: int, step: int) -> PendingReply:
         if not runs_on:
-            return self._parts.link.client.ask(self._ask())
+            return self._context.connection.client.ask(self._ask())
         if self._previous is None or self._previous.id != quorum:
             raise StepError(f"group rank 0 goes on in quorum {quorum}, which this rank does not hold; stopping.")
         return PendingReply(QuorumReply(self._previous, math.inf, base=State(step, quorum)))
 
     def _ask(self) -> Ask:
-        p, t = self._parts, self._terms
+        c, t = self._context, self._terms
         return Ask(
-            call=p.link.client.next_call(),
-            rank=p.options.group_rank,
+            call=c.connection.client.next_call(),
+            rank=c.options.group_rank,
             state=t.state,
             torn=t.torn,
-            shrink_only=self._shrink_only,
+            shrink_only=self._options.shrink_only,
             commit_failures=t.commit_failures,
-            checkpoint_metadata=p.transport.metadata(),
+            checkpoint_metadata=c.transport.metadata(),
             reason=t.reason,
             suspects=t.suspects,
-            traits=self._traits,
-            step_seconds=p.pace.seconds,
-            patience=p.waiting.patience,
+            traits=c.fingerprint.traits,
+            step_seconds=c.step_time.seconds,
+            patience=c.waits.patience,
             keeps=self._keeps,
             votes_late=self.votes_late,
-            usual=self._timeout if self._patience > 0 else 0.0,
+            usual=self._options.timeout if self._options.patience > 0 else 0.0,
         )
 
-    def _unanswered(self, error: Exception) -> Exception:
-        p = self._parts
-        with p.guard.lock:
-            if p.step.phase is Phase.ASKING:
-                p.step.unanswered()
-        p.status.publish()
+    def _request_failed(self, error: Exception) -> Exception:
+        c = self._context
+        with c.failures.lock:
+            if c.step.phase is Phase.ASKING:
+                c.step.unanswered()
+        c.status.publish()
         return error
 
     def _begin(self, reply: QuorumReply) -> Plan:
         """The quorum is here: what it means for this rank. Raises what makes it of no use."""
-        p = self._parts
-        before = p.guard.plan
+        c = self._context
+        before = c.failures.plan
         if reply.base is not None and before is not None and before.quorum_id == reply.quorum.id:
             plan, top = heal.later(before), reply.base
         else:
             plan = heal.plan(
-                reply.quorum, p.link.replica_id, p.options.group_rank, init_sync=p.init_sync, base=reply.base
+                reply.quorum, c.connection.replica_id, c.options.group_rank, init_sync=c.init_sync, base=reply.base
             )
             top = plan.top
         rank, size = heal.participation(
             plan,
             contributes_after_heal=self._counts_after_heal,
-            mode=p.mode,
-            min_replica_size=p.options.min_replica_size,
+            mode=c.world_size_mode,
+            min_replica_size=c.options.min_replica_size,
         )
         self.quorum, self.heals, self.again = reply.quorum, plan.heal, reply.again
         self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
-        self.ended = p.guard.begin(plan, top, rank, size, reply.commit)
-        p.status.publish()
-        p.waiting.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
-        if p.waiting.given_up:
+        self.ended = c.failures.begin(plan, top, rank, size, reply.commit)
+        c.status.publish()
+        c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
+        if c.waits.given_up:
             for member in reply.quorum.carriers:
-                p.waiting.given_up.pop(group_of(member.replica_id), None)
+                c.waits.given_up.pop(group_of(member.replica_id), None)
         if reply.base is not None and self._terms.reason is JoinReason.FAILED:  # rank 0 goes on, and this rank can't
-            p.guard.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
+            c.failures.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
         self.computed_at = top if self._in_place or not plan.heal else None
         self._plan = plan
         if self._previous is None or self._previous.id != reply.quorum.id:
@@ -288,7 +296,7 @@ class QuorumRound:
         return plan
 
     def _others_heal(self, reply: QuorumReply) -> bool:
-        carriers = {m.replica_id for m in reply.quorum.carriers} | {self._parts.link.replica_id}
+        carriers = {m.replica_id for m in reply.quorum.carriers} | {self._context.connection.replica_id}
         return any(m.replica_id not in carriers for m in reply.quorum.members)
 
     def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
@@ -303,23 +311,23 @@ class QuorumRound:
             or carriers != {m.replica_id for m in before.carriers}
         )
         if self._changed:
-            self._parts.events.emit(
+            self._context.events.emit(
                 "quorum", quorum=plan.quorum_id, number=plan.number, step=plan.top.step,
                 participants=size, members=plan.replica_ids, heal=plan.heal,
                 healing=[r for r in plan.replica_ids if r not in carriers],
             )  # fmt: skip
 
     def _configure(self, plan: Plan) -> None:
-        p = self._parts
+        c = self._context
 
         def make() -> None:
-            p.log.info(
+            c.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
             ours = self.quorum is not None and all(m.library for m in self.quorum.members)  # the peer's don't vote
-            votes = p.options.commit_vote and ours and p.options.group_rank == 0  # rank 0 speaks for its group
-            p.lines.configure(plan, p.link.replica_id, votes=votes)
+            votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 speaks for its group
+            c.peers.configure(plan, c.connection.replica_id, votes=votes)
 
-        duration = p.guard.configure(plan, make)
+        duration = c.failures.configure(plan, make)
         if duration is not None:
-            p.events.emit("configure", quorum=plan.quorum_id, config=plan.config_id, duration=duration)
+            c.events.emit("configure", quorum=plan.quorum_id, config=plan.config_id, duration=duration)
