@@ -3,7 +3,7 @@
     python -m tests.attacks.run                  # all attacks, a table
     python -m tests.attacks.run idle_group --seconds 15 --out attacks.json
 
-Each attack gets a lighthouse and two groups of its own, started as the README's two shells do, with a token or without.
+Each attack gets a lighthouse and two groups of its own, started as docs/without_torchx.md says, with a token or without.
 Figures: the longest time between two commits of each group while it lasts (quiet: the same before it), the memory (RSS) of
 the lighthouse and of the trainers before and at the most, and whether both groups train together at the end.
 """
