@@ -1,5 +1,9 @@
 """Fault-tolerant training with replica groups: torchft's API, launched anywhere by TorchX.
 
+The rooms, bottom up: `core` decides, without clock or socket; `observe` tells what happened; `rpc` is the only one that
+knows grpc; `comm` has process groups that can be rebuilt; `transfer` moves state; `train` is what a script imports, and
+`launch` makes processes of a component. docs/contributing.md is the map.
+
 Names are loaded on first use, so that the launcher and the lighthouse never import torch.
 """
 

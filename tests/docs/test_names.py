@@ -118,3 +118,14 @@ def test_the_index_has_every_page() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize("package", sorted(WALLS))
+def test_a_package_names_its_own_files(package: str) -> None:
+    """The lists in the docstrings of packages: "* `file`: what it decides or does"."""
+    folder = ROOT / "torchft_x" / package.replace(".", "/")
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert text, f"{package} says nothing of itself"
+    for entry in re.findall(r"^\* .*(?:\n  .*)*", text, flags=re.MULTILINE):
+        for name in re.findall(r"`([a-z_]\w*)`(?=[:,])", entry):
+            assert (folder / f"{name}.py").exists(), f"{package} names {name}, which is no file of it"

@@ -1,4 +1,13 @@
-"""Process groups that can be rebuilt with other members and released at once; see docs/design.md."""
+"""Process groups that can be rebuilt with other members, and released at once.
+
+Begin with `base`, the one interface. `gloo`, `accelerator` and `subprocess` are its kinds, `wrappers` are kinds around
+them, and `quantized` reduces with fewer bits. `store` is where members meet, `votes` has connections of its own.
+
+* `work`: handles of collectives. `single_member`: collectives of a group with one member.
+* `handles`: torchft's newer way to name the members. `rank_info`: a member's place in a group.
+* `flight_recorder`: writes what PyTorch knows of a group that failed.
+* `finalizers`: ends what its owner has forgotten, on a thread of its own and never inside the garbage collector.
+"""
 
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.base import ProcessGroup

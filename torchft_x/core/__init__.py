@@ -1,1 +1,28 @@
-"""The protocol: rules as functions and small machines. No clock, socket, thread, tensor or log lives here."""
+"""The protocol: what a lighthouse, a replica group and a rank decide.
+
+Pure functions and small machines: values in, values out. No clock, socket, thread, tensor or log lives here, and
+nothing but the standard library is imported, so every schedule of events can be replayed in a test.
+
+The packages, bottom up; each imports only from those above it (`WALLS` in tests/test_rooms.py)::
+
+    (files here)  values that all sides share: types, heal (who copies from whom), in_doubt (what became of an undecided
+                  step), cross_group_vote, fingerprint (what must be alike in all groups), journal
+    messages      what goes into each machine, and what comes out
+    commit        does this step count?
+    group         what does a replica group ask for, what does it hold, how long does it wait?
+    job           is the job done, and with which exit code?
+    quorum        may a quorum form, and which older ones must it follow?
+    membership    who is a member, and who is dead?
+    admission     whose words count, and who may join?
+    restart       when may a lighthouse that has just started form a quorum?
+    training      how does a trainer pace itself?
+    lighthouse    who trains together, and how far may they run?
+
+The contract of a machine and its shell: the shell delivers events with the time, one after the other, and carries out
+the effects that the machine returns. `core.messages` says it precisely. Time is seconds as floats, monotonic unless a
+name says ``unix``; ids are integers that only grow. Rules (R1, ...) and invariants (I1, ...) are those of
+docs/design.md.
+
+Begin reading with `types`; then `quorum.rule` (one pure function), `commit.step` (one rank's way through a step), and
+the two machines, `group.machine.Group` and `lighthouse.machine.Lighthouse`.
+"""

@@ -1,4 +1,11 @@
-"""The only room that knows grpc: servers, sessions, clients, tokens. See docs/design.md."""
+"""The only room that knows grpc: servers, sessions, clients, tokens.
+
+`transport` moves bytes, `codec` turns them into values of `core`, and `group`, `lighthouse` and `supervisor` are the
+shells of core's machines: they deliver events and carry out effects.
+
+* `coordination`: torchft's Python face of all this: the same names, arguments, defaults and errors.
+* `status_query`: one question to a lighthouse, for people and tools.
+"""
 
 import sys
 import warnings

@@ -1,1 +1,10 @@
-"""The training side: the Manager, the model wrappers, and the loops. See docs/design.md."""
+"""The training side: what a script imports.
+
+Begin with `manager.Manager`, which wires the rooms: `setup` makes a connected rank, `context` is what such a rank
+holds, `step` leads it through its steps, `heal` copies state. `ddp` and `local` are built on the Manager alone.
+
+* `optim`: an optimizer that steps on commit only. `data`: which samples a group takes. `device`: which device, and
+  which process group fits it.
+* `fault_tolerance`: settings in torchtitan's form.
+* `parameter_server`, `parameter_wire`: workers that never wait for each other, without a lighthouse.
+"""

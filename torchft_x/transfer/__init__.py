@@ -1,7 +1,12 @@
-"""Room: state between processes. No pickle on any wire.
+"""State between processes. No pickle on any wire.
 
-flatten -> layout -> snapshot (frozen bytes) -> http_server ... http_client -> http_fetch -> landing -> rebuild.
-The process-group transport (pg) sends from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
+Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.client -> http.fetch -> landing ->
+rebuild. Through a process group (`pg`), from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
+
+* `transport`: the interface of everything that moves state, with torchft's names. `torchft_transports`: transports that
+  were written for torchft's.
+* `snapshot`: frozen copies, and who may read them. `shared_memory`: memory that a process of this host may read by
+  itself.
 """
 
 from torchft_x.transfer.format.flatten import check_sendable

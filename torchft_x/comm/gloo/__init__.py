@@ -1,1 +1,5 @@
-"""Process groups on gloo that are rebuilt for each quorum and released within milliseconds."""
+"""Process groups on gloo that are rebuilt for each quorum and released within milliseconds.
+
+* `group`: `ProcessGroupGloo`. `membership`: one set of members, from one ``configure`` to the next.
+* `device`: listening sockets with their event loop, made once and kept.
+"""

@@ -1,4 +1,9 @@
-"""What each stock scheduler's request needs so that one group's death stays its own. One module per scheduler."""
+"""What each stock scheduler's request needs so that one group's death stays its own. One module per scheduler.
+
+* `role`: the TorchX role of our apps, which calls `adjust` once the scheduler is known.
+* `containers`: what docker and kubernetes have in common.
+* `excepthook`: ends ``torchx run`` with one sentence instead of TorchX's traceback.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Room of torchft_x; see docs/design.md."""
+"""The wire's messages: `torchft.proto` is torchft's, `torchft_x.proto` ours. The ``_pb2`` modules are generated."""

@@ -1,1 +1,6 @@
-"""Copies state between groups: offers a snapshot, fetches one, and rehearses a newcomer's first step."""
+"""Copies state between groups.
+
+* `state_exchange`: offers our state to those that are behind, and fetches theirs when we are (R17).
+* `overseer`: looks after a copy that others make of our state: they are waited for while it moves.
+* `rehearsal`: a newcomer's first step, made before it asks for a quorum, and dropped.
+"""
