@@ -1,6 +1,6 @@
 """Values of the protocol. Frozen, comparable, free of clocks, sockets and tensors.
 
-Words are those of docs/design.md: a *member* is one life of a replica group, named by its replica id
+Words are those of docs/glossary.md: a *member* is one life of a replica group, named by its replica id
 ``<group id>:<nonce>``; a *state* is ``(step, committed_in)``.
 Times are seconds as floats; ids are integers that only grow.
 """
