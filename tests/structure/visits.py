@@ -8,7 +8,8 @@ Python starts; threads that torch or gRPC start in C are not seen.
 
 * *visited*: a file of the package in which something was called;
 * *crossing*: a call whose nearest caller of the package on the same thread's stack lies in another file. What the
-  script, torch or asyncio calls is an *entry*, not a crossing. A coroutine counts when it is made, not when it goes on.
+  script, torch or asyncio calls is an *entry*, not a crossing. A coroutine counts when it is made, not when it goes on;
+* *all threads*: without those that the other group has for itself. The thread of the rpc loop serves both, and the lighthouse.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def steady_steps(recorder: Recorder) -> dict[str, Any]:
         for thread in threads:
             thread.join()
     assert len(windows) == STEPS, "a group has failed; its traceback is above"
-    return _result(windows, {"group 0"}, None)
+    return _result(windows, {"group 0"}, "group 1")
 
 
 def joins(recorder: Recorder) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def _join(recorder: Recorder) -> Window:
     return window
 
 
-def _result(windows: list[Window], own: set[str], without: str | None) -> dict[str, Any]:
+def _result(windows: list[Window], own: set[str], without: str) -> dict[str, Any]:
     """The window whose like is most frequent in the training thread; of those the one with the least in other threads.
 
     Args:
@@ -215,7 +216,7 @@ def _result(windows: list[Window], own: set[str], without: str | None) -> dict[s
     """
 
     def everybody(window: Window) -> dict[str, int]:
-        return window.sums({label for label in window.calls if without is None or not label.startswith(without)})
+        return window.sums({label for label in window.calls if not label.startswith(without)})
 
     kinds = Counter(tuple(window.sums(own).values()) for window in windows)
     usual, count = kinds.most_common(1)[0]
@@ -226,9 +227,7 @@ def _result(windows: list[Window], own: set[str], without: str | None) -> dict[s
         "all_threads": everybody(chosen),
         "measured": len(windows),
         "alike": count,  # in the training thread
-        "visits": {
-            label: chosen.visits(label) for label in chosen.calls if without is None or not label.startswith(without)
-        },
+        "visits": {label: chosen.visits(label) for label in chosen.calls if not label.startswith(without)},
     }
 
 
