@@ -20,7 +20,7 @@ def test_only_calls_into_another_file_of_the_package_cross(tmp_path: Path, monke
     (tmp_path / "shell.py").write_text(
         "import functools\nimport measured.rules as rules\n\n"
         "def run():\n    rules.decide(1)\n    functools.reduce(lambda a, b: rules.decide(b), [1, 2, 3])\n"
-        "    assert list(rules.count()) == [1, 2]\n    rules.wait().close()\n"
+        "    assert list(rules.count()) == [1, 2]\n    assert next(rules.wait().__await__(), 3) == 3\n"
     )
     package = ModuleType("measured")
     package.__path__ = [str(tmp_path)]

@@ -57,7 +57,7 @@ class Window:
             "files": len({file for _, file in calls}),
             "crossings": sum(n for (caller, file), n in calls.items() if caller not in ("", file)),
             "entries": sum(n for (caller, _), n in calls.items() if not caller),
-            "calls": calls.total() if hasattr(calls, "total") else sum(calls.values()),
+            "calls": sum(calls.values()),
         }
 
     def visits(self, label: str) -> list[dict[str, Any]]:
