@@ -85,7 +85,7 @@ class Goal:
 @dataclass(frozen=True)
 class Verdict:
     word: str
-    """``met``, ``not met``, ``not measured``, or ``-`` where there is no goal."""
+    """``met``, ``not met``, ``undecided``, ``not measured``, or ``-`` where there is no goal."""
     why: str = ""
     value: Summary | None = None
     """What was compared with the limit, where that is a median."""
@@ -118,8 +118,12 @@ def judge(
     summary = summarize(values)
     if summary is None:
         return Verdict("not measured", why_not or "nothing to compare with")
-    good = summary.low <= goal.limit if goal.at_most else summary.high >= goal.limit
-    return Verdict("met" if good else "not met", f"range of {summary.n}" if summary.few else "", summary)
+    sign = 1.0 if goal.at_most else -1.0
+    best = summary.low if goal.at_most else summary.high
+    word = "met" if sign * best <= sign * goal.limit else "not met"
+    if summary.few and word == "met" and sign * summary.median > sign * goal.limit:
+        word = "undecided"  # some of so few samples say little
+    return Verdict(word, f"range of {summary.n}" if summary.few else "", summary)
 
 
 def _failed_already(goal: Goal, ours: Sequence[Sample]) -> bool:

@@ -17,6 +17,14 @@ def test_the_median_and_its_interval_are_order_statistics() -> None:
     assert (s.median, s.low, s.high, s.n, s.few) == (15.5, 10.0, 21.0, 30, False)
 
 
+@pytest.mark.parametrize(("limit", "word"), [(2.5, "met"), (1.5, "undecided"), (0.5, "not met")])
+def test_a_range_of_few_samples_decides_less_than_an_interval(limit: float, word: str) -> None:
+    few = [1.0, 2.0, 3.0]
+    assert judge(Goal(limit), few, [], []).word == word
+    assert judge(Goal(-limit, at_most=False), [-x for x in few], [], []).word == word
+    assert judge(Goal(limit), few * 10, [], []).word == ("met" if limit > 1.0 else "not met")
+
+
 def test_few_samples_show_their_range_and_say_so() -> None:
     s = summarize([3.0, 1.0, 2.0])
     assert s is not None
