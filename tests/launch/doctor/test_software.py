@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import torchft_x
 from torchft_x.launch.doctor import software
 from torchft_x.launch.doctor.runner import Case
 from torchft_x.launch.doctor.software import BOUNDS, PYTHON, check_torch, package_finding, torchx_finding
@@ -79,6 +80,7 @@ def test_a_torch_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "did not end within 0.3 s" in found.text
 
 
-def test_this_python_is_named() -> None:
-    first, _ = software.check_python(Case(environ={}, folder=Path("/"), home=Path("/")))
+def test_this_python_and_this_package_are_named() -> None:
+    first, second = software.check_python(Case(environ={}, folder=Path("/"), home=Path("/")))
     assert sys.executable in first.text
+    assert second.text.endswith(f" in {Path(torchft_x.__file__).resolve().parent}.")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import torchft_x
 from torchft_x._version import __version__
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 
@@ -50,7 +51,7 @@ def check_python(_: Case) -> Iterator[Finding]:
         yield warning("python", f"{here} is newer than what torchft_x is tested with (3.13).")
     else:
         yield ok("python", f"{here}.")
-    own = Path(__file__).resolve().parent.parent
+    own = Path(torchft_x.__file__).resolve().parent
     how = "installed" if version_of("torchft_x") else "a bare clone"
     yield ok("torchft_x", f"torchft_x {__version__}, {how}, in {own}.")
 
