@@ -162,7 +162,7 @@ class RankNode:
             self.start_step()
             return
         world.note(self.process.name, "makes its first step for itself")
-        seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(self.node.group)
+        seconds = world.compute_seconds(self.node.group)
         world.after(seconds, self.process, self._rehearsed)
 
     def _rehearsed(self) -> None:

@@ -43,7 +43,7 @@ class Reduction:
         self.forget()
         self._base, self._computing = rank.value, world.next_id()
         self.kept = None if rank.step.torn else rank.step.state  # beside a heal they are good for nothing
-        seconds = world.rng.uniform(*world.config.compute) * world.slowness_of(rank.node.group)
+        seconds = world.compute_seconds(rank.node.group)
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
     def _on_computed(self, nth: int) -> None:

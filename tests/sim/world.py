@@ -62,7 +62,7 @@ class World:
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
         self.every_supervisor: list[SupervisorNode] = []  # also those that others have succeeded
         self.peers: dict[str, PeerNode] = {}  # by group
-        self.slowness: dict[str, float] = {}  # group -> its steps take so many times as long, for now
+        self.slowness: dict[str, tuple[float, float]] = {}  # group -> its steps take so many times as long, until then
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
@@ -97,11 +97,14 @@ class World:
         self.after(self.rng.uniform(*self.config.startup), None, peer.start)
         return peer
 
-    def slowness_of(self, group: str) -> float:
+    def compute_seconds(self, group: str) -> float:
+        """How long its next step computes. Who is slow only for now goes on at its own pace after that."""
+        seconds = self.rng.uniform(*self.config.compute)
         pace = self._pace.get(group)
         if pace is None:
             pace = self._pace[group] = self.rng.uniform(1.0, self.config.uneven)
-        return pace * self.slowness.get(group, 1.0)
+        factor, until = self.slowness.get(group, (1.0, 0.0))
+        return min(factor * pace * seconds, max(0.0, until - self.now) + pace * seconds)
 
     def clock_of(self, site: str) -> Clock:
         clock = self.clocks.get(site)

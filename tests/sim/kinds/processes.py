@@ -82,13 +82,8 @@ def pause_all(world: World, processes: list[Process], seconds: float, *, seen: b
 @kind
 def slow(world: World, fault: Fault) -> bool:
     """Steps of a group take ten times as long."""
-    world.slowness[fault.target] = 10.0
-    world.after(fault.seconds, None, _forget_slowness, world, fault.target)
+    world.slowness[fault.target] = 10.0, world.now + fault.seconds
     return node_of(world, fault.target) is not None
-
-
-def _forget_slowness(world: World, group: str) -> None:
-    world.slowness.pop(group, None)
 
 
 @kind
@@ -126,8 +121,7 @@ def hang_first(world: World, fault: Fault) -> bool:
 @kind
 def straggle(world: World, fault: Fault) -> bool:
     """Steps of a group take thirty times as long."""
-    world.slowness[fault.target] = 30.0
-    world.after(fault.seconds, None, _forget_slowness, world, fault.target)
+    world.slowness[fault.target] = 30.0, world.now + fault.seconds
     return node_of(world, fault.target) is not None
 
 
