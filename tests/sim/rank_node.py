@@ -62,7 +62,7 @@ class RankNode:
             world.now, most=config.timeout, fixed=config.straggler_timeout
         )  # how long it waits for other groups
         self.hung = False  # its training thread does not go on from where it computes
-        self._held: tuple[Callable[..., None], tuple[Any, ...]] | None = None  # what it does when it goes on
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what is to go on when it hangs no more
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
         # Of the step in hand:
         self.plan: Plan | None = None
@@ -92,14 +92,14 @@ class RankNode:
     def holds(self, go_on: Callable[..., None], *args: Any) -> bool:
         """Whether the training thread hangs here; `go_on` is called when it does not any more."""
         if self.hung:
-            self._held = (go_on, args)
+            self._held.append((go_on, args))  # one may be of a computation that is given up, and say so itself
         return self.hung
 
     def wake(self) -> None:
         self.hung = False
-        held, self._held = self._held, None
-        if held is not None:
-            self.world.after(0.0, self.process, held[0], *held[1])
+        held, self._held = self._held, []
+        for go_on, args in held:
+            self.world.after(0.0, self.process, go_on, *args)
 
     def waits(self) -> float:
         """It begins to wait for other groups. Returns the seconds that may take."""
