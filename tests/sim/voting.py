@@ -184,8 +184,8 @@ class Voting:
     def _is_against(self, label: tuple[int, int]) -> bool:
         """Whether the script is against this step, as all ranks of its group are: one that no other rank has committed yet."""
         world, node = self._rank.world, self._rank.node
-        group, open_to_all = node.group, all(r.step.state.step <= label[1] for r in node.ranks)
-        if group in world.regrets and world.regrets[group] is None and open_to_all:
+        group, in_time = node.group, all(r.step.state.step <= label[1] for r in node.ranks)
+        if group in world.regrets and world.regrets[group] is None and in_time:
             world.regrets[group] = label
             world.counts["second_thoughts"] += 1
         return world.regrets.get(group) == label

@@ -40,7 +40,7 @@ class RankContext:
     peers: PeerLinks  # to the other groups
     transport: CheckpointTransport[Any]
     state_dicts: StateDicts
-    step: Step  # read and changed under guard.lock
+    step: Step  # read and changed under failures.lock
     failures: StepFailures
     events: EventLog
     status: SharedStatus  # told at each change of the step's phase
@@ -92,30 +92,32 @@ def assemble(
     fingerprint: FingerprintBuilder,
 ) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
-    link = connect(options)
+    connection = connect(options)
     events = EventLog(
         options.run_dir,
         "trainer",
-        group=group_of(link.replica_id),
+        group=group_of(connection.replica_id),
         rank=options.group_rank,
-        replica_id=link.replica_id,
+        replica_id=connection.replica_id,
         attempt=options.attempt,
     )
-    log = StepLogger(f"group {group_of(link.replica_id)} rank {options.group_rank}", step)
-    lines = PeerLinks(pg, options)
-    guard = StepFailures(step, lines, log, events, link.client.suspect, link.stop, heal_patience=options.timeout)
-    link.client.watch(guard.on_over, guard.on_end)
-    status = status_of(options, step, link.replica_id)
+    log = StepLogger(f"group {group_of(connection.replica_id)} rank {options.group_rank}", step)
+    peers = PeerLinks(pg, options)
+    failures = StepFailures(
+        step, peers, log, events, connection.client.suspect, connection.stop, heal_patience=options.timeout
+    )
+    connection.client.watch(failures.on_over, failures.on_end)
+    status = status_of(options, step, connection.replica_id)
     return RankContext(
         options=options,
-        connection=link,
-        peers=lines,
+        connection=connection,
+        peers=peers,
         transport=HTTPTransport(options.timeout, host=options.host, token=options.token)
         if transport is None
         else adapted(transport),
         state_dicts=states,
         step=step,
-        failures=guard,
+        failures=failures,
         events=events,
         status=status,
         bytes_sent=BytesSent(),
@@ -123,7 +125,7 @@ def assemble(
         world_size_mode=mode,
         init_sync=init_sync,
         step_time=StepTimeEstimate(),
-        waits=PeerWaits(options, status, lambda: link.connected),
+        waits=PeerWaits(options, status, lambda: connection.connected),
         fingerprint=fingerprint,
-        narrator=Narrator(link.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
+        narrator=Narrator(connection.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

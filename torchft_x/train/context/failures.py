@@ -43,7 +43,7 @@ class StepFailures:
     def __init__(
         self,
         step: Step,
-        lines: Abortable,
+        peers: Abortable,
         log: logging.LoggerAdapter[Any],
         events: EventLog,
         suspect: Callable[[tuple[str, ...]], None] = lambda _: None,
@@ -54,7 +54,7 @@ class StepFailures:
         self.lock = threading.RLock()  # guards `step` and the attributes below; nothing waits or does I/O under it
         self.step = step
         self.events = events
-        self._peers = lines
+        self._peers = peers
         self._log = log
         self._heal_retries = HealRetries(heal_patience)  # heals that failed; decides when there were too many
         self._stop = stop  # releases who waits for other ranks of the group
