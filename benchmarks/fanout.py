@@ -47,7 +47,8 @@ def run_fanout(bench: Bench) -> list[Measured]:
 
 
 def run_through(bench: Bench, number: int, folder: Path) -> list[Measured]:
-    """The same through group servers. Of both libraries in turn, each with a lighthouse of its own."""
+    """The same through group servers. Of both libraries in turn, each with a lighthouse of its own. One library's failure
+    ends its part and is said; the other goes on."""
     name = f"quorum change through group servers, {number} groups: "
     settled = Measured(f"through.{number}", name + "last request -> last answer", "ms")
     burst = Measured(f"through.{number}.burst", name + "all ask at once -> last answer", "ms")
@@ -55,22 +56,32 @@ def run_through(bench: Bench, number: int, folder: Path) -> list[Measured]:
     with ExitStack() as stack:
         for row in (settled, burst):
             row.why_no_peer = bench.why_no_peer
-        try:
-            for library in bench.libraries:
+
+        def failed(library: Library, e: GaveUp) -> None:
+            bench.say(f"  {e}")
+            settled.note = str(e)
+            for row in (settled, burst):
+                setattr(row, "why_not" if library.is_ours else "why_no_peer", "it failed, see the notes")
+
+        for library in bench.libraries:
+            try:
                 lighthouse = Served(library, folder, *PATIENT)
                 stack.callback(lighthouse.stop)
                 askers = Askers(library, lighthouse.bind, number, folder)
                 stack.callback(askers.close)
                 up.append((library, askers))
-            for i in range(-1, bench.pairs):  # the first pair only warms up
-                for library, askers in up[:: 1 if i % 2 == 0 else -1]:
-                    for row in (settled, burst):
-                        seconds = askers.change(burst=row is burst)
-                        if i >= 0:
-                            (row.ours if library.is_ours else row.peer).append(1e3 * seconds)
-        except GaveUp as e:
-            bench.say(f"  {e}")
-            settled.note = str(e)
+            except GaveUp as e:
+                failed(library, e)
+        for i in range(-1, bench.pairs):  # the first pair only warms up
+            for library, askers in up[:: 1 if i % 2 == 0 else -1]:
+                try:
+                    seconds = {at_once: askers.change(burst=at_once) for at_once in (False, True)}
+                except GaveUp as e:
+                    failed(library, e)
+                    up.remove((library, askers))
+                    continue
+                for row in (settled, burst) if i >= 0 else ():
+                    (row.ours if library.is_ours else row.peer).append(1e3 * seconds[row is burst])
     return [settled, burst]
 
 

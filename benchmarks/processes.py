@@ -118,11 +118,14 @@ class Worker(Child):
         except BrokenPipeError:
             pass  # `answer` says it
 
+    def has_answered(self, within: float) -> bool:
+        """Whether there is something to read within so many seconds: an answer, or its end."""
+        return bool(select.select([self.process.stdout], [], [], within)[0])
+
     def answer(self) -> Any:
         """Raises `GaveUp` if the process ended, or is silent for `ANSWER` seconds."""
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER)
-        if not ready:
+        if not self.has_answered(ANSWER):
             raise GaveUp(f"no answer within {ANSWER:.0f} s from {' '.join(self.command)}:\n{self.last_words()}")
         line = self.process.stdout.readline()
         if not line:

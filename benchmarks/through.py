@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.libraries import ROOT, Library
-from benchmarks.processes import GaveUp, Worker
+from benchmarks.processes import ANSWER, GaveUp, Worker
 
 ASKER = str(ROOT / "benchmarks" / "asker.py")
 _SETTLED = 0.05  # seconds until the lighthouse has heard all others
-_TRIES = 20  # until all are in one quorum: the first to come may be alone in its own
+_TRIES = 20  # rounds in which they fall apart
+_POLL = 0.01  # seconds
 
 
 class Askers:
@@ -28,10 +29,7 @@ class Askers:
                 self.workers.append(Worker([*command, "--group", name], library.environment(), log, folder))
             for worker in self.workers:
                 worker.answer()
-            for _ in range(_TRIES):
-                if self._round(self.workers, 0.0) is not None:
-                    return
-            raise GaveUp(f"{number} groups of {library.module} are never in one quorum")
+            self._gather()
         except BaseException:
             self.close()
             raise
@@ -43,7 +41,24 @@ class Askers:
             seconds = self._round(self.workers, pause)
             if seconds is not None:
                 return seconds
+            self._gather()
         raise GaveUp(f"{self._number} groups fall apart")
+
+    def _gather(self) -> None:
+        """Until all are in one quorum. The first to come may be alone in its own, and the others wait for it: whoever was
+        in a smaller one asks again at once."""
+        asking, deadline = list(self.workers), time.monotonic() + ANSWER
+        for worker in asking:
+            worker.ask("ask")
+        while asking:
+            if time.monotonic() > deadline:
+                raise GaveUp(f"{self._number} groups were never in one quorum within {ANSWER:.0f} s")
+            for worker in list(asking):
+                if worker.has_answered(_POLL):
+                    if worker.answer()[2] == self._number:
+                        asking.remove(worker)
+                    else:
+                        worker.ask("ask")
 
     def _round(self, workers: Sequence[Worker], pause: float) -> float | None:
         """None: they were not all in one quorum."""
