@@ -53,7 +53,7 @@ class JournalEntry:
     granted_through: int = 0
     """Highest step ever granted in it."""
     kin: tuple[MemberEntry, ...] = ()
-    """Of the members that spoke on sessions."""
+    """Of the members that spoke on sessions, and of earlier ones of the job of which it is not known how they ended (R21)."""
     open: tuple[Quorum, ...] = ()
     """Quorums before it that must be followed, too (`core.quorum.open_quorums`), from old to new."""
     absent: tuple[Absent, ...] = ()

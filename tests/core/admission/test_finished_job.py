@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.scene import Scene, issued, notes, of, overs
 from torchft_x.core.admission.finished_job import GRACE
-from torchft_x.core.journal import Departure
+from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.messages.lighthouse import (
     GuardianGone,
     GuardianHeard,
@@ -175,6 +175,56 @@ def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
     effects = s.late("b:2") + s.pass_(2.0)
     assert issued(effects) == []
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
+
+
+def gone_in_an_older_quorum(kept: list[JournalEntry] | None = None, **config: Any) -> Job:
+    """a finishes, its leave is lost, and its supervisor is cut off. b trains on alone, and ends with an error."""
+    s = Job(min_replicas=1, **config)
+    s.start("a:1", "b:1")
+    at = s.committed()
+    s.kill("a:1")
+    for _ in range(2):  # two quorums alone: a is in neither
+        effects = s.join("b:1", at, JoinReason.FAILED)
+        assert issued(effects) == [["b:1"]]
+        if kept is not None:
+            kept += [e.legacy for e in of(Keep, effects)]
+    s.wait(2.0, alive=("b:1",))
+    s.kill("b:1")
+    s.exited("b:1", 1)
+    del s.sessions["a:1"], s.sessions["b:1"]
+    return s
+
+
+def test_who_was_in_an_older_quorum_may_finish_the_job() -> None:
+    """Seed 7358448554294 of the soak: only members of the newest quorum were asked for, and the job was begun anew."""
+    s = gone_in_an_older_quorum()
+    assert issued(s.late() + s.pass_(30.0)) == []
+    assert s.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
+    assert issued(s.exited("a:1", 0)) == []
+    effects = s.pass_(GRACE + 2.0)
+    assert issued(effects) == []
+    assert {e.group for e in of(StopGroup, effects)} == {"b"}
+
+
+def test_who_was_in_an_older_quorum_and_fails_holds_nobody_up() -> None:
+    s = gone_in_an_older_quorum()
+    assert issued(s.late()) == []
+    assert issued(s.exited("a:1", -9)) == [["b:2"]]
+    assert s.lighthouse._endings.unsettled == frozenset()
+
+
+def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
+    kept: list[JournalEntry] = []
+    gone_in_an_older_quorum(kept, keeps=True)
+    assert [entry.replica_id for entry in kept[-1].kin] == ["b:1", "a:1"]
+    t = Job(now=5000.0, legacy=kept[-1], keeps=True)
+    t.feed(LifeBegun("a", 1, "token-a:1"))
+    t.exited("b:1", 1)
+    assert issued(t.late() + t.pass_(100.0)) == []
+    assert t.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
+    assert issued(t.exited("a:1", 0)) == []
+    assert issued(t.pass_(2.0)) == []
+    assert [d.ended for d in t.lighthouse._endings.departures] == [True]
 
 
 def test_who_asks_much_later_is_held_anew() -> None:

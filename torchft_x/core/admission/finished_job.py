@@ -44,6 +44,8 @@ class FinishedJob:
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
         self._lives: dict[str, str] = {}  # group -> its newest member
+        # Replica ids, of `_lives`: in no quorum now, and their supervisors have not told how they ended.
+        self.unsettled: frozenset[str] = frozenset()
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
@@ -63,7 +65,8 @@ class FinishedJob:
             self._put(Departure(record.replica_id, record.life, state, lingers), now)
 
     def life_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
-        """The process of that life has ended; `records`: what was known of it as a member of quorums that count."""
+        """The process of that life has ended; `records`: what was known of it, as a member of quorums that count
+        or as one of `unsettled`."""
         for group, d in list(self._left.items()):
             if token and d.life.token == token:
                 if code == 0:
@@ -89,20 +92,24 @@ class FinishedJob:
         if new_lineage:
             if self._left:  # the job was finished: this is another one
                 self.job = ()
-            self.trains(members)  # a lineage that was lost was of the same job
+            self._lives.clear()  # who is still out was given up with the lineage
+            self.trains(m.replica_id for m in members)  # a lineage that was lost was of the same job
             self._early.clear()
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
-            self.trains(members)
+            self.trains(m.replica_id for m in members)
             for group in groups & self._left.keys():  # it has come back
                 self._drop(group)
 
-    def trains(self, members: Iterable[Member]) -> None:
-        """These are in the job."""
-        lives = {group_of(m.replica_id): m.replica_id for m in members}
+    def trains(self, names: Iterable[str]) -> None:
+        """These replica ids are in the job, and nobody else trains now."""
+        lives = {group_of(name): name for name in names}
         self._lives.update(lives)
+        self.unsettled = frozenset(
+            name for group, name in self._lives.items() if group not in lives and self._may_finish(name)
+        )
         for group, replica_id in lives.items():
             if group in self._left and self._left[group].replica_id != replica_id:
                 self._drop(group)  # the end of an earlier life, heard before
@@ -125,7 +132,7 @@ class FinishedJob:
         if any(map(self._has_finished, decision.members)):
             return None  # who has finished the job begins another one
         running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
-        silent = self._unfinished(decision.left.members, now)
+        silent = self._unfinished((*(m.replica_id for m in decision.left.members), *sorted(self.unsettled)), now)
         if running or silent:
             which = f"{listed(running)} left at the end of the training" if running else f"{listed(silent)} is gone"
             return Wait(
@@ -193,14 +200,21 @@ class FinishedJob:
         self._drop(group)
         return False
 
-    def _unfinished(self, members: Iterable[Member], now: float) -> list[str]:
-        """Of these, who is gone without a leave (it may have been lost with the lighthouse's predecessor), though its
-        supervisor says that the process runs."""
+    def _may_finish(self, name: str) -> bool:
+        """Whether its process may yet end well, and its supervisor would say so."""
+        record = self._roll.get(name)
+        if record is None or name in self._early:
+            return False
+        return bool(record.life.token) and not self._roll.has_ended(record.life)
+
+    def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
+        """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
+        though its supervisor says that the process runs."""
         found = []
-        for record in self._roll.of(members):
+        for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
             heard = self._roll.guardians.heard(record.life.token)
-            ended = self._roll.has_ended(record.life) or record.replica_id in self._early
-            if record.proof and heard is not None and not ended and now - heard < self._lease:
+            gone = record.proof or not record.address  # without one: it has not spoken to this lighthouse
+            if gone and heard is not None and now - heard < self._lease:
                 found.append(record.replica_id)
         return found
 

@@ -44,7 +44,7 @@ class JournalWriter:
 
     def on_tick(self) -> None:
         """Who is lost, and how?"""
-        lost = self._roll.lost(self._tenure.ran)
+        lost = self._roll.lost(self._tenure.ran | self._endings.unsettled)
         if lost or self._absent:
             absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
             self._stale = self._stale or absent != self._absent
@@ -71,11 +71,12 @@ class JournalWriter:
         ]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
-        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside)
+        unsettled = self._endings.unsettled
+        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside, unsettled)
         if as_of != self._kin_as_of:
             self._kin_as_of = as_of
-            members = {m.replica_id: m for q in (cur, *open_) for m in q.members}
-            records = self._roll.of(members.values())
+            names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
+            records = self._roll.named((*names, *sorted(unsettled - names.keys())))
             self._kin = tuple(MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
 
     def _proof(self, record: MemberRecord) -> str:

@@ -85,8 +85,6 @@ class Lighthouse:
         self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
         left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
         self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
-        if config.legacy is not None:
-            self._endings.trains(config.legacy.quorum.members)
         self._succession = QuorumTransition(  # what follows the present quorum
             config,
             self._roll,
@@ -106,6 +104,9 @@ class Lighthouse:
         legacy = inherited(config)
         # Effects of the beginning, handed out with those of the first event.
         self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
+        if config.legacy is not None:
+            self._endings.trains(entry.replica_id for entry in config.legacy.kin)
+            self._endings.trains(m.replica_id for m in config.legacy.quorum.members)
 
     def __repr__(self) -> str:
         return f"<Lighthouse {self._tenure} {self.undecided}>"
@@ -450,6 +451,12 @@ class Lighthouse:
 
     # --- who is gone ---------------------------------------------------------------------------------------------
 
+    @property
+    def _watched(self) -> frozenset[str]:
+        """Replica ids of whom it matters how they end."""
+        ran, unsettled = self._tenure.ran, self._endings.unsettled
+        return ran | unsettled if unsettled else ran
+
     def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
         self._endings.probed(event.replica_id, event.address, event.refused, now)
         record = self._roll.get(event.replica_id)
@@ -458,7 +465,7 @@ class Lighthouse:
     def _on_life_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
         records = self._roll.end(token)
-        self._endings.life_ended(token, code, [r for r in records if r.replica_id in self._tenure.ran], now)
+        self._endings.life_ended(token, code, [r for r in records if r.replica_id in self._watched], now)
         for record in records:
             self._roll.close(record)
             reason = f"its process ended with exit code {code}"
@@ -475,9 +482,9 @@ class Lighthouse:
             effects += self._alarm.lose(record, reason)
         effects += self._stragglers.look(now, lambda names: self._succession.goes_without(names, now))
         effects += self._alarm.note_suspects(now)
-        for record in self._roll.away(self._tenure.ran):
+        for record in self._roll.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
                 effects += self._alarm.probe(record, now)
-        self._roll.prune(self._tenure.ran)
+        self._roll.prune(self._watched)
         self._keeping.on_tick()
         return effects + self._endings.look(now) + self._succession.note_wait(now)

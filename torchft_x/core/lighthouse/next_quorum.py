@@ -264,7 +264,7 @@ class QuorumTransition:
         self._end_takeover()
         began = self._started_at if self._config.place is None else now
         self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
-        self._endings.trains(quorum.members)
+        self._endings.trains(m.replica_id for m in quorum.members)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
         for record in self._roll:
