@@ -649,6 +649,24 @@ def test_wrap_future_swallows_errors_and_waits_no_longer_than_told() -> None:
         m.shutdown()
 
 
+def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand() -> None:
+    with lighthouse(1) as addr:
+        m = Trainer(0, addr).manager
+        m.start_quorum()
+        late: Future[int] = Future()
+        wrapped = m.wrap_future(late, 0)
+        m.report_error(RuntimeError("this step is dropped"))
+        assert not m.should_commit()
+        m.start_quorum()
+        m.wait_quorum()
+        late.set_exception(RuntimeError("that of the step before"))
+        assert wrapped.wait() == 0
+        assert m.errored() is None
+        assert not m._step_loop.reductions._unwanted  # so that it can be reduced again when a group is lost
+        assert m.should_commit()
+        m.shutdown()
+
+
 def test_calls_out_of_order_get_a_sentence() -> None:
     with lighthouse(1) as addr:
         a = Trainer(0, addr)

@@ -11,6 +11,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -264,8 +265,7 @@ class Manager:
         if self._rehearsal.is_on:
             self._rehearsal.report(e)
             return
-        self._step_loop.veto(e)
-        self._failures.fail(e)
+        self._step_loop.object(e)
 
     @contextlib.contextmanager
     def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
@@ -300,12 +300,10 @@ class Manager:
         limit = self._context.options.timeout if timeout is None else seconds(timeout)
         with self._failures.lock:
             quorum_id = self._context.step.quorum_id or None
-
-        def report(e: Exception) -> None:
-            self._step_loop.veto(e)
-            self._failures.fail(e, quorum_id)
-
-        return work.wrap_future(fut, default, limit, self._rehearsal.report if self._rehearsal.is_on else report)
+        report = (
+            self._rehearsal.report if self._rehearsal.is_on else partial(self._step_loop.object, quorum_id=quorum_id)
+        )
+        return work.wrap_future(fut, default, limit, report)
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 

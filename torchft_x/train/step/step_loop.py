@@ -170,11 +170,17 @@ class StepLoop:
 
     # --- 4 and 5: vote, end --------------------------------------------------------------------------------------------
 
-    def veto(self, error: Exception) -> None:
-        """The script is against the step in hand, which may have failed before for another reason."""
+    def object(self, error: Exception, quorum_id: int | None = None) -> None:
+        """The script is against the step in hand, if that is in quorum `quorum_id`. It may have failed before for another
+        reason."""
+        failures = self._context.failures
+        with failures.lock:
+            if quorum_id is not None and quorum_id != self._context.step.quorum_id:
+                return
         self.reductions.object(error)
         if self._passed is not None:
             self._failed = self._failed or error
+        failures.fail(error, quorum_id)
 
     def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The pass that was kept last has ended, `good` or not: decide the step, if that may be done here; `meanwhile`
