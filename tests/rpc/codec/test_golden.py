@@ -1,0 +1,323 @@
+"""The wire, byte for byte, and every refusal: `golden.json` has what was sent, and what was made of what arrives.
+
+``python -m tests.rpc.codec.test_golden`` writes the file anew. Do it when the wire is meant to change, and read the
+difference: a byte that changes in what was there is a new wire, a "taken" in the place of a "refused" is a hole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.fingerprint import Fingerprint, Trait
+from torchft_x.core.heal import Plan
+from torchft_x.core.messages import group as gm
+from torchft_x.core.messages import lighthouse as lm
+from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.errors import TorchftXError
+from torchft_x.rpc.codec import fingerprint, messages, ranks, supervisors
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+GOLDEN = Path(__file__).with_name("golden.json")
+
+STATE, LIFE, PREPARED = State(7, 1 << 40), Life(3, 1.5, "token"), Prepared(9, 8, (1 << 64) - 1)
+TRAITS = Fingerprint((Trait("model", "d1", "2 tensors", ("a (2,)", "b (3,)"), (0, 300)), Trait("data set", "d2", "w")))
+LEAST = Member("a:1")
+MEMBER = Member(
+    "b:2", "http://h:1", "h:2/p", STATE, True, 300, True, 2, '{"k": 1}', ("x", ""), PREPARED, "lib/1", (4, 1 << 33), True
+)  # fmt: skip
+SMALL = Quorum(1, 1, 1, (LEAST,))
+FOLLOWED = Quorum(5, 4, 3, (MEMBER,), 2.5, 6, 30.0, since=2)
+QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0, (FOLLOWED, SMALL), 600)
+HELLO = lm.Hello(
+    7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True, "chain", FOLLOWED
+)  # fmt: skip
+ASK = gm.Ask(
+    0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5
+)  # fmt: skip
+CROSS = CrossVote(True, 900, 8, 1 << 63, 12)
+PLAN = Plan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
+HEALTHY = dataclasses.replace(PLAN, heal=False, sources=(), source_rank=None, dst_ranks=(), max_replica_rank=None)
+
+
+def _bytes(message: Message) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+SENT: dict[str, Callable[[], bytes]] = {
+    "State": lambda: _bytes(messages.state_to_proto(STATE)),
+    "State, empty": lambda: _bytes(messages.state_to_proto(State())),
+    "Life": lambda: _bytes(messages.life_to_proto(LIFE)),
+    "Life, empty": lambda: _bytes(messages.life_to_proto(Life())),
+    "Prepared": lambda: _bytes(messages.prepared_to_proto(PREPARED)),
+    "Quorum": lambda: _bytes(messages.quorum_to_proto(QUORUM)),
+    "Quorum, least": lambda: _bytes(messages.quorum_to_proto(SMALL)),
+    "Down.quorum": lambda: messages.quorum_bytes(QUORUM),
+    "Hello": lambda: _bytes(messages.hello_to_proto(HELLO, "b", 2)),
+    "Hello, least": lambda: _bytes(messages.hello_to_proto(lm.Hello(7, "a:1"), "a")),
+    "Up.join": lambda: messages.join_bytes(gm.SendJoin(MEMBER, JoinReason.NEW, ("a:1",), TRAITS, 5, 0.5, 30.0)),
+    "Up.join, least": lambda: messages.join_bytes(gm.SendJoin(LEAST, JoinReason.BOUNDARY, ())),
+    "Up.join, nothing declared": lambda: messages.join_bytes(
+        gm.SendJoin(LEAST, JoinReason.HEALED, (), Fingerprint(), patience=0.0)
+    ),
+    "Up.progress": lambda: messages.progress_bytes(gm.SendProgress(900, 8, 5, 0.5)),
+    "Up.progress, empty": lambda: messages.progress_bytes(gm.SendProgress(0, 0, 0, 0.0)),
+    "Up.leave": lambda: messages.leave_bytes(gm.SendLeave(STATE, True, "h:9")),
+    "Up.leave, least": lambda: messages.leave_bytes(gm.SendLeave(State())),
+    "Up.pause": lambda: messages.pause_bytes(2.5, "evaluation"),
+    "Up.pause, over": lambda: messages.pause_bytes(0.0, ""),
+    "Up.suspects": lambda: messages.suspects_bytes(("a:1", "b:2")),
+    "Down.waits": lambda: messages.waits_bytes(lm.SendWaits((1,), "x" * 5000, True, True)),
+    "Down.waits, least": lambda: messages.waits_bytes(lm.SendWaits((1,), "why", False)),
+    "Down.patience": lambda: messages.patience_bytes(lm.SendPatience((1,), 2.5, "evaluation")),
+    "Down.grant": lambda: messages.grant_bytes(lm.Extend(7, 900, 1 << 20, 120.0, 5)),
+    "Over": lambda: _bytes(messages.over_to_proto(lm.SendOver((1,), 900, ("a:1", "b:2"), "lost", True))),
+    "Over, of ranks": lambda: _bytes(messages.over_to_proto(gm.PushOver(900, (), ""))),
+    "torchft.QuorumMember": lambda: _bytes(messages.peer_member_to_proto(MEMBER)),
+    "torchft.QuorumMember, least": lambda: _bytes(messages.peer_member_to_proto(LEAST)),
+    "torchft.LighthouseQuorumResponse": lambda: messages.peer_quorum_bytes(QUORUM),
+    "torchft.ManagerQuorumRequest": lambda: _bytes(ranks.ask_to_proto(ASK, init_sync=True, ours=True, holds=9)),
+    "torchft.ManagerQuorumRequest, least": lambda: _bytes(
+        ranks.ask_to_proto(gm.Ask(0, 0, State()), init_sync=False, ours=False)
+    ),
+    "torchft.ManagerQuorumResponse, of torchft": lambda: ranks.plan_bytes(PLAN),
+    "torchft.ManagerQuorumResponse, of torchft, healthy": lambda: ranks.plan_bytes(HEALTHY),
+    "torchft.ManagerQuorumResponse": lambda: ranks.quorum_reply_bytes(
+        ranks.QuorumReply(SMALL, 0.0, STATE, PREPARED, True), messages.quorum_bytes(SMALL), holds=0, lease_left=2.5
+    ),
+    "torchft.ManagerQuorumResponse, known": lambda: ranks.quorum_reply_bytes(
+        ranks.QuorumReply(SMALL, 0.0), messages.quorum_bytes(SMALL), holds=1, lease_left=2.5
+    ),
+    "torchft.ShouldCommitRequest": lambda: _bytes(
+        ranks.vote_to_proto(gm.Vote(0, 3, 7, 900, True, (1 << 64) - 1, 12, True))
+    ),
+    "torchft.ShouldCommitRequest, least": lambda: _bytes(ranks.vote_to_proto(gm.Vote(0, 0, 0, 0, False))),
+    "torchft.ShouldCommitRequest, crossed": lambda: _bytes(ranks.crossed_to_proto(gm.Crossed(0, 3, 7, 900, True))),
+    "torchft.ShouldCommitResponse": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "why")),
+    "torchft.ShouldCommitResponse, row": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "", True, CROSS)),
+    "torchft.ShouldCommitResponse, commit": lambda: ranks.vote_reply_bytes(ranks.VoteReply(True, "")),
+    "Traits": lambda: _bytes(fingerprint.to_proto(TRAITS)),
+    "Traits, none": lambda: _bytes(fingerprint.to_proto(Fingerprint())),
+}
+"""By name; what comes after the comma is for people."""
+
+READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
+    "State": (pb.State, messages.state_from_proto),
+    "Life": (pb.Life, messages.life_from_proto),
+    "Prepared": (pb.Prepared, messages.prepared_from_proto),
+    "Member": (pb.Member, messages.member_from_proto),
+    "Quorum": (pb.Quorum, messages.quorum_from_proto),
+    "Traits": (pb.Traits, fingerprint.from_proto),
+    "Traits.traits": (pb.Trait, lambda p: fingerprint.from_proto(pb.Traits(traits=[p]))),
+    "Hello": (pb.Hello, lambda p: messages.hello_from_proto(7, p)),
+    "Up.join": (pb.Join, lambda p: messages.up_to_event(7, pb.Up(join=p))),
+    "Up.progress": (pb.Progress, lambda p: messages.up_to_event(7, pb.Up(progress=p))),
+    "Up.leave": (pb.Leave, lambda p: messages.up_to_event(7, pb.Up(leave=p))),
+    "Up.ping": (pb.Ping, lambda p: messages.up_to_event(7, pb.Up(ping=p))),
+    "Up.pause": (pb.Pause, lambda p: messages.up_to_event(7, pb.Up(pause=p))),
+    "Up.suspects": (pb.Suspects, lambda p: messages.up_to_event(7, pb.Up(suspects=p))),
+    "Up.hello": (pb.Ping, lambda _: messages.up_to_event(7, pb.Up(hello=pb.Hello()))),
+    "Down.grant": (pb.Grant, lambda p: messages.down_to_event(pb.Down(grant=p))),
+    "Down.fenced": (pb.Fenced, lambda p: messages.down_to_event(pb.Down(fenced=p))),
+    "Down.refused": (pb.Refused, lambda p: messages.down_to_event(pb.Down(refused=p))),
+    "Down.waits": (pb.Waits, lambda p: messages.down_to_event(pb.Down(waits=p))),
+    "Down.pong": (pb.Ping, lambda p: messages.down_to_event(pb.Down(pong=p))),
+    "Down.patience": (pb.Patience, messages.patience_from_proto),
+    "Over": (pb.Over, messages.over_from_proto),
+    "torchft.QuorumMember": (peer_pb.QuorumMember, messages.peer_member_from_proto),
+    "torchft.ManagerQuorumRequest": (peer_pb.ManagerQuorumRequest, lambda p: ranks.ask_from_proto(7, p)),
+    "torchft.ManagerQuorumResponse": (
+        peer_pb.ManagerQuorumResponse,
+        lambda p: ranks.quorum_reply_from_bytes(p.SerializeToString(), SMALL, who="server of b", now=0.0),
+    ),
+    "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(7, p)),
+    "torchft.ShouldCommitResponse": (
+        peer_pb.ShouldCommitResponse,
+        lambda p: ranks.vote_reply_from_bytes(p.SerializeToString()),
+    ),
+    "torchft.ShouldCommitResponse.row": (
+        pb.CrossVote,
+        lambda p: ranks.vote_reply_from_bytes(_bytes(peer_pb.ShouldCommitResponse(row=_bytes(p)))),
+    ),
+    "SupervisorHello": (pb.SupervisorHello, supervisors.supervisor_here),
+    "SupervisorHello, of a node": (pb.SupervisorHello, lambda p: supervisors.node_hello(7, p)),
+    "SupervisorUp.started": (pb.LifeStarted, lambda p: supervisors.supervisor_event("g", pb.SupervisorUp(started=p))),
+    "SupervisorUp.exited": (pb.LifeExited, lambda p: supervisors.supervisor_event("g", pb.SupervisorUp(exited=p))),
+    "SupervisorUp.exited.word": (
+        pb.LastWord,
+        lambda p: supervisors.last_word(pb.SupervisorUp(exited=pb.LifeExited(word=p))),
+    ),
+    "SupervisorUp.done": (pb.SupervisorDone, lambda p: supervisors.supervisor_event("g", pb.SupervisorUp(done=p))),
+    "SupervisorUp.done, of a companion": (pb.SupervisorDone, lambda p: supervisors.companion_done("eval", p)),
+    "SupervisorUp.halted": (pb.LifeHalted, lambda p: supervisors.halted_event(7, p)),
+    "SupervisorUp.ready, of a node": (pb.NodeReady, lambda p: supervisors.node_event(7, pb.SupervisorUp(ready=p))),
+    "SupervisorUp.started, of a node": (
+        pb.LifeStarted,
+        lambda p: supervisors.node_event(7, pb.SupervisorUp(started=p)),
+    ),
+    "SupervisorUp.ended, of a node": (pb.NodeEnded, lambda p: supervisors.node_event(7, pb.SupervisorUp(ended=p))),
+    "SupervisorUp.done, of a node": (pb.SupervisorDone, lambda p: supervisors.node_event(7, pb.SupervisorUp(done=p))),
+    "SupervisorUp.ping, of a node": (pb.Ping, lambda p: supervisors.node_event(7, pb.SupervisorUp(ping=p))),
+    "SupervisorDown.begin": (pb.LifeBegin, supervisors.begin_from_proto),
+    "SupervisorDown.over": (pb.LifeOver, supervisors.over_life_from_proto),
+    "SupervisorDown.next": (pb.NextLife, supervisors.next_from_proto),
+}
+"""How each message is read, by name."""
+
+HONEST: dict[str, object] = {
+    "replica_id": "a:1", "group": "g", "host": "h", "life": "token", "reason": "new", "meeting": "h:1", "nodes": 2,
+    "name": "model", "digest": "d", "words": "w", "quorum_id": 5, "holds": 1,
+}  # fmt: skip
+"""By field name, where the type's usual value would be refused."""
+
+
+def honest(kind: type[Message]) -> Any:
+    """A message with something in every field, that is taken."""
+    made = kind()
+    for field in kind.DESCRIPTOR.fields:
+        value = HONEST.get(field.name) if not _is_message(field) else None
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and isinstance(value, str | None):
+            value = b"" if field.type == FieldDescriptor.TYPE_BYTES else value or "text"
+        elif field.type == FieldDescriptor.TYPE_BOOL:
+            continue  # each is tried by itself: they say what the message is
+        elif _is_message(field):
+            if field.name == "follows":
+                continue
+            value = honest(field.message_type._concrete_class)
+        elif not isinstance(value, int):
+            value = 1
+        _put(made, field, [value] if field.is_repeated else value)
+    return made
+
+
+def hostile(field: FieldDescriptor, honest_value: Any) -> Iterator[tuple[str, object]]:
+    """What somebody may put there, and a word for it."""
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        one: dict[str, object] = {}
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        one = {"garbage": b"\xff\xff"}
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        one = {"empty": "", "long": "x" * 70_000, "longish": "y" * 600, "steering": "a\x1b[2J\nb\t"}
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        one = {"none": 0.0, "negative": -1.0, "infinite": math.inf, "no number": math.nan}
+    elif field.type == FieldDescriptor.TYPE_BOOL:
+        one = {"true": True}
+    else:
+        signed = field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_INT32)
+        bits = 64 if field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64) else 32
+        one = {"none": 0, "large": 20_000, "largest": (1 << bits - signed) - 1} | ({"negative": -1} if signed else {})
+    if field.is_repeated:
+        yield from ((what, [value]) for what, value in one.items())
+        yield "nothing", []
+        yield "many", (list(honest_value) or [field.message_type._concrete_class()]) * 20_000
+    else:
+        yield from one.items()
+
+
+def _is_message(field: FieldDescriptor) -> bool:
+    return field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+
+
+def _put(message: Any, field: FieldDescriptor, value: Any) -> None:
+    message.ClearField(field.name)
+    if field.is_repeated:
+        getattr(message, field.name).extend(value)
+    elif _is_message(field):
+        getattr(message, field.name).CopyFrom(value)
+    else:
+        setattr(message, field.name, value)
+
+
+def leaves(value: object) -> list[object]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [x for f in dataclasses.fields(value) if f.compare for x in leaves(getattr(value, f.name))]
+    return [x for v in value for x in leaves(v)] if isinstance(value, tuple) else [value]
+
+
+def outcome(read: Callable[[Any], object], message: Any, usual: list[object]) -> str:
+    """What is made of it, as far as it is not what is made of the honest message."""
+    try:
+        value = leaves(read(message))
+    except TorchftXError as e:  # `RefusedError`, or `AddressError` for an address
+        return f"refused: {e}"
+    shown = [f"{x!r:.40}" for x in value if repr(x) not in map(repr, usual)][: 3 if usual else None]
+    more = len(value) - len(usual) if usual else 0
+    return ", ".join(["taken", *shown, *([f"{more:+} values"] if more else [])])
+
+
+def outcomes(name: str) -> dict[str, str]:
+    kind, read = READ[name]
+    base = honest(kind)
+    found = {"": outcome(read, base, [])}
+    known = leaves(read(base)) if found[""].startswith("taken") else []
+    for field in kind.DESCRIPTOR.fields:
+        for what, value in hostile(field, getattr(base, field.name)):
+            message = kind()
+            message.CopyFrom(base)
+            _put(message, field, value)
+            found[f"{field.name} {what}"] = outcome(read, message, known)
+        message = kind()
+        message.CopyFrom(base)
+        message.ClearField(field.name)
+        found[f"{field.name} absent"] = outcome(read, message, known)
+    return found
+
+
+def golden() -> dict[str, dict[str, Any]]:
+    return json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_the_same_bytes_are_sent(name: str) -> None:
+    assert SENT[name]().hex() == golden()["sent"].get(name)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_same_is_made_of_what_arrives(name: str) -> None:
+    assert outcomes(name) == golden()["read"].get(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("State", STATE),
+        ("Life", LIFE),
+        ("Prepared", PREPARED),
+        ("Quorum", QUORUM),
+        ("Quorum, least", SMALL),
+        ("Hello", HELLO),
+        ("Hello, least", lm.Hello(7, "a:1")),
+        ("Traits", TRAITS),
+        ("torchft.ManagerQuorumRequest", dataclasses.replace(ASK, call=7)),
+        ("torchft.ManagerQuorumRequest, least", gm.Ask(7, 0, State())),
+    ],
+)
+def test_bytes_of_long_ago_are_read(name: str, value: object) -> None:
+    kind, read = READ[name.partition(",")[0]]
+    assert read(kind.FromString(bytes.fromhex(golden()["sent"][name]))) == value
+
+
+def test_every_field_of_ours_is_tried() -> None:
+    """A field that is added to a message of the wire has its limit pinned here."""
+    for name, (kind, _) in READ.items():
+        tried = {case.partition(" ")[0] for case in golden()["read"][name]} - {""}
+        assert tried == {f.name for f in kind.DESCRIPTOR.fields}, name
+
+
+def write() -> None:
+    found = {"sent": {n: f().hex() for n, f in SENT.items()}, "read": {n: outcomes(n) for n in READ}}
+    GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
