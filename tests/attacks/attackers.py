@@ -296,7 +296,6 @@ def lies(aim: Aim) -> None:
                 pb.Up(progress=pb.Progress(quorum_id=2**50, step=10**9, number=n, step_seconds=1e-9)),
                 pb.Up(pause=pb.Pause(seconds=1e6, reason="\x1b[2J\nno")),
                 pb.Up(leave=pb.Leave(state=state())),
-                pb.Up(healed=pb.Healed(step=10**9)),
             ])  # fmt: skip
             liar.send(up)
         aim.over.wait(rng.uniform(0.05, 0.5))

@@ -113,15 +113,16 @@ def quorum(members: int, *, follows: int = 0, **fields: Any) -> pb.Quorum:
         (quorum(4097), "4097 members"),
     ],
 )
-def test_a_long_quorum_is_refused_before_it_is_read(told: pb.Quorum, sentence: str) -> None:
+def test_a_long_quorum_is_refused_before_it_is_read(
+    told: pb.Quorum, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[int] = []
-    original, messages.Member = messages.Member, lambda **fields: made.append(1)  # type: ignore[misc,assignment]
-    try:
-        with pytest.raises(RefusedError, match=sentence):
-            messages.hello_from_proto(1, pb.Hello(replica_id="a:1", quorum=told))
-    finally:
-        messages.Member = original  # type: ignore[misc]
+    monkeypatch.setattr(messages.MEMBER, "_reads", lambda **fields: made.append(1))
+    with pytest.raises(RefusedError, match=sentence):
+        messages.HELLO.decode(pb.Hello(replica_id="a:1", quorum=told), session=1)
     assert made == []
+    messages.HELLO.decode(pb.Hello(replica_id="a:1", quorum=quorum(3)), session=1)
+    assert made == [1, 1, 1]
 
 
 def test_a_long_list_is_refused_before_it_is_read() -> None:
@@ -142,7 +143,7 @@ def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() ->
         liar.send(pb.Up(hello=pb.Hello(replica_id="z:1", wire=grpc_options.WIRE, state=pb.State(committed_in=2**62))))
         assert "an id from a time that no clock shows" in liar.rest()[0].refused.sentence
         honest.send(join())
-        assert messages.quorum_from_proto(honest.receive().quorum).id < 2**52
+        assert messages.QUORUM.decode(honest.receive().quorum).id < 2**52
         assert not asking(server)
         honest.close()
         liar.close()
@@ -153,8 +154,8 @@ def test_what_others_say_is_one_line_without_escapes() -> None:
     evil = "\x1b[2Jno\nyes\t\u202e."
     paused = messages.up_to_event(1, pb.Up(pause=pb.Pause(seconds=1, reason=evil)))
     assert paused.reason == "?[2Jno yes ?."  # type: ignore[union-attr]
-    over = messages.over_from_proto(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
+    over = messages.OVER.decode(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
     assert (over.lost, over.reason) == (("a?",), "?[2Jno yes ?.")
     for field in ("address", "library"):
         with pytest.raises(RefusedError, match=f"{field} holds unprintable characters"):
-            messages.member_from_proto(pb.Member(replica_id="a:1", **{field: evil}))
+            messages.MEMBER.decode(pb.Member(replica_id="a:1", **{field: evil}))

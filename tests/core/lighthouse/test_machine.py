@@ -16,7 +16,6 @@ from torchft_x.core.messages.lighthouse import (
     Fence,
     GroupAnnounced,
     HangUp,
-    Healed,
     Hello,
     Issue,
     Join,
@@ -144,11 +143,6 @@ class TestSuccessor:
             assert issued(s.join("a:1", s.committed())) == [["a:1"]]
         s.join("b:1")
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]  # asking: the very next one has it
-
-    def test_healed_is_a_sign_of_life_and_no_more(self) -> None:
-        s = Scene()
-        s.start("a:1")
-        assert s.feed(Healed(1, 4)) == []
 
 
 class TestKill:

@@ -69,7 +69,7 @@ def declared(v: Fingerprint) -> pb.Traits:
 @settings(max_examples=40)
 @given(quorums)
 def test_a_quorum(v: Quorum) -> None:
-    assert messages.quorum_to_proto(v) == quorum(v)
+    assert messages.QUORUM.encode(v) == quorum(v)
     assert pb.Down.FromString(messages.quorum_bytes(v)) == pb.Down(quorum=quorum(v))
 
 
@@ -111,7 +111,7 @@ def test_a_hello(v: lm.Hello) -> None:
         before=v.before and quorum(v.before),
         place=2,
     )
-    assert messages.hello_from_proto(7, made) == v
+    assert messages.HELLO.decode(made, session=7) == v
 
 
 @settings(max_examples=40)
@@ -138,7 +138,7 @@ def test_a_join(v: gm.SendJoin) -> None:
     )
     if v.traits is not None:
         join.member.traits.CopyFrom(declared(v.traits))
-    assert pb.Up.FromString(messages.join_bytes(v)) == pb.Up(join=join)
+    assert pb.Up.FromString(messages.up_bytes(v)) == pb.Up(join=join)
     fields = {f.name: getattr(v, f.name) for f in dataclasses.fields(v)}
     read = lm.Join(7, **fields | {"patience": v.patience or math.inf})
     assert messages.up_to_event(7, pb.Up(join=join)) == read

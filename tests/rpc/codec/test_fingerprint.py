@@ -29,7 +29,8 @@ traits = st.lists(one_trait, max_size=3).map(lambda items: Fingerprint(tuple(ite
 
 @given(traits)
 def test_what_is_declared_survives(declared: Fingerprint) -> None:
-    assert fingerprint.from_bytes(fingerprint.to_proto(declared).SerializeToString()) == declared
+    assert fingerprint.TRAITS.decode(fingerprint.TRAITS.encode(declared)) == declared
+    assert fingerprint.from_bytes(fingerprint.to_bytes(declared)) == (declared if declared.items else None)
 
 
 def test_what_we_declare_is_within_the_limits() -> None:
@@ -41,7 +42,7 @@ def test_what_we_declare_is_within_the_limits() -> None:
     ]
     whole = merge(ranks)
     assert len(whole.items) == t.MAX_TRAITS
-    data = fingerprint.to_proto(whole).SerializeToString()
+    data = fingerprint.to_bytes(whole)
     assert fingerprint.from_bytes(data) == whole
     assert len(data) < grpc_options.MAX_MESSAGE / 16
 
@@ -68,7 +69,7 @@ def one(**fields: object) -> pb.Traits:
 )
 def test_hostile_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
-        fingerprint.from_proto(hostile)
+        fingerprint.TRAITS.decode(hostile)
 
 
 @given(st.binary(max_size=300))

@@ -75,21 +75,21 @@ def test_what_a_hello_says_to_one_of_several_survives(
 ) -> None:
     hello = lm.Hello(7, "a:1", Life(2, 3.0, "t"), "addr", State(1, 2), held, 5, 6.0, "boot", "lib", True, chain, before)
     p = messages.hello_to_proto(hello, "a", place)
-    assert messages.hello_from_proto(7, pb.Hello.FromString(p.SerializeToString())) == hello
+    assert messages.HELLO.decode(pb.Hello.FromString(p.SerializeToString()), session=7) == hello
     assert p.place == place
 
 
 @given(names, st.none() | quorums, texts)
 def test_a_last_word_survives_in_the_report_of_the_end(replica_id: str, held: Quorum | None, chain: str) -> None:
     word = lm.LastWord(replica_id, held, chain)
-    up = pb.SupervisorUp(exited=pb.LifeExited(life="t", word=messages.word_to_proto(word)))
+    up = pb.SupervisorUp(exited=pb.LifeExited(life="t", word=messages.LAST_WORD.encode(word)))
     assert supervisors.last_word(pb.SupervisorUp.FromString(up.SerializeToString())) == word
     assert supervisors.last_word(pb.SupervisorUp(exited=pb.LifeExited(life="t"))) is None
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_where_the_others_may_be_is_told(elsewhere: bool) -> None:
-    down = messages.parse(pb.Down, messages.waits_bytes(lm.SendWaits((1,), "why", True, elsewhere)), "message")
+    down = messages.parse(pb.Down, messages.down_bytes(lm.SendWaits((1,), "why", True, elsewhere)), "message")
     assert (down.waits.lease, down.waits.elsewhere) == (True, elsewhere)
 
 
@@ -101,7 +101,7 @@ def test_with_one_lighthouse_nothing_of_this_is_sent() -> None:
     assert not fields & {"chain", "before", "place"}
     assert not {f.name for f, _ in sent.quorum.ListFields()} & {"follows", "since"}
     assert not {
-        f.name for f, _ in pb.Down.FromString(messages.waits_bytes(lm.SendWaits((1,), "", False))).waits.ListFields()
+        f.name for f, _ in pb.Down.FromString(messages.down_bytes(lm.SendWaits((1,), "", False))).waits.ListFields()
     }
 
 
@@ -118,16 +118,16 @@ def test_a_join_survives(
     pace: float,
 ) -> None:
     up = messages.parse(
-        pb.Up, messages.join_bytes(gm.SendJoin(member, reason, suspects, declared, number, pace)), "message"
+        pb.Up, messages.up_bytes(gm.SendJoin(member, reason, suspects, declared, number, pace)), "message"
     )
     assert messages.up_to_event(7, up) == lm.Join(7, member, reason, suspects, declared, number, pace)
 
 
 @given(numbers, numbers, numbers, seconds)
 def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
-    up = messages.parse(pb.Up, messages.progress_bytes(gm.SendProgress(quorum, step, number, span)), "message")
+    up = messages.parse(pb.Up, messages.up_bytes(gm.SendProgress(quorum, step, number, span)), "message")
     assert messages.up_to_event(7, up) == lm.Progress(7, quorum, step, number, span)
-    down = messages.parse(pb.Down, messages.grant_bytes(lm.Extend(7, quorum, step, span, number)), "message")
+    down = messages.parse(pb.Down, messages.down_bytes(lm.Extend(7, quorum, step, span, number)), "message")
     assert messages.down_to_event(down) == gm.GrantArrived(quorum, step, span, number)
 
 
@@ -136,7 +136,7 @@ def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> 
     hello = lm.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
     proto = messages.hello_to_proto(hello, "a")
     assert proto.wire == grpc_options.WIRE
-    assert messages.hello_from_proto(3, proto) == hello
+    assert messages.HELLO.decode(proto, session=3) == hello
 
 
 @given(
@@ -170,7 +170,7 @@ def test_an_ask_survives(ask: gm.Ask) -> None:
 )
 def test_a_quorum_goes_to_a_rank_once(quorum: Quorum, base: State | None, commit: Prepared | None, again: bool) -> None:
     reply = ranks.QuorumReply(quorum, 5.0, base, commit, again)
-    whole = messages.quorum_to_proto(quorum).SerializeToString()
+    whole = messages.QUORUM.encode(quorum).SerializeToString()
     for holds in {0, quorum.id}:
         data = ranks.quorum_reply_bytes(reply, whole, holds=holds, lease_left=2.0)
         held = quorum if holds else None
@@ -216,17 +216,16 @@ def test_the_peer_sees_the_config_id_and_the_time() -> None:
 
 def test_over_leave_and_ping_survive() -> None:
     over = lm.SendOver((1, 2), 5, ("a:1",), "lost")
-    assert messages.over_from_proto(messages.over_to_proto(over)) == gm.OverArrived(5, ("a:1",), "lost")
-    up = messages.parse(pb.Up, messages.leave_bytes(gm.SendLeave(State(3, 4))), "message")
+    assert messages.OVER.decode(messages.OVER.encode(over)) == gm.OverArrived(5, ("a:1",), "lost")
+    up = messages.parse(pb.Up, messages.up_bytes(gm.SendLeave(State(3, 4))), "message")
     assert messages.up_to_event(1, up) == lm.Leave(1, State(3, 4))
     assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == lm.Heard(1)
-    assert messages.up_to_event(1, pb.Up(healed=pb.Healed(step=6))) == lm.Healed(1, 6)
     assert messages.down_to_event(pb.Down(pong=pb.Ping())) is None
 
 
 def test_supervisor_reports() -> None:
     def event(up: pb.SupervisorUp) -> object:
-        return supervisors.supervisor_event("0", up)
+        return supervisors.GROUP_UP.decode(up, group="0")
 
     assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
     exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
@@ -256,19 +255,19 @@ def test_supervisor_reports() -> None:
 )
 def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
     with pytest.raises(RefusedError, match=names):
-        messages.member_from_proto(member)
+        messages.MEMBER.decode(member)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(RefusedError, match="number of seconds"):
-        messages.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
+        messages.QUORUM.decode(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
 
 
 @pytest.mark.parametrize("count", [0, limits.MAX_MEMBERS + 1])
 def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
     with pytest.raises(RefusedError, match="members"):
-        messages.quorum_from_proto(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
+        messages.QUORUM.decode(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
 
 
 @pytest.mark.parametrize(("count", "deep"), [(limits.MAX_FOLLOWED + 1, False), (1, True)])
@@ -276,7 +275,7 @@ def test_a_quorum_that_follows_too_many_or_those_that_follow_others_is_refused(c
     one = pb.Quorum(id=1, members=[pb.Member(replica_id="a")])
     followed = pb.Quorum(id=2, members=one.members, follows=[one]) if deep else one
     with pytest.raises(RefusedError, match=r"follows .* others"):
-        messages.quorum_from_proto(pb.Quorum(id=3, members=one.members, follows=[followed] * count))
+        messages.QUORUM.decode(pb.Quorum(id=3, members=one.members, follows=[followed] * count))
 
 
 @given(st.binary(max_size=300))
@@ -317,4 +316,4 @@ def test_a_member_is_told_as_it_was_when_it_asked_last() -> None:
     for prepared in ([before], [before, after], list(quorum.members)):
         for asks in prepared:
             encoder.prepare(asks)
-        assert pb.Down.FromString(encoder.encode(quorum)).quorum == messages.quorum_to_proto(quorum)
+        assert pb.Down.FromString(encoder.encode(quorum)).quorum == messages.QUORUM.encode(quorum)

@@ -27,7 +27,7 @@ def made(id: int, members: int = 2) -> Quorum:
 
 
 def proto(id: int, members: int = 2) -> pb.Quorum:
-    return messages.quorum_to_proto(made(id, members))
+    return messages.QUORUM.encode(made(id, members))
 
 
 def opened(folder: Path, name: str = "a:1", before: int = 0) -> LastQuorumFile:
@@ -61,7 +61,7 @@ def test_the_newest_it_had(tmp_path: Path) -> None:
     record.keep(proto(40))  # of a lighthouse that knew less
     word, newest = told(tmp_path)
     assert word is not None
-    assert (messages.quorum_from_proto(word.quorum), newest) == (made(59, 1 + 59 % 7), 59)
+    assert (messages.QUORUM.decode(word.quorum), newest) == (made(59, 1 + 59 % 7), 59)
     assert (tmp_path / "received").stat().st_size < 64 + 6 * len(proto(1, 7).SerializeToString())
     record.close()
 

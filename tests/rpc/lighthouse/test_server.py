@@ -203,7 +203,7 @@ def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
         threads = [threading.Thread(target=ask, args=(name,)) for name in ("u1", "u2")]
         for t in threads:
             t.start()
-        quorum = messages.quorum_from_proto(mixed.receive().quorum)
+        quorum = messages.QUORUM.decode(mixed.receive().quorum)
         for t in threads:
             t.join()
         assert [x.replica_id for x in quorum.members] == ["s:1", "u1", "u2"]

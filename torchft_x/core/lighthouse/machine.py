@@ -33,7 +33,6 @@ from torchft_x.core.messages.lighthouse import (
     GuardianHeard,
     GuardianHere,
     HangUp,
-    Healed,
     Heard,
     Heartbeat,
     Hello,
@@ -178,7 +177,7 @@ class Lighthouse:
                 return self._on_progress(event, now)
             case Leave():
                 return self._on_leave(event, now)
-            case Heard(session) | Healed(session):  # a healer contributes from its next join on (R10)
+            case Heard(session):
                 return self._on_heard(session, now)
             case Closed(session):
                 return self._on_closed(session, now)

@@ -121,6 +121,15 @@ class WaitsArrived:
 
     reason: str
     lease: bool
+    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
+
+
+@dataclass(frozen=True, slots=True)
+class PatienceArrived:
+    """A quorum may take so much longer: a member has announced a pause. 0: it is over. For the same, and nothing else."""
+
+    seconds: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,6 @@ GroupEvent = (
     | FencedArrived
     | RefusedArrived
     | PongArrived
-    | WaitsArrived
     | Depart
     | Tick
 )

@@ -68,12 +68,6 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
-    session: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
 class Paused:
     """The member announces that it may be silent, or late at the next step, for so many seconds. 0: the pause is over."""
 
@@ -208,7 +202,6 @@ LighthouseEvent = (
     | Join
     | Progress
     | Leave
-    | Healed
     | Paused
     | Suspected
     | Heard

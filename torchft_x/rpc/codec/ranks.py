@@ -10,6 +10,7 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.types import Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint, messages
+from torchft_x.rpc.codec.generic import Codec, parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
@@ -39,49 +40,23 @@ class VoteReply:
 # --- quorums ---------------------------------------------------------------------------------------------------------
 
 
+_ASK = Codec(
+    peer_pb.ManagerQuorumRequest,
+    m.Ask,
+    names={"rank": "group_rank", "handle": "reconfigure_handle"},
+    limits={"traits": fingerprint.from_bytes},
+    writers={"traits": fingerprint.to_bytes},
+    apart=["state", "step", "committed_in", "init_sync", "ours", "holds"],
+)
+
+
 def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> peer_pb.ManagerQuorumRequest:
-    return peer_pb.ManagerQuorumRequest(
-        group_rank=v.rank,
-        step=v.state.step,
-        checkpoint_metadata=v.checkpoint_metadata,
-        shrink_only=v.shrink_only,
-        init_sync=init_sync,
-        commit_failures=v.commit_failures,
-        reconfigure_handle=v.handle,
-        committed_in=v.state.committed_in,
-        torn=v.torn,
-        reason=v.reason.value,
-        suspects=v.suspects,
-        ours=ours,
-        traits=fingerprint.to_proto(v.traits).SerializeToString() if v.traits is not None else b"",
-        step_seconds=v.step_seconds,
-        holds=holds,
-        keeps=v.keeps,
-        votes_late=v.votes_late,
-        patience_s=messages.patience_to(v.patience),
-        usual_s=v.usual,
-    )
+    step, committed_in = v.state.step, v.state.committed_in
+    return _ASK.encode(v, step=step, committed_in=committed_in, init_sync=init_sync, ours=ours, holds=holds)
 
 
 def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
-    return m.Ask(
-        call=call,
-        rank=limits.check_whole(p.group_rank, "group rank", limits.MAX_RANKS),
-        state=State(limits.check_whole(p.step, "step"), limits.check_whole(p.committed_in, "committed_in")),
-        torn=p.torn,
-        shrink_only=p.shrink_only,
-        commit_failures=limits.check_whole(p.commit_failures, "commit_failures"),
-        checkpoint_metadata=limits.check_text(p.checkpoint_metadata, "checkpoint metadata"),
-        handle=limits.check_text(p.reconfigure_handle, "reconfigure handle"),
-        reason=messages.check_reason(p.reason),
-        suspects=limits.check_texts(p.suspects, "suspects", limits.MAX_MEMBERS),
-        traits=fingerprint.from_bytes(p.traits) if p.traits else None,
-        patience=messages.patience_from(p.patience_s),
-        usual=limits.check_seconds(p.usual_s, "usual time"),
-        step_seconds=limits.check_seconds(p.step_seconds, "step_seconds"),
-        keeps=p.keeps,
-        votes_late=p.votes_late,
-    )
+    return _ASK.decode(p, call=call, state=messages.STATE.decode(p))  # it has the fields of one
 
 
 def plan_bytes(plan: Plan) -> bytes:
@@ -114,8 +89,8 @@ def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_l
             quorum=b"" if known else quorum,
             holds=holds if known else 0,
             lease_left_s=lease_left,
-            base=b"" if reply.base is None else messages.state_to_proto(reply.base).SerializeToString(),
-            commit=b"" if reply.commit is None else messages.prepared_to_proto(reply.commit).SerializeToString(),
+            base=b"" if reply.base is None else messages.STATE.encode(reply.base).SerializeToString(),
+            commit=b"" if reply.commit is None else messages.PREPARED.encode(reply.commit).SerializeToString(),
             again=reply.again,
         ).SerializeToString()
     )
@@ -123,9 +98,9 @@ def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_l
 
 def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: float) -> QuorumReply:
     """`held`: the quorum this rank has already. `who` answers, for sentences. `now`: own monotonic seconds."""
-    p = messages.parse(peer_pb.ManagerQuorumResponse, data, "answer")
+    p = parse(peer_pb.ManagerQuorumResponse, data, "answer")
     if p.quorum:
-        quorum = messages.quorum_from_proto(messages.parse(pb.Quorum, p.quorum, "quorum"))
+        quorum = messages.QUORUM.decode(parse(pb.Quorum, p.quorum, "quorum"))
     elif held is not None and p.holds == held.id:
         quorum = held
     else:
@@ -133,13 +108,14 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
     return QuorumReply(
         quorum,
         now + limits.check_seconds(p.lease_left_s, "lease"),
-        messages.state_from_proto(messages.parse(pb.State, p.base, "base")) if p.base else None,
-        messages.prepared_from_proto(messages.parse(pb.Prepared, p.commit, "prepared result")) if p.commit else None,
+        messages.STATE.decode(parse(pb.State, p.base, "base")) if p.base else None,
+        messages.PREPARED.decode(parse(pb.Prepared, p.commit, "prepared result")) if p.commit else None,
         p.again,
     )
 
 
 # --- votes -----------------------------------------------------------------------------------------------------------
+# By hand: each rank sends and reads these at every step, and a `Codec` takes twice the time (docs/decisions/0044).
 
 
 def vote_to_proto(v: m.Vote) -> peer_pb.ShouldCommitRequest:
@@ -179,8 +155,8 @@ def vote_reply_bytes(reply: VoteReply) -> bytes:
 
 
 def vote_reply_from_bytes(data: bytes) -> VoteReply:
-    p = messages.parse(peer_pb.ShouldCommitResponse, data, "answer")
-    row = _cross_from_proto(messages.parse(pb.CrossVote, p.row, "row")) if p.row else None
+    p = parse(peer_pb.ShouldCommitResponse, data, "answer")
+    row = _cross_from_proto(parse(pb.CrossVote, p.row, "row")) if p.row else None
     return VoteReply(p.should_commit and not p.prepared, limits.check_said(p.reason, "reason"), p.prepared, row)
 
 

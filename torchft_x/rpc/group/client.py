@@ -220,7 +220,7 @@ class GroupClient:
         kind = event.WhichOneof("kind")
         try:
             if kind == "over":
-                over = messages.over_from_proto(event.over)
+                over = messages.OVER.decode(event.over)
                 if over.quorum_id not in told:
                     told.add(over.quorum_id)
                     on_over(over.quorum_id, over.lost, over.reason, over.left)

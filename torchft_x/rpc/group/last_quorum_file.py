@@ -39,9 +39,7 @@ class LastQuorumFile:
         self._place = _place_of(fd)  # begin and length of what counts now
         newest = _newer(found.before if found.HasField("before") else None, found)
         self.chain = check_text(found.chain, "chain", 128)  # of lives that the supervisor starts
-        self.before: Quorum | None = (
-            None if newest is None else messages.quorum_from_proto(newest)
-        )  # received before it
+        self.before: Quorum | None = None if newest is None else messages.QUORUM.decode(newest)  # received before it
         self._head = pb.Record(chain=found.chain, before=newest, replica_id=replica_id).SerializeToString()
         self._newest = 0  # id of the quorum written down last
         self._put(self._head)

@@ -86,7 +86,7 @@ class GroupService:
 
     def _encode(self, reply: QuorumReply) -> bytes:
         if self._encoded[0] != reply.quorum.id:
-            self._encoded = (reply.quorum.id, messages.quorum_to_proto(reply.quorum).SerializeToString())
+            self._encoded = (reply.quorum.id, messages.QUORUM.encode(reply.quorum).SerializeToString())
         return self._encoded[1]
 
     async def _should_commit(self, request: bytes, context: Any) -> bytes:
@@ -137,7 +137,7 @@ class GroupService:
 
 def _watch_event(push: Push) -> bytes:
     if isinstance(push, m.PushOver):
-        event = pb.WatchEvent(over=messages.over_to_proto(push))
+        event = pb.WatchEvent(over=messages.OVER.encode(push))
     elif push.fenced:
         event = pb.WatchEvent(fenced=pb.Fenced(by=push.sentence))
     else:

@@ -24,6 +24,7 @@ from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.lighthouse import Paused, Suspected
 from torchft_x.core.types import Life, group_of
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
@@ -244,12 +245,12 @@ class GroupShell:
         self._pong.clear()
         if self._uplink.is_up:
             self._on_ping()
-            self._uplink.send(messages.pause_bytes(seconds, reason))
+            self._uplink.send(messages.up_bytes(Paused(0, seconds, reason)))
             await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """A connection to these members broke. Said at once: this group's join may be a while away."""
-        self._uplink.send(messages.suspects_bytes(replica_ids))
+        self._uplink.send(messages.up_bytes(Suspected(0, replica_ids)))
 
     def gone(self, call: int) -> None:
         """The caller doesn't listen any more. On the loop."""
@@ -320,12 +321,8 @@ class GroupShell:
             self._carry_out(self._effects.popleft())
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
-        if isinstance(effect, m.SendJoin):
-            self._uplink.send(messages.join_bytes(effect))
-        elif isinstance(effect, m.SendProgress):
-            self._uplink.send(messages.progress_bytes(effect))
-        elif isinstance(effect, m.SendLeave):
-            self._uplink.send(messages.leave_bytes(effect))
+        if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
+            self._uplink.send(messages.up_bytes(effect))
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
             if isinstance(effect, m.AnswerQuorum):
                 self._endurance.answered(time.monotonic())
@@ -405,17 +402,13 @@ class GroupShell:
         self._pinged.clear()
         if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
             self._on_ping()
-            self._uplink.send(messages.pause_bytes(left, self._pause[1]))
+            self._uplink.send(messages.up_bytes(Paused(0, left, self._pause[1])))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
         down = messages.parse(pb.Down, data, "lighthouse's message")
         kind = down.WhichOneof("kind")
-        if kind == "patience":
-            seconds, reason = messages.patience_from_proto(down.patience)
-            self.delay.told(seconds, reason, time.monotonic())
-            self._endurance.paused(seconds, time.monotonic())
-        elif kind == "pong":
+        if kind == "pong":
             self._pong.set()
             if self._pinged:  # they are answered in order
                 self._feed(m.PongArrived(self._pinged.popleft()))
@@ -427,7 +420,10 @@ class GroupShell:
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
             self._endurance.told(event.reason, event.lease, time.monotonic())
-            self._uplink.wander.told(down.waits.elsewhere, time.monotonic(), random.random())
+            self._uplink.wander.told(event.elsewhere, time.monotonic(), random.random())
+        elif isinstance(event, m.PatienceArrived):
+            self.delay.told(event.seconds, event.reason, time.monotonic())
+            self._endurance.paused(event.seconds, time.monotonic())
         elif event is not None:
             self._uplink.wander.answered()
             if kind == "quorum" and self.settings.record is not None:

@@ -30,6 +30,7 @@ from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages
+from torchft_x.rpc.codec.generic import parse
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 
@@ -91,18 +92,12 @@ class Journal:
             self._write_grant(granted)
             return
         if legacy.kin is not self._kin[0]:
-            kin = [
-                pb.Kin(
-                    replica_id=k.replica_id, life=messages.life_to_proto(k.life), boot_id=k.boot_id, runs_on=k.runs_on
-                )
-                for k in legacy.kin
-            ]
-            self._kin = (legacy.kin, pb.Ledger(kin=kin).SerializeToString())
+            self._kin = (legacy.kin, pb.Ledger(kin=map(messages.KIN.encode, legacy.kin)).SerializeToString())
         if legacy.absent != self._absent[0]:
             absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in legacy.absent]
             self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
         if legacy.left is not self._left[0]:
-            self._left = (legacy.left, pb.Ledger(left=map(_left_to_proto, legacy.left)).SerializeToString())
+            self._left = (legacy.left, pb.Ledger(left=map(messages.LEFT.encode, legacy.left)).SerializeToString())
         if legacy.job is not self._job[0]:
             self._job = (legacy.job, pb.Ledger(job=legacy.job).SerializeToString())
         self._open = {q.id: self._as_open(q) for q in legacy.open}
@@ -113,7 +108,7 @@ class Journal:
     def _as_open(self, quorum: Quorum) -> bytes:
         if quorum.id == self._quorum[0]:  # the same bytes under another field number
             return _OPEN + self._quorum[1][len(_OPEN) :]
-        return self._open.get(quorum.id) or pb.Ledger(open=[messages.quorum_to_proto(quorum)]).SerializeToString()
+        return self._open.get(quorum.id) or pb.Ledger(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
         """This supervisor is done; it need not say so again. Never raises."""
@@ -205,7 +200,7 @@ class Journal:
         data = os.pread(self._fd, length, at)
         if len(data) != length or zlib.crc32(data) != checksum:
             raise RefusedError("it is damaged.")
-        ledger = messages.parse(pb.Ledger, data, "ledger")
+        ledger = parse(pb.Ledger, data, "ledger")
         self._check_origin(ledger)
         found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan, reached)
         self._place = (at, length)
@@ -238,21 +233,13 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         )
     legacy = None
     if p.HasField("quorum"):
-        kin = tuple(
-            MemberEntry(
-                limits.check_replica_id(k.replica_id),
-                messages.life_from_proto(k.life),
-                limits.check_text(k.boot_id, "boot id"),
-                k.runs_on,
-            )
-            for k in p.kin
-        )
         known = math.isfinite(leased)
         absent = tuple(_absent(a, known) for a in p.absent)
-        older = tuple(messages.quorum_from_proto(q) for q in p.open)
-        newest, granted = messages.quorum_from_proto(p.quorum), limits.check_whole(granted, "granted_through")
+        older = tuple(messages.QUORUM.decode(q) for q in p.open)
+        newest, granted = messages.QUORUM.decode(p.quorum), limits.check_whole(granted, "granted_through")
         told = limits.check_whole(reached, "reached")
-        left, job = tuple(map(_left_from_proto, p.left)), tuple(limits.check_text(group, "group") for group in p.job)
+        kin, left = tuple(map(messages.KIN.decode, p.kin)), tuple(map(messages.LEFT.decode, p.left))
+        job = tuple(limits.check_text(group, "group") for group in p.job)
         legacy = JournalEntry(newest, granted, kin, older, absent, leased if known else None, told, left, job)
     return Found(legacy, tuple(p.done))
 
@@ -261,21 +248,6 @@ def _absent(p: pb.Absent, known: bool) -> Absent:
     """`known`: whose clock its time is of."""
     leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
     return Absent(limits.check_replica_id(p.replica_id), leased, limits.check_text(p.proof, "proof"))
-
-
-def _left_to_proto(d: Departure) -> pb.Left:
-    life, state = messages.life_to_proto(d.life), messages.state_to_proto(d.state)
-    return pb.Left(replica_id=d.replica_id, life=life, state=state, lingers=d.lingers, ended=d.ended)
-
-
-def _left_from_proto(p: pb.Left) -> Departure:
-    return Departure(
-        limits.check_replica_id(p.replica_id),
-        messages.life_from_proto(p.life),
-        messages.state_from_proto(p.state),
-        limits.check_text(p.lingers, "lingers"),
-        p.ended,
-    )
 
 
 def _clock() -> str:

@@ -76,14 +76,7 @@ class NodeService:
                 self._tell(self._streams[effect.session][0], effect)
 
     def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
-        if isinstance(effect, n.SendBegin):
-            begin = pb.LifeBegin(attempt=effect.attempt, life=effect.life, meeting=effect.meeting)
-            stream.send(pb.SupervisorDown(begin=begin).SerializeToString())
-        elif isinstance(effect, n.SendLifeOver):
-            over = pb.LifeOver(life=effect.life, code=effect.code, reason=effect.reason)
-            stream.send(pb.SupervisorDown(over=over).SerializeToString())
-        elif isinstance(effect, n.SendStop):
-            stop = pb.Stop(code=effect.code, sentence=effect.sentence)
-            stream.send(pb.SupervisorDown(stop=stop).SerializeToString())
+        if isinstance(effect, (n.SendBegin, n.SendLifeOver, n.SendStop)):
+            stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
         elif isinstance(effect, n.CloseStream):
             stream.finish()

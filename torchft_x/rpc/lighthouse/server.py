@@ -174,16 +174,12 @@ class LighthouseShell:
                 self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
         elif isinstance(effect, m.Issue):
             self._issue(effect)
-        elif isinstance(effect, m.SendWaits):
-            self._send(effect.sessions, messages.waits_bytes(effect))
+        elif isinstance(effect, (m.SendOver, m.SendWaits, m.SendPatience)):
+            self._send(effect.sessions, messages.down_bytes(effect))
         elif isinstance(effect, m.Extend):
-            self._send([effect.session], messages.grant_bytes(effect))
-        elif isinstance(effect, m.SendOver):
-            self._send(effect.sessions, pb.Down(over=messages.over_to_proto(effect)).SerializeToString())
-        elif isinstance(effect, m.SendPatience):
-            self._send(effect.sessions, messages.patience_bytes(effect))
+            self._send([effect.session], messages.down_bytes(effect))
         elif isinstance(effect, m.Fence):
-            self._send([effect.session], pb.Down(fenced=pb.Fenced(by=effect.by)).SerializeToString(), last=True)
+            self._send([effect.session], messages.down_bytes(effect), last=True)
         elif isinstance(effect, m.HangUp):
             if effect.session in self._sessions:
                 self._sessions[effect.session].finish()
@@ -233,8 +229,7 @@ class LighthouseShell:
     def _refuse(self, effect: m.Refuse) -> None:
         log.warning("Refused: %s", effect.sentence)
         if effect.session is not None:
-            refused = pb.Down(refused=pb.Refused(sentence=effect.sentence))
-            self._send([effect.session], refused.SerializeToString(), last=True)
+            self._send([effect.session], messages.down_bytes(effect), last=True)
             who, _ = self._members.get(effect.session, ("", None))
             self._events.emit("error", replica_id=who or None, reason=effect.sentence)
         if effect.call is not None:
@@ -331,7 +326,7 @@ class LighthouseShell:
             stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
             stream.finish()
             return
-        hello = messages.hello_from_proto(session, up.hello)
+        hello = messages.HELLO.decode(up.hello, session=session)
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.life)
         effects = self._machine.handle(hello, time.monotonic())

@@ -41,7 +41,7 @@ class SidecarService:
         """A message after the hello; how its lives begin and end concerns nobody here."""
         kind = up.WhichOneof("kind")
         if kind == "done":
-            self._feed(supervisors.companion_done(self._streams[key][1], up.done))
+            self._feed(supervisors.COMPANION_DONE.decode(up.done, companion=self._streams[key][1]))
         elif kind not in ("started", "exited", "ping"):
             raise RefusedError("A companion's supervisor sends one hello, then started, exited, done and ping.")
 

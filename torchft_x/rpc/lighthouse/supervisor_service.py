@@ -102,13 +102,13 @@ class SupervisorService:
             return
         group, _ = self._streams[key]
         if kind == "halted":
-            self._ways.feed(supervisors.halted_event(key, up.halted))
+            self._ways.feed(supervisors.HALTED.decode(up.halted, stream=key))
         elif key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(supervisors.supervisor_event(group, up), supervisors.last_word(up))
+            self._feed_group(supervisors.GROUP_UP.decode(up, group=group), supervisors.last_word(up))
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":

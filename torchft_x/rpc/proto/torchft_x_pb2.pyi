@@ -183,12 +183,6 @@ class Leave(_message.Message):
     lingers: str
     def __init__(self, state: _Optional[_Union[State, _Mapping]] = ..., early: bool = ..., lingers: _Optional[str] = ...) -> None: ...
 
-class Healed(_message.Message):
-    __slots__ = ("step",)
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    step: int
-    def __init__(self, step: _Optional[int] = ...) -> None: ...
-
 class Ping(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -208,11 +202,10 @@ class Suspects(_message.Message):
     def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Up(_message.Message):
-    __slots__ = ("hello", "join", "leave", "healed", "ping", "progress", "pause", "suspects")
+    __slots__ = ("hello", "join", "leave", "ping", "progress", "pause", "suspects")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
-    HEALED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -220,12 +213,11 @@ class Up(_message.Message):
     hello: Hello
     join: Join
     leave: Leave
-    healed: Healed
     ping: Ping
     progress: Progress
     pause: Pause
     suspects: Suspects
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "place", "others_train")

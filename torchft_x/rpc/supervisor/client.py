@@ -273,10 +273,11 @@ class SupervisorClient:
         elif kind == "refused":
             raise RefusedError(limits.clean(down.refused.sentence[: limits.MAX_TEXT]))
         elif kind == "begin":
-            self._begin(*supervisors.begin_from_proto(down.begin))
+            begin = supervisors.NODE_DOWN.decode(down, session=0)
+            self._begin(begin.attempt, begin.life, begin.meeting)
         elif kind == "over" and self._on_life is not None:
-            over, outcome = self._on_life[1], supervisors.over_life_from_proto(down.over)
-            self._notifier.post(lambda: over(*outcome))
+            on_over, over = self._on_life[1], supervisors.NODE_DOWN.decode(down, session=0)
+            self._notifier.post(lambda: on_over(over.life, over.code, over.reason))
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":

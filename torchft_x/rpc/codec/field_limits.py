@@ -1,0 +1,105 @@
+"""What may arrive in a field of `core`'s dataclasses, by its name. Where a message means another thing by it, its codec
+says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchft_x.core.types import JoinReason
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.transport.limits import (
+    MAX_ATTEMPT,
+    MAX_CARRIED,
+    MAX_DATA,
+    MAX_MEMBERS,
+    MAX_RANKS,
+    check_plain,
+    check_replica_id,
+    check_said,
+    check_seconds,
+    check_text,
+    check_texts,
+    check_whole,
+    clean,
+)
+
+Convert = Callable[[Any], Any]
+Limit = Convert | tuple[Any, ...] | None
+"""What makes a value of what arrives, or raises `RefusedError`; a tuple has its other arguments after it. None: any."""
+
+
+def _reason_to_join(value: str) -> JoinReason:
+    """Empty: the usual one."""
+    try:
+        return JoinReason(value) if value else JoinReason.BOUNDARY
+    except ValueError:
+        shown = check_text(value, "reason", 64)
+        raise RefusedError(f"A message was refused: {shown!r} is no reason to join.") from None
+
+
+def _carried(values: Sequence[int]) -> tuple[int, ...]:
+    if len(values) > MAX_CARRIED:
+        raise RefusedError(
+            f"A message was refused: a member was a carrier of {len(values)} quorums, at most {MAX_CARRIED} are allowed."
+        )
+    return tuple([check_whole(q, "carried quorum") for q in values]) if values else ()
+
+
+def check_token(value: str) -> str:
+    """Of a life that somebody is told to start or to end."""
+    if not value:
+        raise RefusedError("A message was refused: the life token is empty.")
+    return check_text(value, "life token", 512)
+
+
+LIMITS: dict[str, Limit] = {
+    "address": (check_plain, "address"),
+    "attempt": (check_whole, "attempt", MAX_ATTEMPT),
+    "boot_id": (check_text, "boot id", 128),
+    "by": (check_said, "fenced by"),
+    "carried": _carried,
+    "chain": (check_text, "chain", 128),
+    "checkpoint_metadata": (check_text, "checkpoint metadata"),
+    "code": None,  # of an exit
+    "commit_failures": (check_whole, "commit_failures"),
+    "committed_in": (check_whole, "committed_in"),
+    "config_id": (check_whole, "config id"),
+    "contributors": (check_whole, "contributors", MAX_MEMBERS),
+    "created": (check_seconds, "created"),
+    "data": (check_text, "data", MAX_DATA),
+    "digest": None,
+    "granted_through": (check_whole, "granted_through"),
+    "handle": (check_text, "reconfigure handle"),
+    "handles": (check_texts, "handles", MAX_RANKS),
+    "id": (check_whole, "quorum id"),
+    "lease": (check_seconds, "lease"),
+    "lease_left": (check_seconds, "lease_left"),
+    "library": (check_plain, "library", 128),
+    "life": (check_text, "life token", 512),
+    "lingers": (check_text, "lingers"),
+    "lost": lambda values: tuple(map(clean, check_texts(values, "lost", MAX_MEMBERS))),
+    "number": (check_whole, "number"),
+    "patience": lambda value: check_seconds(value, "patience_s") or math.inf,  # for ever is 0 on the wire
+    "quorum": (check_whole, "quorum id"),
+    "quorum_id": (check_whole, "quorum id"),
+    "rank": (check_whole, "group rank", MAX_RANKS),
+    "reason": (check_said, "reason"),
+    "replica_id": check_replica_id,
+    "sentence": (check_said, "sentence"),
+    "since": (check_whole, "since"),
+    "started": (check_seconds, "start time"),
+    "step": (check_whole, "step"),
+    "step_seconds": (check_seconds, "step_seconds"),
+    "store_address": (check_text, "store address"),
+    "suspects": (check_texts, "suspects", MAX_MEMBERS),
+    "token": (check_text, "life token", 512),
+    "usual": (check_seconds, "usual time"),
+    "world_size": (check_whole, "world size", MAX_RANKS),
+}
+TYPES: dict[object, Limit] = {JoinReason: _reason_to_join}
+"""By the type of a field; it goes before its name."""
+WRITERS: dict[str, Convert] = {"patience": lambda value: 0.0 if value == math.inf else value}
+"""What is sent of a field, by its name, where it isn't its value."""
