@@ -4,8 +4,7 @@
 
     TorchftXError
     ├── ConfigError(ValueError)        the user's mistake; trying again changes nothing
-    │   ├── AddressError               a malformed or unresolvable address
-    │   └── LayoutError                this group's model differs from the other groups'
+    │   └── AddressError               a malformed or unresolvable address
     ├── DeadlineError(TimeoutError)    a wait ended at its deadline; trying again may help
     ├── UnreachableError(RuntimeError) nobody answered at an address; trying again may help
     ├── RefusedError(RuntimeError)     the other side said no; trying again changes nothing
@@ -32,10 +31,6 @@ class ConfigError(TorchftXError, ValueError):
 
 class AddressError(ConfigError):
     """A malformed or unresolvable address."""
-
-
-class LayoutError(ConfigError):
-    """This group's model or buckets differ from the other groups'."""
 
 
 class DeadlineError(TorchftXError, TimeoutError):

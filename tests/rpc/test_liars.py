@@ -117,7 +117,7 @@ def test_a_long_quorum_is_refused_before_it_is_read(
     told: pb.Quorum, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(messages.MEMBER, "_reads", lambda **fields: made.append(1))
+    monkeypatch.setattr(messages.MEMBER, "decode", lambda _: made.append(1))
     with pytest.raises(RefusedError, match=sentence):
         messages.HELLO.decode(pb.Hello(replica_id="a:1", quorum=told), session=1)
     assert made == []

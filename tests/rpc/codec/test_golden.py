@@ -102,7 +102,7 @@ SENT: dict[str, Callable[[], bytes]] = {
         ranks.vote_to_proto(gm.Vote(0, 3, 7, 900, True, (1 << 64) - 1, 12, True))
     ),
     "torchft.ShouldCommitRequest, least": lambda: _bytes(ranks.vote_to_proto(gm.Vote(0, 0, 0, 0, False))),
-    "torchft.ShouldCommitRequest, crossed": lambda: _bytes(ranks.crossed_to_proto(gm.Crossed(0, 3, 7, 900, True))),
+    "torchft.ShouldCommitRequest, crossed": lambda: _bytes(ranks.vote_to_proto(gm.Crossed(0, 3, 7, 900, True))),
     "torchft.ShouldCommitResponse": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "why")),
     "torchft.ShouldCommitResponse, row": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "", True, CROSS)),
     "torchft.ShouldCommitResponse, commit": lambda: ranks.vote_reply_bytes(ranks.VoteReply(True, "")),

@@ -191,7 +191,7 @@ def test_both_rounds_of_a_vote_survive(
     vote = gm.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
     assert ranks.vote_from_proto(4, ranks.vote_to_proto(vote)) == vote
     crossed = gm.Crossed(4, 1, step, quorum, ok)
-    assert ranks.vote_from_proto(4, ranks.crossed_to_proto(crossed)) == crossed
+    assert ranks.vote_from_proto(4, ranks.vote_to_proto(crossed)) == crossed
     for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
         for reply in (ranks.VoteReply(False, "", True, row), ranks.VoteReply(ok, "why")):
             assert ranks.vote_reply_from_bytes(ranks.vote_reply_bytes(reply)) == reply

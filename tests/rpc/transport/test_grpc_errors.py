@@ -14,7 +14,6 @@ from torchft_x.rpc.transport.grpc_errors import code_of, error_from
     [
         errors.TokenError,
         errors.FencedError,
-        errors.LayoutError,
         errors.RefusedError,
         errors.ConfigError,
         errors.DeadlineError,

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from torchft_x.errors import DeadlineError, LayoutError
+from torchft_x.errors import ConfigError, DeadlineError
 from torchft_x.rpc.transport import loop, stream
 
 
@@ -92,7 +92,7 @@ def test_the_answer_comes_before_the_callers_deadline() -> None:
 
 def test_an_error_of_ours_becomes_its_status() -> None:
     async def fail(_request: bytes, _context: Any) -> bytes:
-        raise LayoutError("Other buckets.")
+        raise ConfigError("Other buckets.")
 
     async def run() -> Any:
         context = Context([])
@@ -100,4 +100,4 @@ def test_an_error_of_ours_becomes_its_status() -> None:
             await stream.answering(fail)(b"", context)
         return context.aborted
 
-    assert loop.call(run(), 10.0) == (grpc.StatusCode.OUT_OF_RANGE, "Other buckets.")
+    assert loop.call(run(), 10.0) == (grpc.StatusCode.INVALID_ARGUMENT, "Other buckets.")

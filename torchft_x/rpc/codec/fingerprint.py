@@ -6,11 +6,10 @@ The sender cuts what is too long; whoever sends more than the limits is not ours
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torchft_x.core import fingerprint as t
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec.generic import Codec, parse
+from torchft_x.rpc.codec.generic import Codec
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 
 
@@ -48,13 +47,3 @@ def _limit(count: int, most: int, what: str) -> None:
 
 Codec(pb.Trait, t.Trait, limits={"name": _text, "digest": _text, "words": _text, "parts": _parts, "ranks": _ranks})
 TRAITS = Codec(pb.Traits, t.Fingerprint, names={"items": "traits"}, check=_check_all)
-
-
-def to_bytes(declared: t.Fingerprint | None) -> Any:
-    """As a field of torchft's messages; None: nothing."""
-    return b"" if declared is None else TRAITS.encode(declared).SerializeToString()
-
-
-def from_bytes(data: bytes) -> t.Fingerprint | None:
-    """Raises `RefusedError`."""
-    return TRAITS.decode(parse(pb.Traits, data, "declared fingerprint")) if data else None

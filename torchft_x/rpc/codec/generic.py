@@ -1,14 +1,13 @@
 """Between a message of protobuf and the frozen dataclasses of `core` that it carries: one codec for all of them.
 
-A `Codec` pairs their fields by name when it is made, at import. A field without a place on the other side, or one that
+A `Codec` pairs their fields by name when it is made, at import. A field of one that has no place in the other, or that
 arrives and has no limit, is a `TypeError` there: nothing is dropped in silence, and nothing that arrives is trusted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
-from operator import attrgetter
+from dataclasses import MISSING, fields
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -27,15 +26,18 @@ _codecs: dict[tuple[type, str], Codec[Any]] = {}  # by dataclass and name of the
 
 
 class Codec(Generic[V]):
-    """Makes a `message` of a value, and a `reads` of a message.
+    """`encode` makes a message of a value, `decode` a value of a message; the latter takes fields that only the value has
+    as keyword arguments, and raises `RefusedError`.
 
     Args:
-        writes: The dataclasses that are sent, where they are others. All have the same fields, but for `LOCAL`.
+        reads: The dataclass that `decode` makes.
+        writes: Those that `encode` takes, where they are others. All have the same fields, but for `LOCAL`.
         names: The message's names of fields, where they are others and not only end in ``_s`` (seconds).
         limits: By field of the dataclass; they go before `LIMITS`.
         writers: By field of the dataclass; they go before `WRITERS`.
-        apart: Fields of one that the other lacks: the caller gives them, or has no use for them.
-        check: Is given the message before any of it is read. Raises `RefusedError`.
+        packed: By field of the dataclass: it lies in a field of bytes, by this codec; None is empty there.
+        apart: Fields of one that the other lacks: the caller sets or gives them, or has no use for them.
+        check: Is given the message before any of it is read. Returns None, raises `RefusedError`.
     """
 
     def __init__(
@@ -46,67 +48,81 @@ class Codec(Generic[V]):
         names: Mapping[str, str] | None = None,
         limits: Mapping[str, Limit] | None = None,
         writers: Mapping[str, Convert] | None = None,
+        packed: Mapping[str, Codec[Any]] | None = None,
         apart: Collection[str] = (),
-        check: Convert | None = None,
+        check: Callable[[Any], None] | None = None,
     ) -> None:
-        self.writes, self._message, self._reads, self._check = writes or (reads,), message, reads, check
+        self.writes, self._message = writes or (reads,), message
         for kind in (reads, *writes):
             _codecs[kind, message.DESCRIPTOR.full_name] = self
-        self._names = _pair(message, reads, names or {}, apart)
+        pairs = _pair(message, reads, names or {}, apart)
         for kind in writes:
-            if _pair(message, kind, names or {}, apart) != self._names:
+            if _pair(message, kind, names or {}, apart) != pairs:
                 raise TypeError(f"{kind.__name__} and {reads.__name__} have different fields.")
-        self._attributes_of, self._fields_of = _getter(*self._names), _getter(*self._names.values())
-        self._encoders: list[tuple[str, Convert]] = []  # field of the message, and what is put there
-        self._decoders: list[tuple[str, Convert]] = []  # field of the dataclass, and what is made of what arrives
-        self._optional: list[tuple[str, str, Convert]] = []
-        for attribute, hint in get_type_hints(reads).items():
-            if attribute in self._names:
-                self._compile(attribute, hint, {**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})})
+        compiler = _Compiler({**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}, packed or {})
+        hints, encode, decode, given = get_type_hints(reads), [], [], []
+        for f in fields(reads):  # type: ignore[arg-type]
+            if f.name in pairs:
+                sent, read = compiler.field(f.name, hints[f.name], message.DESCRIPTOR.fields_by_name[pairs[f.name]])
+                encode.append(f"{pairs[f.name]}={sent}")
+                decode.append(read)
+            elif f.init:
+                decode.append(f.name)
+                given.append(
+                    f.name if f.default is MISSING else f"{f.name}={compiler.name('default', f.name, f.default)}"
+                )
+        # One expression of all fields, as `dataclasses` makes `__init__`: a loop over them takes up to twice the time. It
+        # has no word that doesn't come from this package's tables and the classes that they name.
+        scope = {**compiler.scope, "message": message, "reads": reads, "check": check}
+        self.encode: Callable[[Any], Any] = eval(f"lambda v: message({', '.join(encode)})", scope)
+        head = ", ".join(["p", "*", *given] if given else ["p"])
+        checked = "check(p) or " if check else ""
+        self.decode: Callable[..., V] = eval(f"lambda {head}: {checked}reads({', '.join(decode)})", scope)
 
-    def encode(self, value: Any, **instead: Any) -> Any:
-        """The message. `instead`: fields of it that are not the value's."""
-        made = dict(zip(self._names.values(), self._attributes_of(value), strict=True), **instead)
-        for name, write in self._encoders:
-            made[name] = write(made[name])
-        return self._message(**made)
+    def read(self, data: bytes, what: str) -> V:
+        """The value in the bytes of a message. Raises `RefusedError`."""
+        return self.decode(parse(self._message, data, what))
 
-    def decode(self, message: Any, **given: Any) -> V:
-        """The value. `given`: fields that are not in the message. Raises `RefusedError`."""
-        if self._check is not None:
-            self._check(message)
-        made = dict(zip(self._names, self._fields_of(message), strict=True), **given)
-        for attribute, read in self._decoders:
-            made[attribute] = read(made[attribute])
-        for attribute, name, read in self._optional:
-            made[attribute] = read(made[attribute]) if message.HasField(name) else None
-        return self._reads(**made)
 
-    def _compile(self, attribute: str, hint: Any, limits: Mapping[str, Limit], writers: Mapping[str, Convert]) -> None:
-        name = self._names[attribute]
-        field = self._message.DESCRIPTOR.fields_by_name[name]
+class _Compiler:
+    """Makes, of a field, the expressions that fill it in the message of value `v` and in the value of message `p`."""
+
+    def __init__(
+        self, limits: Mapping[str, Limit], writers: Mapping[str, Convert], packed: Mapping[str, Codec[Any]]
+    ) -> None:
+        self._limits, self._writers, self._packed = limits, writers, packed
+        self.scope: dict[str, Any] = {}  # what the expressions name
+
+    def name(self, what: str, attribute: str, value: Any) -> str:
+        self.scope[f"{what}_{attribute}"] = value
+        return f"{what}_{attribute}"
+
+    def field(self, attribute: str, hint: Any, field: FieldDescriptor) -> tuple[str, str]:
+        value, arrived = f"v.{attribute}", f"p.{field.name}"
         if field.message_type is not None:  # a dataclass, such a one or None, or a tuple of them
             kinds = get_args(hint) or (hint,)
-            codec = _codecs[kinds[0], field.message_type.full_name]
-            encode, decode = codec.encode, codec.decode
+            codec = self.name("codec", attribute, _codecs[kinds[0], field.message_type.full_name])
             if Ellipsis in kinds:
-                self._encoders.append((name, lambda values: [encode(v) for v in values]))
-                self._decoders.append((attribute, lambda values: tuple([decode(v) for v in values])))
-            elif type(None) in kinds:
-                self._encoders.append((name, lambda value: None if value is None else encode(value)))
-                self._optional.append((attribute, name, decode))
-            else:
-                self._encoders.append((name, encode))
-                self._decoders.append((attribute, decode))
-            return
-        if attribute in writers:
-            self._encoders.append((name, writers[attribute]))
+                return f"[{codec}.encode(x) for x in {value}]", f"tuple([{codec}.decode(x) for x in {arrived}])"
+            sent, read = f"{codec}.encode({value})", f"{codec}.decode({arrived})"
+            if type(None) in kinds:
+                return f"None if {value} is None else {sent}", f"{read} if p.HasField('{field.name}') else None"
+            return sent, read
+        if attribute in self._packed:
+            codec = self.name("codec", attribute, self._packed[attribute])
+            sent, read = f"{codec}.encode({value}).SerializeToString()", f"{codec}.read({arrived}, '{attribute}')"
+            return f"b'' if {value} is None else {sent}", f"{read} if {arrived} else None"
+        if attribute in self._writers:
+            value = f"{self.name('write', attribute, self._writers[attribute])}({value})"
         if field.type == FieldDescriptor.TYPE_BOOL:
-            return
-        if hint not in TYPES and attribute not in limits:
-            raise TypeError(f"{self._reads.__name__}.{attribute} has no limit; see rpc/codec/field_limits.py.")
-        if (limit := TYPES.get(hint) or limits[attribute]) is not None:
-            self._decoders.append((attribute, limit if callable(limit) else _bind(*limit)))
+            return value, arrived
+        if hint not in TYPES and attribute not in self._limits:
+            raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
+        limit = TYPES.get(hint) or self._limits[attribute]
+        if limit is None:
+            return value, arrived
+        check, *rest = limit if isinstance(limit, tuple) else (limit,)
+        return value, f"{self.name('read', attribute, check)}({', '.join([arrived, *map(repr, rest)])})"
 
 
 class OneOf:
@@ -140,17 +156,7 @@ def _pair(message: type[Message], kind: Any, names: Mapping[str, str], apart: Co
     pairs = {f.name: names.get(f.name, f.name) for f in fields(kind) if f.init and f.name not in apart}
     pairs = {a: name if name in known else f"{name}_s" for a, name in pairs.items() if name in known or a not in LOCAL}
     lost = [a for a, name in pairs.items() if name not in known]
-    lost += set(known) - set(pairs.values()) - set(apart)
+    lost += sorted(set(known) - set(pairs.values()) - set(apart))
     if lost:
         raise TypeError(f"{', '.join(lost)}: not in both {kind.__name__} and message {message.DESCRIPTOR.name}.")
     return pairs
-
-
-def _getter(*names: str) -> Callable[[Any], tuple[Any, ...]]:
-    """Of all these attributes of an object, as a tuple."""
-    get = attrgetter(*names) if names else lambda _: ()
-    return get if len(names) != 1 else lambda value: (get(value),)
-
-
-def _bind(check: Callable[..., Any], what: str, *limit: int) -> Convert:
-    return (lambda value: check(value, what, *limit)) if limit else lambda value: check(value, what)

@@ -5,6 +5,8 @@ Our own wire is package ``torchft_x``; names with ``peer`` in them speak torchft
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchft_x.core.journal import Departure, MemberEntry
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
@@ -15,35 +17,28 @@ from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.codec.generic import parse as parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.limits import (
-    MAX_FOLLOWED,
-    MAX_MEMBERS,
-    MAX_TEXT,
-    MAX_TOLD,
-    MAX_TOLD_VALUES,
-    check_said,
-    check_seconds,
-    check_whole,
-)
+from torchft_x.rpc.transport import grpc_options, limits
 
 
 def _check_quorum(p: pb.Quorum) -> None:
     """All that is told of a quorum, together: each limit alone would let through what takes seconds to read."""
-    quorums = [p, *p.follows[: MAX_FOLLOWED + 1]]
+    quorums = [p, *p.follows[: limits.MAX_FOLLOWED + 1]]
     for q in quorums:
-        if len(q.follows) > (MAX_FOLLOWED if q is p else 0):
+        if len(q.follows) > (limits.MAX_FOLLOWED if q is p else 0):
             raise RefusedError(
-                f"A message was refused: a quorum follows {len(q.follows)} others, at most {MAX_FOLLOWED} are allowed, "
+                f"A message was refused: a quorum follows {len(q.follows)} others, at most {limits.MAX_FOLLOWED} are allowed, "
                 "which name none."
             )
-        if not 0 < len(q.members) <= MAX_MEMBERS:
+        if not 0 < len(q.members) <= limits.MAX_MEMBERS:
             raise RefusedError(
-                f"A message was refused: a quorum of {len(q.members)} members, 1 to {MAX_MEMBERS} are allowed."
+                f"A message was refused: a quorum of {len(q.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
             )
     told = sum(len(q.members) for q in quorums)
-    values = sum(len(m.handles) + len(m.carried) for q in quorums for m in q.members) if told <= MAX_TOLD else 0
-    for count, what, limit in ((told, "members", MAX_TOLD), (values, "handles and carried quorums", MAX_TOLD_VALUES)):
+    values = sum(len(m.handles) + len(m.carried) for q in quorums for m in q.members) if told <= limits.MAX_TOLD else 0
+    for count, what, limit in (
+        (told, "members", limits.MAX_TOLD),
+        (values, "handles and carried quorums", limits.MAX_TOLD_VALUES),
+    ):
         if count > limit:
             raise RefusedError(
                 f"A message was refused: a quorum and those it follows have {count} {what}, at most {limit} are allowed."
@@ -53,10 +48,12 @@ def _check_quorum(p: pb.Quorum) -> None:
 STATE = Codec(pb.State, State)
 LIFE = Codec(pb.Life, Life)
 PREPARED = Codec(
-    pb.Prepared, Prepared, limits={"quorum": (check_whole, "prepared quorum"), "step": (check_whole, "prepared step")}
+    pb.Prepared,
+    Prepared,
+    limits={"quorum": (limits.check_whole, "prepared quorum"), "step": (limits.check_whole, "prepared step")},
 )
 MEMBER = Codec(pb.Member, Member, apart=["traits"])
-QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (check_whole, "quorum number")}, check=_check_quorum)
+QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum number")}, check=_check_quorum)
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire", "place"])
 LAST_WORD = Codec(pb.LastWord, lm.LastWord)
 KIN = Codec(pb.Kin, MemberEntry)
@@ -70,7 +67,9 @@ _UP = OneOf(
     leave=Codec(pb.Leave, lm.Leave, gm.SendLeave),
     ping=Codec(pb.Ping, lm.Heard),
     pause=Codec(
-        pb.Pause, lm.Paused, limits={"seconds": (check_seconds, "pause"), "reason": (check_said, "reason", 200)}
+        pb.Pause,
+        lm.Paused,
+        limits={"seconds": (limits.check_seconds, "pause"), "reason": (limits.check_said, "reason", 200)},
     ),
     suspects=Codec(pb.Suspects, lm.Suspected, names={"suspects": "replica_ids"}),
 )
@@ -80,8 +79,10 @@ _DOWN = OneOf(
     over=OVER,
     fenced=Codec(pb.Fenced, gm.FencedArrived, lm.Fence),
     refused=Codec(pb.Refused, gm.RefusedArrived, lm.Refuse),
-    waits=Codec(pb.Waits, gm.WaitsArrived, lm.SendWaits, writers={"reason": lambda reason: reason[:MAX_TEXT]}),
-    patience=Codec(pb.Patience, gm.PatienceArrived, lm.SendPatience, limits={"seconds": (check_seconds, "patience")}),
+    waits=Codec(pb.Waits, gm.WaitsArrived, lm.SendWaits, writers={"reason": lambda reason: reason[: limits.MAX_TEXT]}),
+    patience=Codec(
+        pb.Patience, gm.PatienceArrived, lm.SendPatience, limits={"seconds": (limits.check_seconds, "patience")}
+    ),
 )
 _PEER_MEMBER = Codec(
     peer_pb.QuorumMember,
@@ -93,7 +94,9 @@ _PEER_MEMBER = Codec(
 
 def hello_to_proto(v: lm.Hello, group_id: str, place: int = 0) -> pb.Hello:
     """`place`: of the lighthouse it goes to, see torchft_x.proto."""
-    return HELLO.encode(v, group_id=group_id, wire=grpc_options.WIRE, place=place)
+    p: pb.Hello = HELLO.encode(v)
+    p.group_id, p.wire, p.place = group_id, grpc_options.WIRE, place
+    return p
 
 
 def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm.Suspected) -> bytes:
@@ -148,13 +151,13 @@ class QuorumEncoder:
 
     def prepare(self, member: Member) -> None:
         """It has asked; a quorum may come that has it as it is."""
-        if len(self._prepared) < MAX_MEMBERS:
+        if len(self._prepared) < limits.MAX_MEMBERS:
             self._prepared[member.replica_id] = (member, _member_bytes(member))
 
     def encode(self, quorum: Quorum) -> bytes:
         """Whoever waits for another one after this has to be prepared again."""
         prepared, self._prepared = self._prepared, {}
-        parts = [QUORUM.encode(quorum, members=()).SerializeToString()]
+        parts = [QUORUM.encode(replace(quorum, members=())).SerializeToString()]
         for member in quorum.members:
             known, data = prepared.get(member.replica_id, (None, b""))
             parts.append(data if known is member else _member_bytes(member))
@@ -181,11 +184,13 @@ _QUORUM_MEMBERS: int = pb.Quorum.DESCRIPTOR.fields_by_name["members"].number
 
 
 def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
-    return _PEER_MEMBER.encode(v, step=v.state.step)
+    p: peer_pb.QuorumMember = _PEER_MEMBER.encode(v)
+    p.step = v.state.step
+    return p
 
 
 def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
-    return _PEER_MEMBER.decode(p, state=State(check_whole(p.step, "step")))
+    return _PEER_MEMBER.decode(p, state=State(limits.check_whole(p.step, "step")))
 
 
 def peer_quorum_bytes(quorum: Quorum) -> bytes:

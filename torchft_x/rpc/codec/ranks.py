@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.heal import Plan
@@ -44,15 +44,16 @@ _ASK = Codec(
     peer_pb.ManagerQuorumRequest,
     m.Ask,
     names={"rank": "group_rank", "handle": "reconfigure_handle"},
-    limits={"traits": fingerprint.from_bytes},
-    writers={"traits": fingerprint.to_bytes},
+    packed={"traits": fingerprint.TRAITS},
     apart=["state", "step", "committed_in", "init_sync", "ours", "holds"],
 )
 
 
 def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> peer_pb.ManagerQuorumRequest:
-    step, committed_in = v.state.step, v.state.committed_in
-    return _ASK.encode(v, step=step, committed_in=committed_in, init_sync=init_sync, ours=ours, holds=holds)
+    p: peer_pb.ManagerQuorumRequest = _ASK.encode(v)
+    p.step, p.committed_in = v.state.step, v.state.committed_in
+    p.init_sync, p.ours, p.holds = init_sync, ours, holds
+    return p
 
 
 def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
@@ -100,7 +101,7 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
     """`held`: the quorum this rank has already. `who` answers, for sentences. `now`: own monotonic seconds."""
     p = parse(peer_pb.ManagerQuorumResponse, data, "answer")
     if p.quorum:
-        quorum = messages.QUORUM.decode(parse(pb.Quorum, p.quorum, "quorum"))
+        quorum = messages.QUORUM.read(p.quorum, "quorum")
     elif held is not None and p.holds == held.id:
         quorum = held
     else:
@@ -108,67 +109,43 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
     return QuorumReply(
         quorum,
         now + limits.check_seconds(p.lease_left_s, "lease"),
-        messages.STATE.decode(parse(pb.State, p.base, "base")) if p.base else None,
-        messages.PREPARED.decode(parse(pb.Prepared, p.commit, "prepared result")) if p.commit else None,
+        messages.STATE.read(p.base, "base") if p.base else None,
+        messages.PREPARED.read(p.commit, "prepared result") if p.commit else None,
         p.again,
     )
 
 
 # --- votes -----------------------------------------------------------------------------------------------------------
-# By hand: each rank sends and reads these at every step, and a `Codec` takes twice the time (docs/decisions/0044).
+
+_NAMES = {"ok": "should_commit", "rank": "group_rank"}
+_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names=_NAMES, apart=["crossed"])
+_CROSSED = Codec(
+    peer_pb.ShouldCommitRequest, m.Crossed, names=_NAMES, apart=["crossed", "digest", "contributors", "broken"]
+)
+_REPLY = Codec(
+    peer_pb.ShouldCommitResponse,
+    VoteReply,
+    names={"commit": "should_commit"},
+    packed={"row": Codec(pb.CrossVote, CrossVote)},
+)
 
 
-def vote_to_proto(v: m.Vote) -> peer_pb.ShouldCommitRequest:
-    return peer_pb.ShouldCommitRequest(
-        should_commit=v.ok,
-        group_rank=v.rank,
-        step=v.step,
-        quorum_id=v.quorum_id,
-        digest=v.digest,
-        contributors=v.contributors,
-        broken=v.broken,
-    )
-
-
-def crossed_to_proto(v: m.Crossed) -> peer_pb.ShouldCommitRequest:
-    return peer_pb.ShouldCommitRequest(
-        should_commit=v.ok, group_rank=v.rank, step=v.step, quorum_id=v.quorum_id, crossed=True
-    )
+def vote_to_proto(v: m.Vote | m.Crossed) -> peer_pb.ShouldCommitRequest:
+    if isinstance(v, m.Vote):
+        return _VOTE.encode(v)
+    p: peer_pb.ShouldCommitRequest = _CROSSED.encode(v)
+    p.crossed = True
+    return p
 
 
 def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote | m.Crossed:
-    rank = limits.check_whole(p.group_rank, "group rank", limits.MAX_RANKS)
-    step, quorum_id = limits.check_whole(p.step, "step"), limits.check_whole(p.quorum_id, "quorum id")
-    if p.crossed:
-        return m.Crossed(call, rank, step, quorum_id, p.should_commit)
-    contributors = limits.check_whole(p.contributors, "contributors", limits.MAX_MEMBERS)
-    return m.Vote(call, rank, step, quorum_id, p.should_commit, p.digest, contributors, p.broken)
+    return _CROSSED.decode(p, call=call) if p.crossed else _VOTE.decode(p, call=call)
 
 
 def vote_reply_bytes(reply: VoteReply) -> bytes:
-    row = b"" if reply.row is None else _cross_to_proto(reply.row).SerializeToString()
-    return bytes(
-        peer_pb.ShouldCommitResponse(
-            should_commit=reply.commit, reason=reply.reason, prepared=reply.prepared, row=row
-        ).SerializeToString()
-    )
+    return bytes(_REPLY.encode(reply).SerializeToString())
 
 
 def vote_reply_from_bytes(data: bytes) -> VoteReply:
-    p = parse(peer_pb.ShouldCommitResponse, data, "answer")
-    row = _cross_from_proto(parse(pb.CrossVote, p.row, "row")) if p.row else None
-    return VoteReply(p.should_commit and not p.prepared, limits.check_said(p.reason, "reason"), p.prepared, row)
-
-
-def _cross_to_proto(v: CrossVote) -> pb.CrossVote:
-    return pb.CrossVote(ok=v.ok, quorum=v.quorum, step=v.step, digest=v.digest, contributors=v.contributors)
-
-
-def _cross_from_proto(p: pb.CrossVote) -> CrossVote:
-    return CrossVote(
-        p.ok,
-        limits.check_whole(p.quorum, "quorum id"),
-        limits.check_whole(p.step, "step"),
-        p.digest,
-        limits.check_whole(p.contributors, "contributors", limits.MAX_MEMBERS),
-    )
+    reply = _REPLY.read(data, "answer")
+    return replace(reply, commit=False) if reply.prepared and reply.commit else reply

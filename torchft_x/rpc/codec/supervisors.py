@@ -11,20 +11,12 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.field_limits import check_token
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport.limits import (
-    MAX_ATTEMPT,
-    MAX_NODES,
-    check_replica_id,
-    check_said,
-    check_seconds,
-    check_text,
-    check_whole,
-)
+from torchft_x.rpc.transport import limits
 
 
 def _meeting(value: str) -> str:
     """An address the workers may meet at; it becomes an argument of torchrun."""
-    return parse_address(check_text(value, "meeting address", 512), what="meeting address").target
+    return parse_address(limits.check_text(value, "meeting address", 512), what="meeting address").target
 
 
 COMPANION_DONE = Codec(pb.SupervisorDone, r.CompanionFinished)
@@ -34,8 +26,8 @@ HALTED = Codec(
     names={"life_token": "life"},
     limits={
         "life_token": check_token,
-        "who": (check_said, "name of a process", 64),
-        "seconds": (check_seconds, "time of a stop"),
+        "who": (limits.check_said, "name of a process", 64),
+        "seconds": (limits.check_seconds, "time of a stop"),
     },
 )
 GROUP_UP = OneOf(
@@ -67,15 +59,15 @@ def last_word(up: pb.SupervisorUp) -> LastWord | None:
 
 def supervisor_here(p: pb.SupervisorHello) -> r.SupervisorHere:
     """The hello of a group's supervisor as an event of the roster."""
-    nodes = max(1, check_whole(p.nodes, "number of nodes", MAX_NODES))
-    node = check_whole(p.node, "node", nodes - 1)
-    return r.SupervisorHere(check_replica_id(p.group), check_replica_id(p.host or "?"), node, nodes)
+    nodes = max(1, limits.check_whole(p.nodes, "number of nodes", limits.MAX_NODES))
+    node = limits.check_whole(p.node, "node", nodes - 1)
+    return r.SupervisorHere(limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?"), node, nodes)
 
 
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
     """The hello of one node's supervisor, for a group over several nodes."""
     here = supervisor_here(p)
-    incarnation = check_text(p.incarnation, "incarnation", 128)
+    incarnation = limits.check_text(p.incarnation, "incarnation", 128)
     return n.NodeHere(session, here.group, here.node, here.nodes, incarnation, here.host)
 
 
@@ -92,4 +84,4 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
 
 def next_from_proto(p: pb.NextLife) -> int:
     """The number of a group's next life."""
-    return check_whole(p.attempt, "attempt", MAX_ATTEMPT)
+    return limits.check_whole(p.attempt, "attempt", limits.MAX_ATTEMPT)

@@ -142,8 +142,7 @@ class GroupClient:
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote (`Vote`), or say how the vote between groups ended (`Crossed`), and wait for what the
         group says. Every rank of the group must do it."""
-        p = ranks.vote_to_proto(vote) if isinstance(vote, m.Vote) else ranks.crossed_to_proto(vote)
-        return ranks.vote_reply_from_bytes(self._call(self._vote, p, timeout))
+        return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
         """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""

@@ -8,7 +8,6 @@ from torchft_x.errors import (
     ConfigError,
     DeadlineError,
     FencedError,
-    LayoutError,
     RefusedError,
     StepError,
     TokenError,
@@ -20,7 +19,6 @@ from torchft_x.rpc.transport.limits import MAX_TEXT, clean
 _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses before their bases
     (TokenError, grpc.StatusCode.UNAUTHENTICATED),
     (FencedError, grpc.StatusCode.ABORTED),
-    (LayoutError, grpc.StatusCode.OUT_OF_RANGE),
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),

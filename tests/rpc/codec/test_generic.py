@@ -1,0 +1,81 @@
+"""What a codec refuses when it is made: a field that would be lost, or would arrive without a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, make_dataclass
+from typing import Any
+
+import pytest
+
+from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.messages import group as gm
+from torchft_x.core.types import Life, State
+from torchft_x.errors import RefusedError
+from torchft_x.rpc.codec import field_limits
+from torchft_x.rpc.codec.generic import Codec, OneOf
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+
+
+def kind(**fields: Any) -> type:
+    return make_dataclass("Kind", list(fields.items()), frozen=True)
+
+
+def test_a_field_that_the_message_lacks_is_an_error() -> None:
+    with pytest.raises(TypeError, match="torn: not in both Kind and message State"):
+        Codec(pb.State, kind(step=int, committed_in=int, torn=bool))
+
+
+def test_a_field_that_the_dataclass_lacks_is_an_error() -> None:
+    with pytest.raises(TypeError, match="committed_in: not in both Kind and message State"):
+        Codec(pb.State, kind(step=int))
+    assert Codec(pb.State, kind(step=int), apart=["committed_in"]).encode(State(3, 4)) == pb.State(step=3)
+
+
+def test_a_field_without_a_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(field_limits.LIMITS, "step")
+    with pytest.raises(TypeError, match="step of State has no limit"):
+        Codec(pb.State, kind(step=int, committed_in=int))
+
+
+def test_a_field_that_only_one_side_has_is_an_error() -> None:
+    with pytest.raises(TypeError, match="lost: not in both Kind and message State"):
+        Codec(pb.State, kind(step=int, committed_in=int), kind(step=int, committed_in=int, lost=int))  # the writer's
+    with pytest.raises(TypeError, match="have different fields"):
+        Codec(pb.Patience, kind(seconds=float, reason=str), kind(second=float, reason=str), names={"second": "seconds"})
+
+
+def test_a_nested_value_needs_a_codec_of_its_own() -> None:
+    with pytest.raises(KeyError, match=r"torchft_x\.Life"):
+        Codec(pb.Kin, kind(replica_id=str, life=State, boot_id=str, runs_on=bool))
+
+
+def test_what_only_the_value_has_is_given() -> None:
+    codec = Codec(pb.Progress, gm.SendProgress)
+    sent = gm.SendProgress(1, 2, 3, 0.5)
+    assert codec.decode(codec.encode(sent)) == sent
+
+    @dataclass(frozen=True)
+    class Heard:
+        session: int
+        step: int
+        committed_in: int
+        node: int = 7
+
+    heard = Codec(pb.State, Heard)
+    assert heard.decode(pb.State(step=1, committed_in=2), session=3) == Heard(3, 1, 2)
+    with pytest.raises(TypeError, match="session"):
+        heard.decode(pb.State())
+
+
+def test_bytes_that_are_no_message_are_refused_by_name() -> None:
+    with pytest.raises(RefusedError, match="The row is not a CrossVote message"):
+        Codec(pb.CrossVote, CrossVote).read(b"\xff", "row")
+
+
+def test_an_envelope_knows_what_is_in_it() -> None:
+    down = OneOf(pb.Down, fenced=Codec(pb.Fenced, gm.FencedArrived))
+    assert down.encode(gm.FencedArrived("b")) == pb.Down(fenced=pb.Fenced(by="b"))
+    assert down.decode(pb.Down(fenced=pb.Fenced(by="b"))) == gm.FencedArrived("b")
+    assert down.decode(pb.Down(pong=pb.Ping())) is None
+    with pytest.raises(KeyError):
+        down.encode(Life())
