@@ -376,6 +376,28 @@ def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
     assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
 
 
+def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
+    """Seed 7354172782558 of the soak: a finished while no lighthouse was there; the next one heard from b, and found that
+    a's address refuses connections, before a's supervisor could say how a had ended."""
+    s = Job(keeps=True)
+    s.start("a:1", "b:1")
+    s.kill("b:1")
+    s.exited("b:1")
+    (keep,) = of(Keep, s.join("a:1", s.committed()))
+    for told in (True, False):
+        t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+        t.wait(0.2)
+        t.refused("a:1")
+        assert issued(t.late()) == []
+        assert t.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
+        if told:
+            assert issued(t.exited("a:1", 0)) == []
+            assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
+        else:
+            assert issued(t.pass_(19.0)) == []
+            assert issued(t.pass_(3.0)) == [["b:2"]]  # its host is lost: a lease and its margin after the take-over
+
+
 def test_who_was_in_a_lineage_that_was_lost_was_in_the_job() -> None:
     """b trains alone and is killed, a begins anew and finishes; b comes back."""
     s = Job()

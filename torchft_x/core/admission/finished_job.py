@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torchft_x.core.journal import Departure
+from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
 from torchft_x.core.quorum.rule import Candidate, Form, Wait
@@ -33,11 +33,11 @@ _PATIENCE = 60.0  # seconds more, told again and again to those that wait for a 
 class FinishedJob:
     """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
 
-    def __init__(
-        self, roll: MemberTable, *, lease: float, left: Iterable[Departure], job: tuple[str, ...] = (), now: float
-    ) -> None:
-        """`lease`: seconds after which a process of which nothing is heard counts as lost. `left`, `job`: known from a
+    def __init__(self, roll: MemberTable, *, lease: float, legacy: JournalEntry | None = None, now: float) -> None:
+        """`lease`: seconds after which a process of which nothing is heard counts as lost. `legacy`: what is known from a
         lighthouse before this one."""
+        left, job = (legacy.left, legacy.job) if legacy is not None else ((), ())
+        self._took_over = now if legacy is not None else None
         self._roll = roll  # every member heard of
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
@@ -209,10 +209,11 @@ class FinishedJob:
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
         """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
-        though its supervisor says that the process runs."""
+        though its supervisor says that the process runs; or may do so yet, as it has not spoken to this lighthouse."""
         found = []
         for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
             heard = self._roll.guardians.heard(record.life.token)
+            heard = self._took_over if heard is None else heard
             gone = record.proof or not record.address  # without one: it has not spoken to this lighthouse
             if gone and heard is not None and now - heard < self._lease:
                 found.append(record.replica_id)

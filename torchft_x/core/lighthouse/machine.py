@@ -82,8 +82,7 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = CompatibilityCheck(self._roll, self._tenure)  # who may train with whom
         self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
-        left, job = (config.legacy.left, config.legacy.job) if config.legacy is not None else ((), ())
-        self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, left=left, job=job, now=now)
+        self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, legacy=config.legacy, now=now)
         self._succession = QuorumTransition(  # what follows the present quorum
             config,
             self._roll,
