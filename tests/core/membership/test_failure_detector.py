@@ -144,7 +144,7 @@ class TestJudge:
 class TestGuardians:
     def test_a_life_is_watched_by_its_groups_newest_supervisor(self) -> None:
         g = SupervisorLiveness()
-        g.begin("0", "t0")
+        g.begin("0", 0, "t0")
         assert g.heard("t0") is None
         g.open(1, "0", 0, 5.0)
         g.open(2, "0", 0, 6.0)
@@ -159,15 +159,18 @@ class TestGuardians:
     def test_only_the_newest_life_of_a_group(self) -> None:
         g = SupervisorLiveness()
         g.open(1, "0", 0, 5.0)
-        g.begin("0", "t0")
-        g.begin("0", "t1")
+        g.begin("0", 0, "t0")
+        g.begin("0", 1, "t1")
         assert g.heard("t0") is None
         assert g.heard("t1") == 5.0
         assert g.heard("") is None
+        g.begin("0", 0, "t0")  # an older supervisor is here again: its group runs elsewhere by now
+        assert g.heard("t0") is None
+        assert g.heard("t1") == 5.0
 
     def test_the_group_server_lives_on_node_0(self) -> None:
         g = SupervisorLiveness()
-        g.begin("0", "t0")
+        g.begin("0", 0, "t0")
         g.open(1, "0", 1, 5.0)
         assert g.heard("t0") is None
         g.open(2, "0", 0, 3.0)
@@ -196,7 +199,7 @@ class TestGuardians:
     def test_a_lighthouse_that_was_starved_takes_the_silence_on_itself(self) -> None:
         g = SupervisorLiveness()
         g.open(1, "0", 0, 3.0)
-        g.begin("0", "t")
+        g.begin("0", 0, "t")
         g.forgive(4.0, 10.0)
         assert g.heard("t") == 7.0
         g.forgive(40.0, 10.0)
@@ -205,7 +208,7 @@ class TestGuardians:
     def test_a_life_without_a_token_is_nobodys(self) -> None:
         g = SupervisorLiveness()
         g.open(1, "0", 0, 3.0)
-        g.begin("0", "")
+        g.begin("0", 0, "")
         assert g.heard("") is None
 
     def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:

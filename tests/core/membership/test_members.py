@@ -262,7 +262,7 @@ class TestRestored:
     def test_a_lighthouse_that_was_starved_forgives_supervisors_too(self) -> None:
         roll = MemberTable(0.0)
         roll.guardians.open(1, "g", 0, 0.0)
-        roll.guardians.begin("g", "t")
+        roll.guardians.begin("g", 0, "t")
         roll.forgive(3.0, 0.5)
         assert roll.guardians.heard("t") == 2.5
 

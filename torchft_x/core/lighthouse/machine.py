@@ -189,7 +189,7 @@ class Lighthouse:
                 return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
             case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
-                self._roll.guardians.begin(group, token)
+                self._roll.guardians.begin(group, attempt, token)
                 return []
             case LifeEnded(token, code, word):
                 spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []

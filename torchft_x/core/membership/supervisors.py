@@ -27,7 +27,7 @@ class SupervisorLiveness:
     def __init__(self) -> None:
         self._streams: dict[int, _Guardian] = {}  # open ones
         self._groups: dict[str, list[int]] = {}  # group -> its open streams
-        self._life_of: dict[str, str] = {}  # group -> token of its newest life
+        self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
         self._halts: dict[
             str, dict[int, StoppedProcess]
@@ -64,11 +64,13 @@ class SupervisorLiveness:
             if not rest:
                 del self._groups[guardian.group]
 
-    def begin(self, group: str, token: str) -> None:
-        """This is the group's newest life."""
-        self._watched.pop(self._life_of.get(group, ""), None)
-        self._life_of[group] = token
-        self._watched[token] = group
+    def begin(self, group: str, attempt: int, token: str) -> None:
+        """This life of the group runs. An older supervisor, whose group runs elsewhere by now, tells of an older one."""
+        number, older = self._life_of.get(group, (attempt, ""))
+        if attempt >= number:
+            self._watched.pop(older, None)
+            self._life_of[group] = attempt, token
+            self._watched[token] = group
 
     def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
         """A process of that life is stopped; None: none is, any more."""
