@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
+_ASKED = 2.0
+"""Seconds within which an address that has no session is asked again whether it accepts connections, and answers."""
+
 
 @dataclass
 class Ending:
@@ -77,10 +80,12 @@ class Departures:
 
     def _knowable(self, node: GroupNode) -> bool:
         """Whether a lighthouse can know how that process fares: its supervisor was not away for long, nothing that was
-        written down is lost, and only one lighthouse counts."""
+        written down is lost, only one lighthouse counts, and its address could refuse a connect."""
         world, supervisor = self._world, node.supervisor
         if world.unproven or world.config.standby or supervisor.process.stopped:
             return False
+        if world.network.passable_for(node.process.site, world.lighthouse.site) < _ASKED:
+            return False  # its leave may have been lost, and so may what would have said that it has left
         uplink = supervisor.uplinks[0]
         there, house = supervisor.process.site, world.lighthouse.site
         if world.network.cannot_pass(there, house) or world.network.cannot_pass(house, there):

@@ -8,6 +8,7 @@ connection up before. Who closes, crashes or cuts decides which messages are los
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.sim.base import Call, Process
@@ -154,6 +155,7 @@ class Network:
         self._world = world
         self._held: list[tuple[str, str, Process, Call, tuple[Any, ...]]] = []  # single messages in a partition
         self._since: dict[tuple[str, str], float] = {}  # when each block began
+        self._until: dict[tuple[str, str], float] = {}  # when each ended that has ended
 
     def latency(self, src: str, dst: str) -> float:
         world = self._world
@@ -165,6 +167,12 @@ class Network:
     def cannot_pass(self, a: str, b: str) -> bool:
         """Whether no connection can be made between these sites: a handshake needs both ways."""
         return bool(self.blocked) and ((a, b) in self.blocked or (b, a) in self.blocked)
+
+    def passable_for(self, a: str, b: str) -> float:
+        """For so many seconds connections could be made between these sites."""
+        if self.cannot_pass(a, b):
+            return 0.0
+        return self._world.now - max(self._until.get((a, b), -inf), self._until.get((b, a), -inf))
 
     def send(self, src: str, process: Process, call: Call, *args: Any) -> None:
         """One message of its own, to whoever runs in `process`. In a partition it waits."""
@@ -181,7 +189,9 @@ class Network:
             self._world.after(self._world.config.keepalive, None, self._keepalive, src, dst, self._world.now)
 
     def unblock(self, src: str, dst: str) -> None:
-        self.blocked.discard((src, dst))
+        if (src, dst) in self.blocked:
+            self.blocked.discard((src, dst))
+            self._until[src, dst] = self._world.now
         for stream in list(self.streams):
             for pipe in (stream.up, stream.down):
                 if (pipe.src, pipe.dst) == (src, dst):

@@ -177,6 +177,22 @@ def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
 
 
+def test_a_refusal_from_another_host_says_that_it_is_at_its_end_though_it_proves_nothing() -> None:
+    """Seed 1110000777 of a hunt: where groups run on other hosts than the lighthouse a lost leave was not noticed."""
+    s = Job()
+    s.start("b:1")
+    s.hello("a:1", boot_id="another host")
+    s.join("a:1")
+    assert issued(s.join("b:1", s.committed())) == [["a:1", "b:1"]]
+    s.leave("b:1", s.committed())
+    s.exited("b:1", 1)
+    s.kill("a:1")
+    del s.sessions["a:1"], s.sessions["b:1"]
+    assert issued(s.late() + s.pass_(200.0)) == []  # longer than its lease
+    assert s.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
+    assert issued(s.exited("a:1", 1)) == [["b:2"]]
+
+
 def gone_in_an_older_quorum(kept: list[JournalEntry] | None = None, **config: Any) -> Job:
     """a finishes, its leave is lost, and its supervisor is cut off. b trains on alone, and ends with an error."""
     s = Job(min_replicas=1, **config)

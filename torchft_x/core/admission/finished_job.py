@@ -214,7 +214,8 @@ class FinishedJob:
         for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
             heard = self._roll.guardians.heard(record.life.token)
             heard = self._took_over if heard is None else heard
-            gone = record.proof or not record.address  # without one: it has not spoken to this lighthouse
+            # Without an address it has not spoken to this lighthouse.
+            gone = record.proof or record.refused or not record.address
             if gone and heard is not None and now - heard < self._lease:
                 found.append(record.replica_id)
         return found

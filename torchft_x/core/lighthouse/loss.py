@@ -116,6 +116,7 @@ class LossHandler:
         """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
         if not refused or record.probed_at is None:
             return []
+        record.refused = True
         same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
         reason = f"its address {record.address} refuses connections"
         return self.lose(record, reason, proof=reason if same_host else "")

@@ -52,6 +52,7 @@ class MemberRecord:
     proof: str = ""  # why it provably commits nothing more
     told: bool = False  # has been told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
+    refused: bool = False  # its address has refused a connect since it last spoke; from afar that proves nothing
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
     pause_reason: str = ""  # in its words
     pace: tuple[int, float] | None = None  # a step it stood at, and when it went on from there; None: unknown
@@ -66,7 +67,7 @@ class MemberRecord:
         """A sign of life. It says more than the answer to any probe sent before."""
         self.heard = now
         self.probed_at = None
-        self.suspected = False
+        self.refused = self.suspected = False
 
     def note_step(self, step: int, told: float, now: float) -> None:
         """It stands at this step: how long did the last ones take? An announced pause is not a step.
