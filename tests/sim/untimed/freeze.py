@@ -186,7 +186,9 @@ def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     succession = lighthouse._succession
     lighthouse._started_at = succession._started_at = succession.takeover._started_at = -LONG
     succession._asked = (-LONG, -LONG)
-    lighthouse._endings._seen = dict.fromkeys(lighthouse._endings._seen, -LONG)
+    endings = lighthouse._endings
+    endings._seen = dict.fromkeys(endings._seen, -LONG)
+    endings._took_over = None if endings._took_over is None else -LONG
     if lighthouse._tenure.first_asked < inf:
         lighthouse._tenure.first_asked = -LONG
     for record in lighthouse._roll:
