@@ -52,6 +52,8 @@ def settle(members: Sequence[Member], nothing: State) -> Settlement:
             carriers = tuple(m for m in at_top if m.replica_id in held)
             adopted = next(iter(held.values()))
             return Settlement(adopted.state, carriers, adopted=adopted)
-    late = [m for m in whole if m.state.step == newest.step - 1 and m.prepared and m.prepared.state == newest]
-    carriers = tuple(m for m in members if m in at_top or m in late)
-    return Settlement(newest, carriers, late=tuple(m.replica_id for m in late))
+    late = [
+        m.replica_id for m in whole if m.state.step == newest.step - 1 and m.prepared and m.prepared.state == newest
+    ]
+    holds = {*late, *(m.replica_id for m in at_top)}
+    return Settlement(newest, tuple(m for m in members if m.replica_id in holds), late=tuple(late))
