@@ -48,10 +48,17 @@ class Departures:
     def __init__(self, world: World) -> None:
         self._world = world
         self._left: dict[str, GroupNode] = {}  # group -> its life that has left; it runs, or has ended well
+        self._at: dict[GroupNode, float] = {}  # when it left
+        self._heard: set[str] = set()  # replica ids of which a lighthouse has heard that
         self._job: set[str] = set()  # groups that were members of its quorums
 
     def leaves(self, node: GroupNode) -> None:
         self._left[node.group] = node
+        self._at[node] = self._world.now
+
+    def heard(self, replica_id: str) -> None:
+        """Its leave has reached a lighthouse."""
+        self._heard.add(replica_id)
 
     def ends(self, node: GroupNode, code: int) -> None:
         """Its process has ended. Not well: then the job is not finished by it."""
@@ -80,12 +87,17 @@ class Departures:
 
     def _knowable(self, node: GroupNode) -> bool:
         """Whether a lighthouse can know how that process fares: its supervisor was not away for long, nothing that was
-        written down is lost, only one lighthouse counts, and its address could refuse a connect."""
+        written down is lost, only one lighthouse counts, and its leave has arrived or its address could refuse a
+        connect."""
         world, supervisor = self._world, node.supervisor
         if world.unproven or world.config.standby or supervisor.process.stopped:
             return False
-        if world.network.passable_for(node.process.site, world.lighthouse.site) < _ASKED:
-            return False  # its leave may have been lost, and so may what would have said that it has left
+        if node.replica_id not in self._heard:
+            asked = min(
+                world.now - self._at[node], world.network.passable_for(node.process.site, world.lighthouse.site)
+            )
+            if asked < _ASKED:
+                return False
         uplink = supervisor.uplinks[0]
         there, house = supervisor.process.site, world.lighthouse.site
         if world.network.cannot_pass(there, house) or world.network.cannot_pass(house, there):

@@ -240,6 +240,7 @@ class LighthouseNode:
         elif isinstance(message, gm.SendProgress):
             self.feed(lm.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
         elif isinstance(message, gm.SendLeave):
+            self.world.checker.departures.heard(self._names((session,)))
             self.feed(lm.Leave(session, message.state))
         elif isinstance(message, lm.Paused):
             self.feed(replace(message, session=session))

@@ -92,7 +92,7 @@ class FinishedJob:
         if new_lineage:
             if self._left:  # the job was finished: this is another one
                 self.job = ()
-            self._lives.clear()  # who is still out was given up with the lineage
+                self._lives.clear()
             self.trains(m.replica_id for m in members)  # a lineage that was lost was of the same job
             self._early.clear()
             self._held.clear()
