@@ -57,12 +57,12 @@ from torchft_x import (  # noqa: E402  # fmt: skip
     local_device,
     observe,
 )
-from torchft_x.comm.quantized.bytes_sent import ring_bytes  # noqa: E402
 from torchft_x.train import fault_tolerance  # noqa: E402
 from torchft_x.train.device import in_group_backend  # noqa: E402
 from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
 from torchft_x.train.local.inner_loop import QUORUM_TIMEOUT  # noqa: E402
 from torchft_x.train.local.partition import cut_into_fragments  # noqa: E402
+from torchft_x.train.step.reductions import ring_bytes  # noqa: E402
 
 TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself

@@ -52,7 +52,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.heal": "comm core core.training train.context",
     "train.step": "comm.quantized comm.votes core core.commit core.messages rpc.codec rpc.group train.context train.heal",
     "train": "comm comm.quantized comm.store core core.commit core.training train.context train.heal train.setup train.step transfer transfer.format transfer.http",
-    "train.ddp": "core train train.context transfer.format",
+    "train.ddp": "core train train.step transfer.format",
     "train.local": "comm.quantized core.training observe train train.ddp",
     "launch.devices": "",
     "launch.process": "",

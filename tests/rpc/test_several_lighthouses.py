@@ -182,7 +182,7 @@ def test_the_end_is_told_to_every_lighthouse_with_the_last_word(houses: tuple[Ho
         supervisor.started(0, "t0")
         with group("0:a", listed(*houses), record=path, life=life(0, "t0")) as a:
             quorum = Asking(a).result().quorum
-            loop.call(a._shell._uplink.close(0.0), 5.0)  # as if it were killed: no leave
+            loop.call(a.shell._uplink.close(0.0), 5.0)  # as if it were killed: no leave
             supervisor.exited(0, "t0", -9, "killed")
             for house in houses:
                 wait_for(lambda: house.proofs() == {"0:a": quorum.id}, what="the last word")  # noqa: B023
@@ -192,11 +192,11 @@ def test_the_end_is_told_to_every_lighthouse_with_the_last_word(houses: tuple[Ho
         second = str(tmp_path / "two")
         supervisor.make_record("t1", second)
         with group("0:b", listed(*houses), record=second, life=life(1, "t1")) as b:
-            assert b._shell.settings.record is not None
-            before = b._shell.settings.record.before
+            assert b.shell.settings.record is not None
+            before = b.shell.settings.record.before
             assert before is not None
             assert before.id == quorum.id
-            assert b._shell.settings.record.chain
+            assert b.shell.settings.record.chain
     finally:
         supervisor.close(0.0)
 
@@ -231,7 +231,7 @@ def test_ends_that_are_needed_are_told_again_however_old(houses: tuple[House, Ho
         supervisor.make_record("first", path)
         with group("0:a", listed(*houses), record=path, life=life(0, "first")) as a:
             quorum = Asking(a).result().quorum
-            loop.call(a._shell._uplink.close(0.0), 5.0)
+            loop.call(a.shell._uplink.close(0.0), 5.0)
             supervisor.exited(0, "first", -9, "killed")
         for i in range(KEPT_EXITS + 3):  # none of them gets so far
             supervisor.make_record(f"t{i}", str(tmp_path / str(i)))

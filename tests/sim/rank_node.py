@@ -106,9 +106,7 @@ class RankNode:
         quorum = self.node.machine.quorum
         carriers = {m.replica_id for m in quorum.carriers} | {self.who} if quorum is not None else set()
         heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
-        self.budget.wait(self.world.now)
-        self.budget.unlimited = heals or not self.node.uplink.standing
-        return self.budget.limit
+        return self.budget.wait(self.world.now, unlimited=heals or not self.node.uplink.standing)
 
     def works(self) -> None:
         self.budget.work(self.world.now)

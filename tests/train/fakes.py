@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from tests.util import scaled
 from torchft_x.core.fingerprint import Trait, describe
-from torchft_x.train.context.work import Contribution
 
 T = TypeVar("T")
 
@@ -68,6 +67,7 @@ class FakeManager:
         self.sizes: list[int] = []
         self.errors: list[Exception] = []
         self.declared: dict[str, Trait] = {}  # by name
+        self.steps = self
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         self.declared[name] = describe(name, words, parts, digest)
@@ -75,20 +75,21 @@ class FakeManager:
     def check_device(self, kind: str) -> None:
         pass
 
-    def keep(self, kept: Any, works: int) -> bool:
-        return True
-
-    def end_pass(self, good: bool, meanwhile: Callable[[], None]) -> None:
+    def end_pass(self, kept: Any, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
         if self.votes:
             meanwhile()
+        return True
 
-    def report_error(self, e: Exception) -> None:
-        self.errors.append(e)
+    def object(self, error: Exception) -> None:
+        self.errors.append(error)
 
-    def contribution(self) -> Contribution | None:
+    def scale(self) -> float | None:
         if self.late:
             return None
-        return Contribution(1.0 / self.participants if self.contributes else 0.0)
+        return 1.0 / self.participants if self.contributes else 0.0
+
+    def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        return self.allreduce(tensor, reduce_op=op)
 
     def allreduce(self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = dist.ReduceOp.AVG) -> Any:
         n = len(self.sizes)

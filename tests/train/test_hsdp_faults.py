@@ -54,7 +54,7 @@ def state_moves_in_forward(t: Trainer) -> None:
     """The forward stops where FSDP has gathered the root and a block, until the quorum's snapshot and fetch are done."""
 
     def wait(*_: Any) -> None:
-        round = t.manager._step_loop.round
+        round = t.manager.steps.round
         assert round is None or round.done.wait(scaled(20))  # None: a newcomer's first step, which is for itself
 
     t.net.blocks[1][2].register_forward_pre_hook(wait)

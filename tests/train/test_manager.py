@@ -286,7 +286,7 @@ def test_a_group_that_vanishes_releases_the_reduction_at_once() -> None:
         assert gate.reached.wait(scaled(10))
         done = threading.Thread(target=a.step, daemon=True)
         done.start()
-        wait_for(lambda: a.manager._step_loop.reductions.works, what="a's reduction to be issued")
+        wait_for(lambda: a.manager.steps.reductions.works, what="a's reduction to be issued")
         b.manager.shutdown(wait=False)
         done.join(scaled(10))  # and not the 60 s of its timeout
         assert not done.is_alive()
@@ -422,7 +422,7 @@ def test_shrink_only_keeps_newcomers_out() -> None:
         time.sleep(0.3)  # b's join is on its way; if it is late the test proves less, but doesn't fail
         a.manager.start_quorum(shrink_only=True)
         assert a.manager.num_participants() == 1
-        assert len(a.manager._step_loop.quorum.members) == 1 if a.manager._step_loop.quorum else False
+        assert len(a.manager.steps.quorum.members) == 1 if a.manager.steps.quorum else False
         loss_of(a.model, 0, 2).backward()
         assert a.manager.should_commit()
         running = Running(a)
@@ -662,7 +662,7 @@ def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand() -> Non
         late.set_exception(RuntimeError("that of the step before"))
         assert wrapped.wait() == 0
         assert m.errored() is None
-        assert not m._step_loop.reductions._unwanted  # so that it can be reduced again when a group is lost
+        assert not m.steps.reductions._unwanted  # so that it can be reduced again when a group is lost
         assert m.should_commit()
         m.shutdown()
 

@@ -11,6 +11,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,17 +28,14 @@ from torchft_x.core.types import group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
-from torchft_x.train.context import work
 from torchft_x.train.context.context import assemble
 from torchft_x.train.context.fingerprint import FingerprintBuilder
+from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
-from torchft_x.train.context.work import Contribution, ExceptionWithTraceback
-from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
 from torchft_x.train.step.quorum_round import QuorumOptions
-from torchft_x.train.step.reductions import Kept
 from torchft_x.train.step.step_loop import StepLoop
 from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport
@@ -164,10 +162,11 @@ class Manager:
             init_sync=init_sync, fingerprint=self._declared,
         )  # fmt: skip
         self._failures = self._context.failures
-        self._step_loop = StepLoop(
-            self._context, pg, waits=not use_async_quorum, redo=keep_gradients, late=not vote_in_backward
-        )
-        self._rehearsal = Rehearsal(self._context, wanted=rehearse and self._context.connection.others_train)
+        self.steps = StepLoop(  # for who reduces gradients (`DistributedDataParallel`)
+            self._context, pg, waits=not use_async_quorum, redo=keep_gradients, late=not vote_in_backward,
+            rehearse=rehearse and self._context.connection.others_train,
+        )  # fmt: skip
+        self._usual = QuorumOptions(options.quorum_timeout, options.quorum_patience)  # of most steps
         self._at_exit = _leave_at_exit(self)
         self._context.events.emit("joined", step=0)
 
@@ -194,21 +193,21 @@ class Manager:
         dict holds something that can't be sent.
         """
         c = self._context
-        if self._step_loop.quorum is None and isinstance(c.transport, HTTPTransport):
+        if self.steps.standing is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())
-        if self._rehearsal.start(ordinary=allow_heal and not shrink_only):
-            return
         if not self._prepared and c.step.state.step > 0 and self._has_company():
             self._prepared = True  # now, as an optimizer's first step has made its state
             c.transport.prepare(c.full_state())
-        limit = c.options.quorum_timeout if timeout is None else seconds(timeout)
-        patience = c.options.quorum_patience if timeout is None else 0.0
-        self._step_loop.start(QuorumOptions(limit, patience, allow_heal=allow_heal, shrink_only=shrink_only))
+        options = self._usual
+        if timeout is not None:
+            options = QuorumOptions(seconds(timeout))
+        if not allow_heal or shrink_only:
+            options = replace(options, allow_heal=allow_heal, shrink_only=shrink_only)
+        self.steps.start(options)
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
-        if not self._rehearsal.is_on:
-            self._step_loop.wait_quorum()
+        self.steps.wait_quorum()
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
@@ -230,16 +229,13 @@ class Manager:
         Raises `ConfigError` (a ValueError) for AVG of integers, for what can't be quantised, and if the other groups quantise
         otherwise; and what `wait_quorum` raises.
         """
-        fmt = format_of(should_quantize)
+        fmt = None if should_quantize is False else format_of(should_quantize)
         if fmt is not None:
             check_quantized(tensor, fmt, reduce_op)
             self._declared.quantizes(fmt)
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
-        self._failures.raise_if_ended()
-        if self._rehearsal.is_on:
-            return self._rehearsal.reduce(tensor)
-        return self._step_loop.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
+        return self.steps.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
 
     def should_commit(self, timeout: Seconds | None = None) -> bool:
         """End a step: True if all ranks of this group hold its good result; then (and only then) step the optimizer.
@@ -249,11 +245,7 @@ class Manager:
         Raises `StepError` after max_retries failures in a row, `DeadlineError` if another rank of the group does not
         vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
         """
-        self._failures.raise_if_ended()
-        if self._rehearsal.is_on:
-            self._rehearsal.end()
-            return False
-        return self._step_loop.commit(self._context.options.group_timeout if timeout is None else seconds(timeout))
+        return self.steps.commit(self._context.options.group_timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
         """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
@@ -262,10 +254,7 @@ class Manager:
         the others may have committed: then this group copies their state in the next step. From then on the groups
         vote in `should_commit`. See `vote_in_backward`.
         """
-        if self._rehearsal.is_on:
-            self._rehearsal.report(e)
-            return
-        self._step_loop.object(e)
+        self.steps.object(e)
 
     @contextlib.contextmanager
     def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
@@ -282,12 +271,15 @@ class Manager:
         limit = seconds_of(seconds, "seconds of planned_pause")
         client = self._context.connection.client
         client.pause(limit, reason)
-        self._context.status.pause(limit)
+        status = self._context.status
+        if status is not None:
+            status.pause(limit)
         try:
             yield
         finally:
             client.pause(0.0, reason)
-            self._context.status.pause(0.0)
+            if status is not None:
+                status.pause(0.0)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The first error of this step."""
@@ -301,15 +293,17 @@ class Manager:
         with self._failures.lock:
             quorum_id = self._context.step.quorum_id or None
         report = (
-            self._rehearsal.report if self._rehearsal.is_on else partial(self._step_loop.object, quorum_id=quorum_id)
+            self.steps.rehearsal.report
+            if self.steps.rehearsal.is_on
+            else partial(self.steps.object, quorum_id=quorum_id)
         )
-        return work.wrap_future(fut, default, limit, report)
+        return wrap_future(fut, default, limit, report)
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
     def num_participants(self) -> int:
         """Groups whose gradients count in this step. Waits for the quorum. 1 in a step that nobody else takes part in."""
-        if self._rehearsal.is_on:
+        if self.steps.rehearsal.is_on:
             return 1
         self.wait_quorum()
         with self._failures.lock:
@@ -317,7 +311,7 @@ class Manager:
 
     def participating_rank(self) -> int | None:
         """This group's place among them, None if it heals, is a spare, or makes its first step for itself. Waits for the quorum."""
-        if self._rehearsal.is_on:
+        if self.steps.rehearsal.is_on:
             return None
         self.wait_quorum()
         with self._failures.lock:
@@ -326,38 +320,12 @@ class Manager:
     def is_participating(self) -> bool:
         return self.participating_rank() is not None
 
-    def contribution(self) -> Contribution | None:
-        """The factor for this rank's gradients, None while the quorum is still being asked for. Doesn't wait.
-
-        Raises `StepError` if no quorum was ever started: gradients would silently stay local.
-        """
-        if self._rehearsal.is_on:
-            return Contribution(1.0)
-        if not self._step_loop.need_round().ready.is_set():
-            return None
-        with self._failures.lock:
-            step = self._context.step
-            return Contribution(0.0 if step.rank is None or step.size == 0 else 1.0 / step.size)
-
-    def keep(self, kept: Kept, works: int) -> bool:
-        """For who reduces gradients (`DistributedDataParallel`): a pass ends, and `kept` can reduce it again; it had so
-        many `allreduce` calls. False: nobody will ask for that."""
-        return not self._rehearsal.is_on and self._step_loop.reductions.keep(kept, works)
-
-    def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """The pass that was kept last has ended, `good` or not. If the step can be decided now it is, and what failed is
-        reduced again with the next quorum (through `Kept.reduce_again`). Never raises.
-
-        `meanwhile` must not fail and may be called twice, or never: while the other groups' votes are on their way there
-        is time for something that is needed in any case."""
-        if not self._rehearsal.is_on:
-            self._step_loop.end_pass(good, meanwhile)
-
     def note_inner_step(self) -> None:
         """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
         measures the group's progress by it."""
-        self._rehearsal.skip()  # nobody waits for a group's inner steps
-        self._context.status.trained()
+        self.steps.rehearsal.skip()  # nobody waits for a group's inner steps
+        if self._context.status is not None:
+            self._context.status.trained()
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.
@@ -426,8 +394,11 @@ class Manager:
             self._context.step.restore(state, batches)
 
     def bytes_sent(self) -> int:
-        """Bytes of reductions that this rank has sent to other groups so far, the payload; see `torchft_x.comm.quantized.bytes_sent.BytesSent`."""
-        return self._context.bytes_sent.total
+        """Bytes of reductions that this rank has sent to other groups so far: the payload, without headers.
+
+        Exact for quantised reductions; for others what a ring all-reduce sends. Attempts that failed count as well.
+        """
+        return self.steps.reductions.bytes_sent
 
     @property
     def name(self) -> str:
@@ -456,7 +427,7 @@ class Manager:
         self._closed = True
         atexit.unregister(self._at_exit)
         c = self._context
-        self._step_loop.close()
+        self.steps.close()
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)
         c.peers.shutdown()
@@ -468,7 +439,7 @@ class Manager:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _has_company(self) -> bool:
-        quorum = self._step_loop.quorum
+        quorum = self.steps.quorum
         return quorum is not None and len(quorum.members) > 1
 
     @property

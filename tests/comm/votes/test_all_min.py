@@ -119,7 +119,8 @@ def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: M
         assert tallies[rank].least([rank] * WIDTH, LIMIT, meanwhile) == [0] * WIDTH
 
     def second() -> None:
-        connection = tallies[1]._present()._back[0]
+        assert tallies[1]._circle is not None
+        connection = tallies[1]._circle._back[0]
         wait_for(lambda: bool(select.select([connection], [], [], 0)[0]), what="the row of rank 0")
         heard.set()
         body(1)

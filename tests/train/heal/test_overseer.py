@@ -20,10 +20,9 @@ class Source:
 
     def __init__(self, progress: Any) -> None:
         options: Any = SimpleNamespace(timeout=60.0, straggler_timeout=0.2, group_world_size=1)
-        status: Any = SimpleNamespace(waits=lambda waits: None)
         self.failed: list[tuple[str, int]] = []
         self.options = options
-        self.waits = PeerWaits(options, status, lambda: True)
+        self.waits = PeerWaits(options, None, SimpleNamespace(connected=True))
         self.step = SimpleNamespace(quorum_id=7)
         self.transport = SimpleNamespace(progress=progress)
         self.failures = SimpleNamespace(fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)))

@@ -193,7 +193,7 @@ def test_a_late_commit_keeps_the_clipped_gradients(pair: Pair) -> None:
 
 def test_results_that_differ_are_not_committed(pair: Pair) -> None:
     """And are reduced again: the digest says nothing about the gradients."""
-    loop = pair.b.manager._step_loop
+    loop = pair.b.manager.steps
     real = loop.end_pass
 
     def spoil(good: bool, *rest: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_happens_after_backward_changes_nothing(pair: Pair) -> None:
         begin(t)
         if not told[t.group]:
             told[t.group].append(True)
-            quorum = t.manager._step_loop.quorum
+            quorum = t.manager.steps.quorum
             assert quorum is not None
             t.manager._failures.on_over(quorum.id, (), "somebody died")
         return t.manager.should_commit() and not t.optim.step()
@@ -285,7 +285,7 @@ def test_who_throws_a_decided_step_away_copies_it_from_the_others(pair: Pair, wa
     assert pair.events("heal_begin") == ["group_1"]
     assert not pair.b.manager._context.step.torn
     assert same(pair.a.history[5], pair.b.history[5])
-    assert all(t.manager._step_loop.need_round().votes_late for t in pair.both)
+    assert all(t.manager.steps.need_round().votes_late for t in pair.both)
 
 
 @pytest.mark.parametrize("way", ["report", "skip"])
@@ -379,7 +379,7 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
 
     def step(t: Trainer) -> bool:
         begin(t)
-        decided.append(t.manager._step_loop.decided)
+        decided.append(t.manager.steps.decided)
         value = torch.full((3,), float(t.group))
         assert t.manager.allreduce(value).wait()
         return t.manager.should_commit() and not t.optim.step()

@@ -2,5 +2,5 @@
 
 * `format`: blocks of values as codes with a scale. `flat_view`: several tensors as one run of values.
 * `collectives`: what is sent, and in which order. `work`: the handle that drives it.
-* `agree_format`: checks that all members use the same format before they reduce. `bytes_sent`: counts.
+* `agree_format`: checks that all members use the same format before they reduce.
 """

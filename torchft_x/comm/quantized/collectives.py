@@ -33,7 +33,6 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
-from torchft_x.comm.quantized.bytes_sent import BytesSent
 from torchft_x.comm.quantized.flat_view import FlatView, get_padded_sizes, parts_of
 from torchft_x.comm.quantized.format import Format, check, decode, encode, format_of
 from torchft_x.comm.quantized.work import Phases, QuantizedWork, start
@@ -74,7 +73,7 @@ def reduce_quantized(
     sync_stream: torch.Stream | None = None,
     *,
     lost: Tensor | None = None,
-    sent: BytesSent | None = None,
+    sent: Callable[[int], None] | None = None,
     before: Callable[[int, int], None] | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
@@ -85,7 +84,7 @@ def reduce_quantized(
     values (bit for bit `residual`), and of the sum where it reduces. So result = `scale` * sum - what all members add, if `scale`
     is 1. Complete after the wait.
 
-    `sent`: counts the bytes that go to other members.
+    `sent`: called with the number of bytes that go to other members, by whoever drives the work.
 
     `before`: called before the values `a` to `b` of the run are read, in ascending order and by whoever drives the work, so
     that they can be made while others travel. It writes them into the tensors, which have no gaps then.
@@ -189,7 +188,8 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
 
 
 def _allreduce(
-    run: FlatView, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None, sent: BytesSent | None = None,
+    run: FlatView, fmt: Format, pg: Any, scale: float, lost: Tensor | None = None,
+    sent: Callable[[int], None] | None = None,
     before: Callable[[int, int], None] | None = None,
 ) -> Phases:  # fmt: skip
     rank, world = pg.rank(), pg.size()
@@ -283,10 +283,15 @@ def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
 
 
 def _all_to_all(
-    pg: Any, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], sent: BytesSent | None = None
+    pg: Any,
+    out: Tensor,
+    given: Tensor,
+    out_sizes: list[int],
+    sizes: list[int],
+    sent: Callable[[int], None] | None = None,
 ) -> Work:
     if sent is not None:
-        sent.add(sum(sizes) - sizes[pg.rank()])
+        sent(sum(sizes) - sizes[pg.rank()])
     work: Work = pg.alltoall_base(out, given, out_sizes, sizes)
     return work
 

@@ -20,9 +20,15 @@ from torchft_x.comm.votes.mesh import AllMinMesh
 from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
 
+Least = Callable[..., list[int]]
+"""See `AllMinMesh.least`."""
+
 
 class AllMin:
     """Made anew for each set of members: `offer`, then `connect`, then `least` as often as wanted.
+
+    ``least(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.least`): the element-wise minimum of all
+    members' rows.
 
     `abort` may come from any thread; the others belong to one thread at a time.
 
@@ -36,6 +42,7 @@ class AllMin:
         self._width = width
         self._lock = threading.Lock()  # guards the attributes below; nothing waits under it
         self._circle: AllMinMesh | None = None  # the present members; None before the first and after the end
+        self.least: Least = _not_started
         self._client: StoreClient | None = None  # of the store where the members meet, kept while its address stays
 
     def __repr__(self) -> str:
@@ -53,7 +60,7 @@ class AllMin:
         """
         circle = AllMinMesh(rank, names, config_id, self._width)
         with self._lock:
-            old, self._circle = self._circle, circle
+            old, self._circle, self.least = self._circle, circle, circle.least
         if old is not None:
             old.end("the group was configured anew")
             old.close()
@@ -66,18 +73,11 @@ class AllMin:
 
         Raises `DeadlineError` naming who is missing, `CollectiveError` after an abort or if one has gone.
         """
-        circle = self._present()
-        if circle.size > 1:
+        circle = self._circle
+        if circle is None:
+            _not_started()
+        elif circle.size > 1:
             circle.connect(timeout)
-
-    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
-        """The element-wise minimum of all members' rows (int64 each) of this turn: the n-th call of each belong together.
-
-        `meanwhile` is called once, while our row is on its way to the others (also if there are none).
-
-        Raises `CollectiveError` naming who broke off, or `DeadlineError`; after that only a new set of members helps.
-        """
-        return self._present().least(row, timeout, meanwhile)
 
     def abort(self, config_id: int) -> None:
         """Release whoever waits in the set of members `config_id`, here and, by the closed connections, elsewhere."""
@@ -91,18 +91,17 @@ class AllMin:
     def shutdown(self) -> None:
         with self._lock:
             circle, self._circle, self._client = self._circle, None, None
+            self.least = _not_started
         if circle is not None:
             circle.end("the group was shut down")
             circle.close()
-
-    def _present(self) -> AllMinMesh:
-        circle = self._circle
-        if circle is None:
-            raise CollectiveError("the vote was not started: the group has no members yet.")
-        return circle
 
     def _client_of(self, address: Address | KeyedAddress) -> StoreClient:
         with self._lock:
             if self._client is None or not self._client.usable or self._client.address != address:
                 self._client = client_of(address)
             return self._client
+
+
+def _not_started(*args: object) -> list[int]:
+    raise CollectiveError("the vote was not started: the group has no members yet.")

@@ -183,8 +183,14 @@ class AllMinMesh:
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
-    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None]) -> list[int]:
-        """See `AllMin.least`. Ends the circle if it raises."""
+    def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
+        """The element-wise minimum of all members' rows (int64 each) of this turn: the n-th call of each belong together.
+
+        `meanwhile` is called once, while our row is on its way to the others (also if there are none).
+
+        Raises `CollectiveError` naming who broke off, or `DeadlineError`, and ends the circle: after that only a new set
+        of members helps.
+        """
         mine, deadline = list(row), time.monotonic() + timeout
         with self._using:
             self._turn += 1

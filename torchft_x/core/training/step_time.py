@@ -11,17 +11,13 @@ class StepTimeEstimate:
     """A smoothed time from the beginning of one step to the beginning of the next."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0  # of a usual step; 0: not known yet
         self._smooth = 0.0  # seconds
         self._seen = 0  # steps
         self._began: float | None = None  # when the step in hand began
 
     def __repr__(self) -> str:
         return f"<StepTimeEstimate {self._smooth:.3g} s, {self._seen} steps>"
-
-    @property
-    def seconds(self) -> float:
-        """0: not known yet."""
-        return self._smooth if self._seen >= _ENOUGH else 0.0
 
     def begin(self, now: float) -> None:
         """A step begins. `now`: monotonic seconds."""
@@ -31,4 +27,5 @@ class StepTimeEstimate:
                 took = min(took, self._smooth * _OUTLIER)
             self._seen += 1
             self._smooth += max(1 / self._seen, _WEIGHT) * (took - self._smooth)
+            self.seconds = self._smooth if self._seen >= _ENOUGH else 0.0
         self._began = now

@@ -34,9 +34,7 @@ class WaitBudget:
         self._works_since: float | None = now  # None: it waits for others
         self._waited = 0.0  # seconds of the longest wait for others in the step in hand
         self._waits_since: float | None = None  # when the wait in hand began
-        self.unlimited = (
-            False  # another member copies state in this quorum, or the lighthouse is away: only `most` counts
-        )
+        self.unlimited = False  # see `wait`
 
     def __repr__(self) -> str:
         return f"<WaitBudget own={self._own:.3g} s limit={self.limit:.3g} s>"
@@ -66,12 +64,16 @@ class WaitBudget:
         """A step has ended, committed or dropped."""
         self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
 
-    def wait(self, now: float) -> None:
-        """A wait begins, for other groups or for a quorum."""
+    def wait(self, now: float, *, unlimited: bool = False) -> float:
+        """A wait begins, for other groups or for a quorum. Returns the seconds it may take.
+
+        `unlimited`: another member copies state in this quorum, or the lighthouse is away, so that only `most` counts.
+        """
         if self._works_since is not None:
             self._own += now - self._works_since
             self._works_since = None
-        self._waits_since = now
+        self._waits_since, self.unlimited = now, unlimited
+        return self.limit
 
     def work(self, now: float) -> None:
         """It has ended."""

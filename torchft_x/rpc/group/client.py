@@ -18,7 +18,6 @@ from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
-from torchft_x.rpc.group.pending_reply import PendingReply
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnOver
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -118,17 +117,18 @@ class GroupClient:
             step_seconds=step_seconds,
             usual=timeout if patience > 0 else 0.0,
         )
-        return self._fetch(ask, timeout + patience)
+        return self.answer(ask, None, timeout + patience)
 
     def next_call(self) -> int:
         """What an `Ask` or a vote has as its `call`: of no meaning over a socket, where gRPC tells calls apart."""
         return 0
 
-    def ask(self, ask: m.Ask) -> PendingReply:
-        """Ask for a quorum. Nothing is sent before the answer is waited for."""
-        return PendingReply(None, lambda timeout: self._fetch(ask, timeout))
+    def ask(self, ask: m.Ask) -> None:
+        """Ask for a quorum. Nothing is sent before `answer` waits for it."""
 
-    def _fetch(self, ask: m.Ask, timeout: float) -> QuorumReply:
+    def answer(self, ask: m.Ask, asked: object, timeout: float) -> QuorumReply:
+        """What is answered to `ask`, after at most `timeout` seconds; `asked`: what `ask` returned. Raises as `quorum`."""
+        del asked
         held, traits = self._held, ask.traits
         ask = replace(ask, traits=None if traits is self._told else traits)
         # init_sync is for ranks that get a plan; we get the whole quorum, and its reader decides
@@ -174,11 +174,6 @@ class GroupClient:
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
-
-    @property
-    def connected(self) -> bool:
-        """True: whether the group has a session with the lighthouse is known to rank 0, which tells it as a step begins."""
-        return True
 
     def close(self) -> None:
         self._closed.set()
@@ -233,17 +228,22 @@ class GroupClient:
 
 
 class LocalGroupClient:
-    """The same interface for rank 0, in the group server's process: calls without a socket."""
+    """The same interface for rank 0, in the group server's process: calls without a socket.
+
+    What each step needs (`ask`, `vote_for_all`) is the shell's own: nothing lies in between.
+    """
 
     def __init__(self, server: GroupServer, *, token: str | None = None) -> None:
         self._server = server  # closed by close()
         self._token = check_token(token)  # for other groups' servers
         self.address = server.address()  # of the group server
+        self.shell = server.shell
         self.next_call = server.next_call
-        self.ask = server.ask
+        self.ask = server.shell.submit
+        self.answer = server.answer
         self.quorum = server.quorum
         self.vote = server.vote
-        self.vote_for_all = server.vote_for_all
+        self.vote_for_all = server.shell.submit_all
         self.should_commit = server.should_commit
         self.watch = server.watch
         self.pause = server.pause
@@ -254,11 +254,6 @@ class LocalGroupClient:
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the group has a session with the lighthouse."""
-        return self._server.connected
 
     def leave(self, *, early: bool = False) -> None:
         """Leave gracefully: at a step boundary, nothing is lost for the others. `early`: see `GroupServer.shutdown`."""

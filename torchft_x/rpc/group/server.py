@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -23,7 +23,6 @@ from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import liveness_socket
 from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, open_record
-from torchft_x.rpc.group.pending_reply import PendingReply
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
@@ -97,9 +96,10 @@ class GroupServer:
         self.replica_id = replica_id  # as given
         self.world_size = world_size  # ranks of the group
         self._ids = itertools.count(1)  # of calls; `next` is atomic
+        self.next_call = self._ids.__next__  # the number of the next direct call
         self._notifiers: list[tuple[Notifier, OnOver, OnEnd]] = []  # direct watches; changed on the loop only
         self._closed = False  # set by the first shutdown
-        self._shell: GroupShell  # the rest is set by _start
+        self.shell: GroupShell  # the rest is set by _start
         self._service: GroupService
         self._server: grpc.aio.Server
         where = parse_address(bind, what="bind address") if bind else Address(any_host(), 0)
@@ -111,7 +111,7 @@ class GroupServer:
 
     def address(self) -> str:
         """``http://host:port``, as other groups and ranks reach it."""
-        return self._shell.address
+        return self.shell.address
 
     async def _start(
         self, settings: GroupSettings, bind: Address, host: str | None, on_kill: Callable[[str], None], timeout: float
@@ -125,12 +125,12 @@ class GroupServer:
         try:
             port = grpc_options.listen(server, bind, "The group server")
             address = grpc_options.advertised(bind, port, host)
-            self._shell = GroupShell(settings, address.url, self._push)
-            self._service = GroupService(self._shell, self._ids, on_kill)
+            self.shell = GroupShell(settings, address.url, self._push)
+            self._service = GroupService(self.shell, self._ids, on_kill)
             server.add_generic_rpc_handlers(self._service.handlers())
             await server.start()
             self._server = server
-            await self._shell.open(timeout)
+            await self.shell.open(timeout)
         except BaseException:
             await server.stop(None)
             if settings.record is not None:
@@ -145,11 +145,11 @@ class GroupServer:
         if self._closed:
             return
         self._closed = True
-        supervised = bool(self._shell.settings.life.token)  # then the lighthouse hears how this process ends
+        supervised = bool(self.shell.settings.life.token)  # then the lighthouse hears how this process ends
         lingers = "" if early or supervised else liveness_socket.begin(self.address())
 
         async def stop() -> None:
-            await self._shell.close(LEAVE_TIMEOUT, early=early, lingers=lingers)
+            await self.shell.close(LEAVE_TIMEOUT, early=early, lingers=lingers)
             await self._server.stop(None)
             for notifier, _, _ in self._notifiers:
                 notifier.close()
@@ -161,19 +161,12 @@ class GroupServer:
 
     # --- direct calls --------------------------------------------------------------------------------------------------
 
-    def next_call(self) -> int:
-        """The number of the next direct call."""
-        return next(self._ids)
-
-    def ask(self, ask: m.Ask) -> PendingReply:
-        """Ask for a quorum, as call `next_call`. Inside a grant the answer is there at once. See `GroupClient.ask`."""
-        reply = self._shell.submit(ask)
-        if isinstance(reply, QuorumReply):
-            return PendingReply(reply)
-        waiter: Any = reply
-        return PendingReply(
-            None, lambda timeout: self._wait(ask.call, waiter, lambda: self._shell.why_no_quorum(), timeout)
-        )
+    def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
+        """What is answered to `ask`, after at most `timeout` seconds; `asked`: what `GroupShell.submit` returned for it."""
+        if isinstance(asked, QuorumReply):
+            return asked
+        reply: QuorumReply = self._wait(ask.call, asked, self.shell.why_no_quorum, timeout)
+        return reply
 
     def quorum(
         self,
@@ -210,18 +203,14 @@ class GroupServer:
             step_seconds=step_seconds,
             usual=timeout if patience > 0 else 0.0,
         )
-        return self.ask(ask).wait(timeout + patience)
+        return self.answer(ask, self.shell.submit(ask), timeout + patience)
 
     def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
-        reply = self._shell.submit(vote)
+        reply = self.shell.submit(vote)
         if isinstance(reply, VoteReply):
             return reply
-        return self._wait(vote.call, reply, lambda: self._shell.why_no_vote(), timeout)
-
-    def vote_for_all(self, votes: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
-        """The votes of all ranks of the group at once, each with the same number as its call. The answer is there at once."""
-        return self._shell.submit_all(votes)
+        return self._wait(vote.call, reply, self.shell.why_no_vote, timeout)
 
     def offer_hub(self, place: bytes) -> None:
         """Tell ranks that ask (`GroupClient.hub`) where rank 0 hears their votes."""
@@ -236,28 +225,23 @@ class GroupServer:
         """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
         reason = reason[:200]
         try:
-            loop.call(self._shell.pause(seconds, reason), 2.0, "announcing the pause")
+            loop.call(self.shell.pause(seconds, reason), 2.0, "announcing the pause")
         except DeadlineError as e:
             log.warning("%s", e)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
-        loop.post(self._shell.suspect, replica_ids)
-
-    @property
-    def connected(self) -> bool:
-        """Whether a session with the lighthouse stands."""
-        return self._shell.connected
+        loop.post(self.shell.suspect, replica_ids)
 
     @property
     def others_train(self) -> bool:
         """Whether other groups trained already when this one came, and do not wait for it until it asks."""
-        return self._shell.others_train
+        return self.shell.others_train
 
     @property
     def heartbeat_timeout(self) -> float:
         """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
-        return self._shell.heartbeat_timeout
+        return self.shell.heartbeat_timeout
 
     def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
         """Call back on a thread of its own when a quorum is over or the group must stop."""
@@ -265,7 +249,7 @@ class GroupServer:
 
         def begin() -> None:
             self._notifiers.append((notifier, on_over, on_end))
-            for push in (self._shell.last_over, self._shell.end):
+            for push in (self.shell.last_over, self.shell.end):
                 if push is not None:
                     _notify(notifier, on_over, on_end, push)
 
@@ -276,11 +260,11 @@ class GroupServer:
 
         def give_up() -> None:
             sentence = why()
-            self._shell.gone(call)
+            self.shell.gone(call)
             if not waiter.done():
                 waiter.set_exception(DeadlineError(sentence))
 
-        self._shell.delay.wait(waiter, timeout, time.monotonic)
+        self.shell.delay.wait(waiter, timeout, time.monotonic)
         if not waiter.done():
             loop.post(give_up)
             concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)

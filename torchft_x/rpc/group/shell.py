@@ -97,6 +97,7 @@ class GroupShell:
         self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
+        self.connected = False  # a session with the lighthouse stands
         self.others_train = False  # when the first session stood, others trained already without this group
         self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
         self.delay = PauseClock()  # other groups' pauses
@@ -142,6 +143,7 @@ class GroupShell:
     async def close(self, flush: float, *, early: bool = False, lingers: str = "") -> None:
         """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Depart`."""
         self._feed(m.Depart(early, lingers))
+        self.connected = False
         await self._uplink.close(flush)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -150,11 +152,6 @@ class GroupShell:
         self._fail(calls, "The group server is shut down.", retry=False)
         if self.settings.record is not None:
             self.settings.record.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether a session with the lighthouse stands."""
-        return self._uplink.is_up
 
     @property
     def _url(self) -> str:
@@ -388,11 +385,13 @@ class GroupShell:
         self._pinged.append(time.monotonic())
 
     def _session_down(self, reason: str) -> None:
+        self.connected = False
         log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
         self._endurance.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
+        self.connected = True
         if self._stood.done():
             several = len(self._uplink.addresses) > 1
             log.warning("The lighthouse at %s is %s.", self._url, "there" if several else "back")
@@ -440,6 +439,7 @@ class GroupShell:
 
     def _session_refused(self, error: TorchftXError) -> None:
         """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""
+        self.connected = False
         if not isinstance(error, FencedError):
             self._end_error = error
             self._feed(m.RefusedArrived(str(error)))

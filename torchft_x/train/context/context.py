@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x import env
-from torchft_x.comm.quantized.bytes_sent import BytesSent
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.training.step_time import StepTimeEstimate
@@ -39,12 +38,13 @@ class RankContext:
     connection: GroupConnection
     peers: PeerLinks  # to the other groups
     transport: CheckpointTransport[Any]
+    awaits_commits: bool  # `transport` must hear of each before the state changes
+    metadata: str | None  # of `transport`; None: it may change, and is asked for with each quorum
     state_dicts: StateDicts
     step: Step  # read and changed under failures.lock
     failures: StepFailures
     events: EventLog
-    status: SharedStatus  # told at each change of the step's phase
-    bytes_sent: BytesSent  # payload of reductions
+    status: SharedStatus | None  # told at each change of the step's phase; None: no supervisor reads it
     log: logging.LoggerAdapter[Any]
     world_size_mode: WorldSizeMode
     init_sync: bool
@@ -108,24 +108,28 @@ def assemble(
     )
     connection.client.watch(failures.on_over, failures.on_end)
     status = status_of(options, step, connection.replica_id)
+    ours: CheckpointTransport[Any] = (
+        HTTPTransport(options.timeout, host=options.host, token=options.token)
+        if transport is None
+        else adapted(transport)
+    )
     return RankContext(
         options=options,
         connection=connection,
         peers=peers,
-        transport=HTTPTransport(options.timeout, host=options.host, token=options.token)
-        if transport is None
-        else adapted(transport),
+        transport=ours,
+        awaits_commits=getattr(type(ours), "before_commit", None) is not CheckpointTransport.before_commit,
+        metadata=ours.metadata() if getattr(type(ours), "metadata", None) is HTTPTransport.metadata else None,
         state_dicts=states,
         step=step,
         failures=failures,
         events=events,
         status=status,
-        bytes_sent=BytesSent(),
         log=log,
         world_size_mode=mode,
         init_sync=init_sync,
         step_time=StepTimeEstimate(),
-        waits=PeerWaits(options, status, lambda: connection.connected),
+        waits=PeerWaits(options, status, connection.link),
         fingerprint=fingerprint,
         narrator=Narrator(connection.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )

@@ -61,7 +61,7 @@ class StepFailures:
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one
         self._configuring = False  # between the decision to configure and its end
-        self._broken = True  # the process group must be made anew even if its members stay
+        self.broken = True  # the process group must be made anew even if its members stay
         self._config_id = 0  # of the newest configure that was begun
         self.ended: TorchftXError | None = None  # this group must stop
 
@@ -84,11 +84,11 @@ class StepFailures:
         """
         with self.lock:
             if self.step.error is not None:
-                self._broken = True
+                self.broken = True
                 return None
-            if plan.config_id == self._config_id and not self._broken:
+            if plan.config_id == self._config_id and not self.broken:
                 return None
-            self._configuring, self._config_id, self._broken = True, plan.config_id, True
+            self._configuring, self._config_id, self.broken = True, plan.config_id, True
         began = time.monotonic()
         error: Exception | None = None
         try:
@@ -101,7 +101,7 @@ class StepFailures:
             self.fail(error, plan.quorum_id)
             return None
         with self.lock:
-            self._broken = self.step.error is not None
+            self.broken = self.step.error is not None
         return time.monotonic() - began
 
     @property
@@ -182,7 +182,7 @@ class StepFailures:
             # This thread may be late: the group may have been made anew since, and that one is whole. Making it
             # again alone, under keys that exist already, would leave every member waiting for the others.
             if self._config_id == config_id:
-                self._broken = True
+                self.broken = True
         self._peers.abort(config_id)
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
         # A configure decided on before the error may begin after this abort; then it waits for a dead member.

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from torchft_x.core.training.wait_budget import WaitBudget
 from torchft_x.errors import CollectiveError
 from torchft_x.train.introspection.shared_status import SharedStatus
+from torchft_x.train.setup.connect import LighthouseLink
 from torchft_x.train.setup.options import Options
 
 
 class PeerWaits:
     """Of one Manager. Whoever is about to wait calls `begin`, and `end` in any case.
 
-    `connected`: whether the lighthouse can be asked. Without it nobody can be left out, so there is no use in giving a
-    wait up early.
+    `link`: whether the lighthouse can be asked. Without it nobody can be left out, so there is no use in giving a wait
+    up early. `status`: None: no supervisor reads it.
     """
 
-    def __init__(self, options: Options, status: SharedStatus, connected: Callable[[], bool]) -> None:
+    def __init__(self, options: Options, status: SharedStatus | None, link: LighthouseLink) -> None:
         self._budget = WaitBudget(time.monotonic(), most=options.timeout, fixed=options.straggler_timeout)
         self._most = options.timeout
         self._status = status
-        self._connected = connected
+        self._link = link
         self.somebody_heals = False  # another one, in the quorum in hand: it is waited for while its copy moves
         self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
 
     def begin(self) -> float:
         """A wait for other groups begins. Returns the seconds it may take."""
-        self._budget.wait(time.monotonic())
-        self._status.waits(True)
-        self._budget.unlimited = self.somebody_heals or not self._connected()
-        return self._budget.limit
+        limit = self._budget.wait(time.monotonic(), unlimited=self.somebody_heals or not self._link.connected)
+        if self._status is not None:
+            self._status.waits(True)
+        return limit
 
     def end(self) -> None:
         self._budget.work(time.monotonic())
-        self._status.waits(False)
+        if self._status is not None:
+            self._status.waits(False)
 
     def explain(self, error: Exception, seconds: float) -> Exception:
         """`error`, with which a wait ended after so many seconds, in words that say why if its limit was ours."""

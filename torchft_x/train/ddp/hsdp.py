@@ -14,6 +14,7 @@ from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.ddp.buffers import watch_buffers
 from torchft_x.train.ddp.fingerprint import declare_model
+from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import describe, is_dtensor, local
 
@@ -52,7 +53,7 @@ class HybridShardedDataParallel(nn.Module):
         params = _sharded_params(module)
         shards = [local(p) for p in params]
         buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
-        self._reducer = Reducer(manager, params, buckets)
+        self._reducer = Reducer(steps_of(manager), params, buckets)
         self._buffers_known = False  # whether a training forward has shown which buffers it changes
         self._whole = False  # a no_sync() block has left gradients of whole parameters
         declare_model(manager, module, buckets)

@@ -24,7 +24,7 @@ import functools
 import logging
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,28 +32,27 @@ from torch.autograd import Variable
 from torch.nn import Parameter
 
 from torchft_x.errors import StepError
-from torchft_x.train.context.work import Contribution
 from torchft_x.train.ddp.buckets import Bucket
+from torchft_x.train.ddp.gradient_steps import GradientSteps
 from torchft_x.train.ddp.shards import like, local_grad
-
-if TYPE_CHECKING:
-    from torchft_x.train.manager import Manager
 
 logger = logging.getLogger(__name__)
 
+_AVG, _SUM = dist.ReduceOp.AVG, dist.ReduceOp.SUM
+
 
 class Reducer:
-    """Hooks the parameters and reduces their gradients through `manager.allreduce`.
+    """Hooks the parameters and reduces their gradients.
 
     Args:
-        manager: anything with the Manager's ``allreduce``, ``report_error`` and ``contribution``.
+        steps: reduces, and is told of the end of a pass.
         params: all that need gradients, in the order of ``module.parameters()``.
         buckets: from `plan_buckets` on what this rank holds of the same parameters.
     """
 
-    def __init__(self, manager: Manager, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
+    def __init__(self, steps: GradientSteps, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
         self.synchronise = True  # False inside no_sync: gradients only accumulate
-        self._manager = manager
+        self._steps = steps
         self._params = list(params)
         self.buckets = tuple(buckets)
         self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
@@ -106,8 +105,7 @@ class Reducer:
         """Average the local gradients once more, in the quorum in hand. False: that failed, and was reported."""
         with torch.no_grad():
             with self._lock:
-                share = self._manager.contribution()
-                self._scale = share.scale if isinstance(share, Contribution) else None
+                self._scale = self._steps.scale()
                 self._next, self._works = 0, []
                 for i, grad in enumerate(self._local):
                     if grad is not None and not self._place[i][1]:
@@ -145,8 +143,7 @@ class Reducer:
 
     def _arm(self) -> None:
         """Open a pass. Raises only what is the user's mistake: no quorum was ever started."""
-        share = self._manager.contribution()  # anything else than a Contribution (None, a mock): not known yet
-        self._scale = share.scale if isinstance(share, Contribution) else None
+        self._scale = self._steps.scale()
         for p, grad in zip(self._params, self._flats[self._current].grads, strict=True):
             if p.grad is grad:
                 self._current = 1 - self._current
@@ -167,7 +164,7 @@ class Reducer:
             return
         if grad.layout is not torch.strided:
             name = f"parameter {index} of shape {tuple(grad.shape)}"
-            self._manager.report_error(TypeError(f"the gradient of {name} is sparse; only dense ones can be averaged."))
+            self._steps.object(TypeError(f"the gradient of {name} is sparse; only dense ones can be averaged."))
             return
         self._local[index] = grad
         if not small:
@@ -187,7 +184,7 @@ class Reducer:
         """A second gradient in one backward (a shared parameter under reentrant checkpointing): the sum counts."""
         bucket, _ = self._place[index]
         if bucket < self._next:
-            self._manager.report_error(
+            self._steps.object(
                 StepError(
                     f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
                 )
@@ -198,7 +195,7 @@ class Reducer:
 
     def _launch_full(self) -> None:
         while self._next < len(self.buckets) and self._missing[self._next] == 0:
-            if self._scale is None and not isinstance(self._manager.contribution(), Contribution):
+            if self._scale is None and self._steps.scale() is None:
                 return  # the quorum isn't there yet; backward goes on, `_end` waits for it
             self._launch()
 
@@ -207,13 +204,10 @@ class Reducer:
         k, self._next = self._next, self._next + 1
         try:
             flat = self._fill(k)
-            if self._scale is None:
-                self._works.append(self._manager.allreduce(flat))
-            else:
-                self._works.append(self._manager.allreduce(flat, reduce_op=dist.ReduceOp.SUM))
+            self._works.append(self._steps.reduce(flat, _AVG if self._scale is None else _SUM))
         except Exception as e:
             self._works.append(None)
-            self._manager.report_error(e)
+            self._steps.object(e)
 
     def _fill(self, k: int) -> torch.Tensor:
         """Complete bucket `k`: small gradients in one go, zeros for what did not come, flags."""
@@ -258,17 +252,16 @@ class Reducer:
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
-            wanted = self._manager.keep(self, len(works))
             good = self._join(works)
             self._ending = True
             try:
                 # May come back through `reduce_again`.
-                self._manager.end_pass(good, self._install if good else _nothing)
+                wanted = self._steps.end_pass(self, len(works), good, self._install if good else _nothing)
             finally:
                 self._ending = False
             if good and self._versions is None:
                 self._install()
-            if wanted is False:
+            if not wanted:
                 self._local = [None] * len(self._params)
 
     def _join(self, works: Sequence[Any]) -> bool:
@@ -278,7 +271,7 @@ class Reducer:
                 good = work is not None and work.wait() is not False and good
             except Exception as e:
                 good = False
-                self._manager.report_error(e)
+                self._steps.object(e)
         return good
 
     def _install(self) -> None:

@@ -14,6 +14,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, plan_buckets
 from torchft_x.train.ddp.buffers import watch_buffers
 from torchft_x.train.ddp.fingerprint import declare_model
+from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import is_dtensor
 
@@ -126,6 +127,8 @@ def _make_reducer(manager: Manager, module: nn.Module, first_bytes: int, bucket_
         params.append(p)
     if not params:
         raise ConfigError("the module has no parameter that needs a gradient; there is nothing to average.")
-    reducer = Reducer(manager, params, plan_buckets(params, first_bytes=first_bytes, bucket_bytes=bucket_bytes))
+    reducer = Reducer(
+        steps_of(manager), params, plan_buckets(params, first_bytes=first_bytes, bucket_bytes=bucket_bytes)
+    )
     declare_model(manager, module, reducer.buckets)
     return reducer

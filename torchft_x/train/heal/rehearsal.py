@@ -17,7 +17,6 @@ import torch
 
 from torchft_x.comm.work import DoneWork
 from torchft_x.train.context.context import RankContext
-from torchft_x.train.context.work import ManagedWork
 
 
 class Rehearsal:
@@ -29,6 +28,7 @@ class Rehearsal:
     def __init__(self, context: RankContext, *, wanted: bool) -> None:
         self.is_on = False  # the step in hand is the rehearsal, or it was the last one and the next has not begun
         self._context = context
+        self.is_over = not wanted  # no step will be it any more
         self._wanted = wanted  # the next step is it
         self._began: float | None = None  # monotonic; None: before it, and when it has ended
 
@@ -37,12 +37,13 @@ class Rehearsal:
 
     def start(self, *, ordinary: bool) -> bool:
         """A step begins. True: it is the rehearsal. `ordinary`: one that heals and lets newcomers in."""
-        if not (self.is_on or self._wanted):
+        if self.is_over:
             return False
         self.end()
         self.is_on = False
         wanted, self._wanted = self._wanted and ordinary, False
         if not wanted:
+            self.is_over = True
             return False
         self.is_on, self._began = True, time.monotonic()
         self._context.log.info("others train already: this group's first step is made without them, and dropped")
@@ -63,9 +64,10 @@ class Rehearsal:
         c.log.info("the first step took %.1f s; now this group asks to join", duration)
         c.events.emit("rehearsal", step=c.step.state.step, duration=duration)
 
-    def reduce(self, tensor: torch.Tensor) -> ManagedWork:
+    @staticmethod
+    def reduce(tensor: torch.Tensor) -> DoneWork:
         """What a reduction is in a group that is alone."""
-        return ManagedWork(DoneWork([tensor]), tensor, self._context.waits, self.report)
+        return DoneWork(tensor)
 
     def report(self, error: Exception) -> None:
         """Something is wrong with the step: it is dropped in any case."""

@@ -36,13 +36,13 @@ _answers: QueryServer | None = None  # one per process
 _status: SharedStatus | None = None  # of the newest Manager
 
 
-def status_of(options: Options, step: Step, replica_id: str) -> SharedStatus:
-    """Of this Manager; the supervisor, if there is one, sees it from now on. Never raises."""
+def status_of(options: Options, step: Step, replica_id: str) -> SharedStatus | None:
+    """Of this Manager; the supervisor sees it from now on. None: there is no supervisor. Never raises."""
     global _status
-    status = SharedStatus(options, step, replica_id)
     folder = env.read(env.PRIVATE, None)
     if folder is None or not os.path.isdir(folder):
-        return status
+        return None
+    status = SharedStatus(options, step, replica_id)
     subscribe(status.hear)
     with _lock:
         if _owner != os.getpid():

@@ -117,8 +117,8 @@ class Exchange:
         if self._driver is not None:
             self._driver.join()  # each of its waits has the Manager's timeout
             self._driver = None
-        self._manager.keep(self, len(self._works) + 1)  # and the census
-        self._manager.end_pass(self._wait())  # may come back through `reduce_again`
+        works = len(self._works) + 1  # and the census
+        self._manager.steps.end_pass(self, works, self._wait())  # may come back through `reduce_again`
         return bool(self._manager.should_commit())
 
     # --- for the Manager --------------------------------------------------------------------------------------------

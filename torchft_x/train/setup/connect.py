@@ -19,6 +19,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch.distributed as dist
 
@@ -40,6 +41,12 @@ _made_lock = threading.Lock()
 _LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that still read their last vote
 
 
+class LighthouseLink(Protocol):
+    """Whether the group has a session with the lighthouse, as far as this rank has been told."""
+
+    connected: bool
+
+
 @dataclass(frozen=True)
 class GroupConnection:
     """A rank's connections within its group."""
@@ -47,17 +54,13 @@ class GroupConnection:
     replica_id: str
     client: GroupClient | LocalGroupClient
     options: Options
+    link: LighthouseLink
     store: dist.Store | None = None  # the group's store, where the group has several ranks
     keys: str = ""  # prefix of this Manager's keys in the store
     meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
     hub: Hub | None = None  # of rank 0, where the group has several ranks
     spoke: Spoke | None = None  # of the other ranks
     others_train: bool = False  # other groups trained already when this one came; the same on all of its ranks
-
-    @property
-    def connected(self) -> bool:
-        """Whether the group has a session with the lighthouse, as far as this rank has been told."""
-        return self.client.connected and (self.spoke is None or self.spoke.connected)
 
     def close(self, wait: bool = True, *, early: bool = False) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
@@ -143,7 +146,9 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
         said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
         _tell(store, keys, said, options.token)
     client = LocalGroupClient(server, token=options.token)
-    return GroupConnection(replica_id, client, options, store, keys, meeting, hub=hub, others_train=server.others_train)
+    return GroupConnection(
+        replica_id, client, options, server.shell, store, keys, meeting, hub=hub, others_train=server.others_train
+    )
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
@@ -198,7 +203,9 @@ def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
         client.close()
         raise
     others_train = said.get("others_train") == "1"
-    return GroupConnection(said["replica_id"], client, options, store, keys, spoke=spoke, others_train=others_train)
+    return GroupConnection(
+        said["replica_id"], client, options, spoke, store, keys, spoke=spoke, others_train=others_train
+    )
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:

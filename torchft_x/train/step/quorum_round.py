@@ -6,10 +6,12 @@ those who heal from us; then our own heal. `ready` is set in between: reductions
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchft_x.core import heal
@@ -19,12 +21,13 @@ from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import JoinReason, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply
-from torchft_x.rpc.group.pending_reply import PendingReply
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.state_exchange import StateExchange
 
 _SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
 _PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
+Wait = Callable[[float], QuorumReply]
+"""Waits so many seconds for an answer that is on its way."""
 _SET = threading.Event()  # of a round in which nothing has to be waited for: most are, and an Event costs some
 _SET.set()
 
@@ -46,6 +49,19 @@ class QuorumOptions:
     shrink_only: bool = False
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What a quorum means for this rank: worked out once, and read by each further step in it."""
+
+    quorum: Quorum
+    plan: Plan
+    rank: int | None  # see `Step.begin`
+    size: int
+    counts_after_heal: bool  # that these are worked out with
+    votes_late: bool  # some member's script reduces after backward
+    settled: bool  # nobody heals, here or from here, so the next step begins as this one
+
+
 class QuorumRound:
     """See the module. `run` is called once, on the training thread or beside it, unless the group `continues`; both report
     and never raise.
@@ -65,14 +81,15 @@ class QuorumRound:
         *,
         in_place: bool,
         counts_after_heal: bool,
-        previous: Quorum | None,
+        previous: Standing | None,
         keeps: bool = False,
         votes_late: bool = False,
     ) -> None:
         self.ready = _SET  # the quorum and the process group are there, or `error` says why not
         self.done = _SET  # also the snapshot and the fetch
         self.error: Exception | None = None  # there is no quorum; raised to whoever needs it
-        self.quorum: Quorum | None = None  # set before `ready`, unless error
+        self.at_once = False  # all of it came with the question: there is nothing to wait for, now or later
+        self.standing: Standing | None = None  # set before `ready`, unless error
         self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
         self.computed_at: State | None = None  # where gradients computed in it belong; None: they are good for nothing
         self.heals = False  # this rank copies state first
@@ -88,9 +105,9 @@ class QuorumRound:
         self._in_place = in_place  # the training thread waits: state may be loaded at once
         self._healing: StateExchange | None = None  # made when there is something to copy
         self._counts_after_heal = counts_after_heal
-        self._previous = previous  # quorum before this one
+        self._previous = previous  # of the quorum before this one
         self._keeps = keeps  # see above
-        self._asked: PendingReply | None = None  # the question, if it has been put
+        self._asked: QuorumReply | Wait | None = None  # what the question came to, if it has been put
         self._plan: Plan | None = None  # between the quorum's arrival and `exchange_state`
 
     # --- the training thread ------------------------------------------------------------------------------------------
@@ -125,8 +142,8 @@ class QuorumRound:
         if self._healing is not None:
             self._healing.load_fetched()
 
-    def log_outcome(self, vote: LocalVote, outcome: Outcome) -> None:
-        """Log how the step ended: loudly only if something happened in it."""
+    def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int) -> None:
+        """Log how the step ended: loudly only if something happened in it. `sent`: bytes of its reductions."""
         c = self._context
         c.waits.next_step()
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
@@ -138,7 +155,7 @@ class QuorumRound:
             quorum=outcome.quorum_id,
             participants=outcome.participants,
             duration=time.monotonic() - self._began,
-            bytes=c.bytes_sent.take() or None,
+            bytes=sent or None,
             reason=outcome.reason or None,
         )
 
@@ -147,27 +164,54 @@ class QuorumRound:
     def continues(self) -> bool:
         """Ask. True if the group goes on in the quorum it holds and the answer came at once: everything is there and
         nothing has changed, so there is nothing to `run`."""
-        hub = self._context.connection.hub
+        connection, before, held = self._context.connection, self._context.failures.plan, self._previous
         try:
-            self._asked = self._request()
-            reply = self._asked.reply
-            before = self._context.failures.plan
-            held = before.quorum_id if before is not None else 0
-            on = reply is not None and reply.base is not None and held == reply.quorum.id
-            if hub is not None and hub.owes_start:
+            asked = self._asked = self._request()
+            reply = asked if isinstance(asked, QuorumReply) else None
+            held_id = 0 if before is None else before.quorum_id
+            on = reply is not None and reply.base is not None and held_id == reply.quorum.id
+            if connection.hub is not None and connection.hub.owes_start:
                 state = self._terms.state
-                hub.start(state.committed_in, state.step, runs_on=on, connected=self._context.connection.connected)
+                connected = connection.link.connected
+                connection.hub.start(state.committed_in, state.step, runs_on=on, connected=connected)
             if reply is None or before is None or not on:
                 self._pend()
                 return False
-            plan = self._begin(reply)
+            if held is not None and held.plan is before and held.settled and self._alike(held):
+                self._go_on(reply, held)
+            else:
+                self._configure(self._begin(reply))
+                if before.dst_ranks:
+                    self._context.transport.disallow_checkpoint()
+            self.at_once = True
         except Exception as e:
             self.error = self._request_failed(e)
-        else:
-            self._configure(plan)
-            if before.dst_ranks:
-                self._context.transport.disallow_checkpoint()
         return True
+
+    def _alike(self, held: Standing) -> bool:
+        """Whether this round asks what led to `held`."""
+        return held.counts_after_heal == self._counts_after_heal
+
+    def _go_on(self, reply: QuorumReply, held: Standing) -> None:
+        """The next step of a quorum in which nobody heals: what was worked out for the last one holds."""
+        c, plan = self._context, held.plan
+        assert reply.base is not None, "it goes on from somewhere"
+        with c.failures.lock:
+            self.ended = c.step.begin(plan.quorum_id, reply.base, held.rank, held.size, reply.commit)
+        if c.status is not None:
+            c.status.publish()
+        self.standing, self.again, self.computed_at = held, reply.again, reply.base
+        self.votes_late = self.votes_late or held.votes_late
+        self._plan = plan
+        self._check_intact(plan)
+        if c.failures.broken or c.step.error is not None:
+            self._configure(plan)
+
+    def _check_intact(self, plan: Plan) -> None:
+        """Of a group that goes on: rank 0 does, and this rank may not be able to."""
+        if self._terms.reason is JoinReason.FAILED:
+            error = StepError("this rank's process group broke after the last commit.")
+            self._context.failures.fail(error, plan.quorum_id)
 
     def _pend(self) -> None:
         """There is something to wait for."""
@@ -180,7 +224,7 @@ class QuorumRound:
         try:
             try:
                 asked = self._asked or self._request()
-                plan = self._begin(asked.wait(self._limit))
+                plan = self._begin(asked if isinstance(asked, QuorumReply) else asked(self._limit))
             except Exception as e:
                 raise self._request_failed(e) from None
             self._configure(plan)
@@ -210,11 +254,11 @@ class QuorumRound:
             self._healing.offer(plan)
             self._healing.heal(plan)
 
-    def _request(self) -> PendingReply:
+    def _request(self) -> QuorumReply | Wait:
         """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
         spoke = self._context.connection.spoke
         if spoke is None or not spoke.expects_start:
-            return self._context.connection.client.ask(self._ask())
+            return self._put()
         told = spoke.start(_SOON)
         if told is not None:
             return self._follow_rank0(*told)
@@ -223,16 +267,23 @@ class QuorumRound:
             told = spoke.start(timeout)
             if told is None:
                 raise DeadlineError(f"group rank 0 has not begun the next step within {timeout:g} s.")
-            return self._follow_rank0(*told).wait(timeout)
+            asked = self._follow_rank0(*told)
+            return asked if isinstance(asked, QuorumReply) else asked(timeout)
 
-        return PendingReply(None, wait)
+        return wait
 
-    def _follow_rank0(self, runs_on: bool, quorum: int, step: int) -> PendingReply:
+    def _follow_rank0(self, runs_on: bool, quorum: int, step: int) -> QuorumReply | Wait:
         if not runs_on:
-            return self._context.connection.client.ask(self._ask())
-        if self._previous is None or self._previous.id != quorum:
+            return self._put()
+        if self._previous is None or self._previous.quorum.id != quorum:
             raise StepError(f"group rank 0 goes on in quorum {quorum}, which this rank does not hold; stopping.")
-        return PendingReply(QuorumReply(self._previous, math.inf, base=State(step, quorum)))
+        return QuorumReply(self._previous.quorum, math.inf, base=State(step, quorum))
+
+    def _put(self) -> QuorumReply | Wait:
+        """Ask the group server: the answer, if it came at once, else who waits for it."""
+        client, ask = self._context.connection.client, self._ask()
+        asked = client.ask(ask)
+        return asked if isinstance(asked, QuorumReply) else functools.partial(client.answer, ask, asked)
 
     def _ask(self) -> Ask:
         c, t = self._context, self._terms
@@ -243,7 +294,7 @@ class QuorumRound:
             torn=t.torn,
             shrink_only=self._options.shrink_only,
             commit_failures=t.commit_failures,
-            checkpoint_metadata=c.transport.metadata(),
+            checkpoint_metadata=c.transport.metadata() if c.metadata is None else c.metadata,
             reason=t.reason,
             suspects=t.suspects,
             traits=c.fingerprint.traits,
@@ -259,7 +310,8 @@ class QuorumRound:
         with c.failures.lock:
             if c.step.phase is Phase.ASKING:
                 c.step.unanswered()
-        c.status.publish()
+        if c.status is not None:
+            c.status.publish()
         return error
 
     def _begin(self, reply: QuorumReply) -> Plan:
@@ -279,19 +331,22 @@ class QuorumRound:
             mode=c.world_size_mode,
             min_replica_size=c.options.min_replica_size,
         )
-        self.quorum, self.heals, self.again = reply.quorum, plan.heal, reply.again
-        self.votes_late = self.votes_late or any(m.votes_late for m in reply.quorum.members)
+        late = any(m.votes_late for m in reply.quorum.members)
+        settled = not (plan.heal or plan.sources or plan.dst_ranks)
+        self.standing = Standing(reply.quorum, plan, rank, size, self._counts_after_heal, late, settled)
+        self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, rank, size, reply.commit)
-        c.status.publish()
+        if c.status is not None:
+            c.status.publish()
         c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
         if c.waits.given_up:
             for member in reply.quorum.carriers:
                 c.waits.given_up.pop(group_of(member.replica_id), None)
-        if reply.base is not None and self._terms.reason is JoinReason.FAILED:  # rank 0 goes on, and this rank can't
-            c.failures.fail(StepError("this rank's process group broke after the last commit."), plan.quorum_id)
+        if reply.base is not None:
+            self._check_intact(plan)
         self.computed_at = top if self._in_place or not plan.heal else None
         self._plan = plan
-        if self._previous is None or self._previous.id != reply.quorum.id:
+        if self._previous is None or self._previous.quorum.id != reply.quorum.id:
             self._compare(plan, size, reply.quorum)
         return plan
 
@@ -301,7 +356,7 @@ class QuorumRound:
 
     def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
         """Tell if the new quorum differs from the one before by more than its id."""
-        before = self._previous
+        before = None if self._previous is None else self._previous.quorum
         carriers = {m.replica_id for m in quorum.carriers}
         self._changed = (
             before is None
@@ -324,7 +379,9 @@ class QuorumRound:
             c.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
-            ours = self.quorum is not None and all(m.library for m in self.quorum.members)  # the peer's don't vote
+            ours = self.standing is not None and all(
+                m.library for m in self.standing.quorum.members
+            )  # the peer's don't vote
             votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 speaks for its group
             c.peers.configure(plan, c.connection.replica_id, votes=votes)
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
@@ -37,10 +38,10 @@ from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.train.context.context import RankContext
-from torchft_x.train.context.work import ManagedWork
-from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound
+from torchft_x.train.heal.rehearsal import Rehearsal
+from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound, Standing
 from torchft_x.train.step.quorum_thread import QuorumThread
-from torchft_x.train.step.reductions import Reductions
+from torchft_x.train.step.reductions import Kept, Reductions
 from torchft_x.train.step.vote import StepVote
 
 
@@ -62,12 +63,14 @@ class StepLoop:
         waits: every round is awaited (synchronous quorums).
         redo: steps that failed are tried again with the gradients that are kept.
         late: the vote comes at the step's end in any case.
+        rehearse: the first step is made before anybody is asked.
     """
 
-    def __init__(self, context: RankContext, pg: Any, *, waits: bool, redo: bool, late: bool) -> None:
+    def __init__(self, context: RankContext, pg: Any, *, waits: bool, redo: bool, late: bool, rehearse: bool) -> None:
         self.round: QuorumRound | None = None  # the newest; None before the first
-        self.quorum: Quorum | None = None  # the newest that came
+        self.standing: Standing | None = None  # of the newest quorum that came
         self.reductions = Reductions(context, pg, keeps=redo)  # of the step in hand
+        self.rehearsal = Rehearsal(context, wanted=rehearse)
         self._context = context
         self._vote = StepVote(context)
         self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the newest
@@ -79,17 +82,25 @@ class StepLoop:
         self._failed: Exception | None = None  # what backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
 
+    @property
+    def quorum(self) -> Quorum | None:
+        """The newest that came."""
+        return None if self.standing is None else self.standing.quorum
+
     # --- 1 and 2: ask, prepare ------------------------------------------------------------------------------------------
 
     def start(self, options: QuorumOptions) -> None:
         """Begin a step. See `Manager.start_quorum`."""
-        self._options = options
         c = self._context
-        c.failures.raise_if_ended()
+        if not self.rehearsal.is_over and self.rehearsal.start(ordinary=options.allow_heal and not options.shrink_only):
+            return
+        self._options = options
+        if c.failures.ended is not None:
+            c.failures.raise_if_ended()
         passed, self._passed = self._passed, None
         if passed is not None:
             self._throw_away(passed, "the next step was started without should_commit()")
-        if self.round is not None:
+        if self.round is not None and not self.round.at_once:
             self.round.wait_idle()
         self.reductions.clear()
         self._ended = self._failed = None
@@ -102,13 +113,15 @@ class StepLoop:
             terms = c.step.ask()
         if given_up is not None:
             self._vote.abandon(*given_up)
-        c.status.asked()
-        waits = self._waits or self.quorum is None or terms.state.step == 0
+        if c.status is not None:
+            c.status.asked()
+        waits = self._waits or self.standing is None or terms.state.step == 0
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once: there was no time in which somebody could have seen it asking
             self.wait_quorum()
             return
-        c.status.publish()
+        if c.status is not None:
+            c.status.publish()
         if waits:
             round.run_inline()
             self.wait_quorum()
@@ -118,7 +131,7 @@ class StepLoop:
     def _new_round(self, terms: Terms, *, waits: bool, keeps: bool) -> QuorumRound:
         """The round that asks with these terms. `waits`: the training thread waits for it."""
         return QuorumRound(
-            self._context, terms, self._options, previous=self.quorum, in_place=waits,
+            self._context, terms, self._options, previous=self.standing, in_place=waits,
             counts_after_heal=self._waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
         )  # fmt: skip
 
@@ -132,9 +145,12 @@ class StepLoop:
 
     def wait_quorum(self) -> None:
         """Wait until the quorum and the process group are there. Raises what kept them from coming."""
+        if self.rehearsal.is_on:
+            return
         round = self.need_round()
-        round.wait_ready()
-        self.quorum = round.quorum
+        if not round.at_once:
+            round.wait_ready()
+        self.standing = round.standing
 
     def close(self) -> None:
         self._background.close()
@@ -145,14 +161,32 @@ class StepLoop:
         self,
         tensor: torch.Tensor,
         op: Any,
-        fmt: Format | None,
+        fmt: Format | None = None,
         *,
-        lost: torch.Tensor | None,
-        before: Callable[[int, int], None] | None,
-    ) -> ManagedWork:
+        lost: torch.Tensor | None = None,
+        before: Callable[[int, int], None] | None = None,
+    ) -> dist.Work:
         """See `Manager.allreduce`."""
+        if self._context.failures.ended is not None:
+            self._context.failures.raise_if_ended()
+        if self.rehearsal.is_on:
+            return self.rehearsal.reduce(tensor)
         self.wait_quorum()
         return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), lost=lost, before=before)
+
+    def scale(self) -> float | None:
+        """What this rank's gradients are multiplied with before the sum: 1/participants, 0 for who sends zeros; None
+        while the quorum is still being asked for. Doesn't wait.
+
+        Raises `StepError` if no quorum was ever started: gradients would silently stay local.
+        """
+        if self.rehearsal.is_on:
+            return 1.0
+        if not self.need_round().ready.is_set():
+            return None
+        with self._context.failures.lock:
+            step = self._context.step
+            return 0.0 if step.rank is None or step.size == 0 else 1.0 / step.size
 
     @property
     def decided(self) -> bool:
@@ -173,6 +207,9 @@ class StepLoop:
     def object(self, error: Exception, quorum_id: int | None = None) -> None:
         """The script is against the step in hand, if that is in quorum `quorum_id`. It may have failed before for another
         reason."""
+        if self.rehearsal.is_on:
+            self.rehearsal.report(error)
+            return
         failures = self._context.failures
         with failures.lock:
             if quorum_id is not None and quorum_id != self._context.step.quorum_id:
@@ -182,9 +219,21 @@ class StepLoop:
             self._failed = self._failed or error
         failures.fail(error, quorum_id)
 
-    def end_pass(self, good: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """The pass that was kept last has ended, `good` or not: decide the step, if that may be done here; `meanwhile`
-        may be called while the other groups' votes are on their way. Never raises in backward; the step's end does."""
+    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """A pass over gradients has ended, `good` or not; it had so many reductions, and `kept` can do them again.
+
+        If the step can be decided now it is, and what failed is reduced again with the next quorum. Never raises in
+        backward; the step's end does. `meanwhile` must not fail and may be called twice, or never: while the other groups'
+        votes are on their way there is time for something that is needed in any case. Returns whether somebody may still
+        ask `kept` for its gradients.
+        """
+        if self.rehearsal.is_on:
+            return False
+        wanted = self.reductions.keep(kept, works)
+        self._end_backward(good, meanwhile)
+        return wanted
+
+    def _end_backward(self, good: bool, meanwhile: Callable[[], None]) -> None:
         with self._context.failures.lock:
             running = self._context.step.phase is Phase.RUNNING
         if self.decided or not running:
@@ -200,8 +249,13 @@ class StepLoop:
 
     def commit(self, limit: float) -> bool:
         """End the step. See `Manager.should_commit`; `limit` in seconds."""
+        if self._context.failures.ended is not None:
+            self._context.failures.raise_if_ended()
+        if self.rehearsal.is_on:
+            self.rehearsal.end()
+            return False
         committed = self._end(limit)
-        if committed:
+        if committed and self._context.awaits_commits:
             self._context.transport.before_commit()
         return committed
 
@@ -230,10 +284,12 @@ class StepLoop:
             round = self.need_round()
             self.wait_quorum()
             self.reductions.wait()
-            round.wait_done()
+            if not round.at_once:
+                round.wait_done()
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            self._context.status.publish()
+            if self._context.status is not None:
+                self._context.status.publish()
             reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
             if early and reply.commit:
                 self._passed = _Passed(round, vote, reply, len(self.reductions.works))
@@ -315,7 +371,7 @@ class StepLoop:
             # Nothing more is reduced in it: whoever has committed, and waits there, hears it at once.
             c.failures.fail(StepError(f"step {vote.step} is undecided: {outcome.reason}"), vote.quorum_id)
         else:
-            round.log_outcome(vote, outcome)
+            round.log_outcome(vote, outcome, self.reductions.take_sent())
         if outcome.pause:  # sleep(0) would let other threads have the lock, once a step
             time.sleep(outcome.pause)
         return outcome
@@ -327,7 +383,8 @@ class StepLoop:
         keeps = self._may_retry(vote.errored, early=early)
         with c.failures.lock:
             terms = c.step.ask()
-        c.status.publish()
+        if c.status is not None:
+            c.status.publish()
         computed_at = before.computed_at
         self.round = round = self._new_round(terms, waits=True, keeps=keeps)
         try:
@@ -340,7 +397,7 @@ class StepLoop:
         ended = round.ended
         if ended is not None and ended.committed:
             c.events.emit("adopt", step=ended.step, quorum=ended.quorum_id)
-            before.log_outcome(vote, ended)
+            before.log_outcome(vote, ended, self.reductions.take_sent())
             self._in_hand = True  # the state is offered when the optimizer has stepped
             return True
         round.exchange_state()
@@ -360,7 +417,7 @@ class StepLoop:
         c = self._context
         with c.failures.lock:
             outcome = c.step.drop(vote, why)
-        before.log_outcome(vote, outcome)
+        before.log_outcome(vote, outcome, self.reductions.take_sent())
         self._in_hand = True
         if outcome.give_up:
             raise StepError(outcome.give_up)

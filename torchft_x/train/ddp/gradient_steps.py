@@ -1,0 +1,68 @@
+"""What reduces gradients, as the reducer sees it: the Manager's own loop of steps, or the methods of a stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.train.manager import Manager
+from torchft_x.train.step.reductions import Kept
+
+_REDUCES = ("allreduce", "report_error")
+
+
+class GradientSteps(Protocol):
+    """The part of `StepLoop` that reductions of gradients need."""
+
+    def scale(self) -> float | None:
+        """The factor for this rank's gradients; None while the quorum is still being asked for. Doesn't wait."""
+
+    def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        """Start a reduction in place, SUM or AVG; a `Work` whose ``wait`` says whether it was good."""
+
+    def object(self, error: Exception) -> None:
+        """This step can't be committed."""
+
+    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
+        """See `StepLoop.end_pass`."""
+
+
+def steps_of(manager: Any) -> GradientSteps:
+    """The Manager's loop of steps, which the reducer then calls itself.
+
+    A stand-in for a Manager, and one whose `allreduce` or `report_error` is the script's own, are called instead.
+    """
+    steps: GradientSteps | None = getattr(manager, "__dict__", {}).get("steps")
+    return steps if steps is not None and not _reduces_itself(manager) else _ThroughManager(manager, steps)
+
+
+def _reduces_itself(manager: Any) -> bool:
+    kind = type(manager)
+    if not issubclass(kind, Manager):
+        return False
+    return any(name in vars(manager) or getattr(kind, name) is not getattr(Manager, name) for name in _REDUCES)
+
+
+class _ThroughManager:
+    """`steps`: None: there are none, so a step is decided by who ends it."""
+
+    def __init__(self, manager: Any, steps: GradientSteps | None) -> None:
+        self._manager = manager
+        self._steps = steps
+
+    def scale(self) -> float | None:
+        return None if self._steps is None else self._steps.scale()
+
+    def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        if op == dist.ReduceOp.AVG:
+            return self._manager.allreduce(tensor)
+        return self._manager.allreduce(tensor, reduce_op=op)
+
+    def object(self, error: Exception) -> None:
+        self._manager.report_error(error)
+
+    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
+        return self._steps is None or self._steps.end_pass(kept, works, good, meanwhile)
