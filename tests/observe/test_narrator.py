@@ -1,4 +1,4 @@
-"""observe/narrator: whose lines are printed."""
+"""observe/console, Narrator: whose lines are printed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from torchft_x import env
 from torchft_x.core.types import readable
+from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
-from torchft_x.observe.narrator import Narrator
 
 ONE, OTHER = "1:b6e4153e-12f2-4290-96a8-dc215ba7e2d6", "0:75ff4448-509a-4d61-a1ed-887556c8ff74"
 

@@ -57,7 +57,7 @@ class WorldConfig:
     endures: float = 0.0
     """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.group.quorum_deadline)."""
     straggler_timeout: float | None = None
-    """How much later another group may come than one's own (core.training.wait_budget)."""
+    """How much later another group may come than one's own (core.training.step_clock)."""
     rehearses: bool = False
     """Who comes while others train makes its first step before it asks."""
     connect_limit: float = 1.5

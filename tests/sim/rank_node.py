@@ -27,8 +27,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.messages.group import PushOver
-from torchft_x.core.training.step_time import StepTimeEstimate
-from torchft_x.core.training.wait_budget import WaitBudget
+from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 

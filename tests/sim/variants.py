@@ -15,8 +15,8 @@ from unittest import mock
 from tests.sim.untimed.values import ENDS, Rules
 from torchft_x.core import types
 from torchft_x.core.admission.finished_job import FinishedJob
-from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.commit.step import Step
+from torchft_x.core.commit.two_phase import GroupVote
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse

@@ -1,14 +1,19 @@
 """The events of one process, told to a person: who died and why, who is back, what it cost.
 
-`Story` decides and prints nothing; feed it what `observe.subscribe` delivers, from one thread.
+`Story` decides and prints nothing; feed it what `observe.subscribe` delivers, from one thread. `Narrator` prints it while
+a script of the user's own trains.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.types import group_number, group_of
+from torchft_x.observe.events import subscribe
 
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
 
@@ -135,6 +140,40 @@ class Story:
     def usual_step(self) -> float:
         """Seconds from commit to commit when nothing happens; 0.0 as long as none is known."""
         return sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
+
+
+class Narrator:
+    """Prints a `Story` of one Manager's events to stderr, in one group for all: the lowest that takes part.
+
+    Events come on any thread; between two losses it prints nothing. The details are in the event log.
+    """
+
+    def __init__(self, replica_id: str, rank: int, say: Callable[[str], object] | None = None) -> None:
+        self.story = Story(group_of(replica_id))
+        self._replica_id = replica_id  # fixed, as the next two
+        self._rank = rank
+        self._say = say or _print
+        self._lock = threading.Lock()  # guards the story, and keeps its lines in order
+        self.close = subscribe(self._hear)
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event.get("replica_id") != self._replica_id or event.get("rank") != self._rank:
+            return
+        with self._lock:
+            if event["event"] == "commit" and not self.story.interrupted:
+                self.story.tell(event)  # once a step: it has no lines
+                return
+            spoke = self.story.speaks  # who hands over to a group that is back still tells that it is
+            for line in self.story.tell(event):
+                if spoke or self.story.speaks:
+                    self._say(line)
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # nobody reads any more; the training has nothing to do with it
+        pass
 
 
 def groups(replica_ids: Any) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.commit.group_vote import GroupVote
+from torchft_x.core.commit.two_phase import GroupVote
 from torchft_x.core.messages.group import AnswerVote, FailCalls, Vote
 
 Q = 40

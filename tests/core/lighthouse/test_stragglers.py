@@ -10,7 +10,7 @@ from torchft_x.core.lighthouse.stragglers import FIRST, PATIENCE
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, Paused, SendWaits
 from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.training.wait_budget import MOMENT
+from torchft_x.core.training.step_clock import MOMENT
 from torchft_x.core.types import JoinReason, State
 
 ALL = ("a:1", "b:1", "c:1")

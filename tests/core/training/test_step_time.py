@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from torchft_x.core.training.step_time import StepTimeEstimate
+from torchft_x.core.training.step_clock import StepTimeEstimate
 
 
 def after(steps: Sequence[float]) -> float:

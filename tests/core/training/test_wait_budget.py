@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.training.wait_budget import LEAST, MOMENT, TIMES, WaitBudget
+from torchft_x.core.training.step_clock import LEAST, MOMENT, TIMES, WaitBudget
 
 
 def budget(own: float, **more: float) -> WaitBudget:

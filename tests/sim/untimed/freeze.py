@@ -15,9 +15,8 @@ from typing import Any
 
 from torchft_x.core.admission.compatibility import CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
-from torchft_x.core.commit.group_vote import GroupVote
 from torchft_x.core.commit.step import LocalVote, Step
-from torchft_x.core.commit.two_phase import TwoPhaseCommit
+from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.machine import Group
 from torchft_x.core.lighthouse.grants import Grants

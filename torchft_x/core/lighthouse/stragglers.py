@@ -17,7 +17,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
-from torchft_x.core.training.wait_budget import MOMENT
+from torchft_x.core.training.step_clock import MOMENT
 from torchft_x.core.types import group_of, listed
 
 PATIENCE = 5.0

@@ -10,10 +10,10 @@ from typing import Any
 from torchft_x import env
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
-from torchft_x.core.training.step_time import StepTimeEstimate
+from torchft_x.core.training.step_clock import StepTimeEstimate
 from torchft_x.core.types import group_of
+from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
-from torchft_x.observe.narrator import Narrator
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.peer_links import PeerLinks

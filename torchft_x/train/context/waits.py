@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from torchft_x.core.training.wait_budget import WaitBudget
+from torchft_x.core.training.step_clock import WaitBudget
 from torchft_x.errors import CollectiveError
 from torchft_x.train.introspection.shared_status import SharedStatus
 from torchft_x.train.setup.connect import LighthouseLink

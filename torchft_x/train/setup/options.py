@@ -74,7 +74,7 @@ class Options:
     group_timeout: float = GROUP_TIMEOUT
     """Of the vote inside the group: `timeout`, where the user has set that."""
     straggler_timeout: float | None = None
-    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.wait_budget."""
+    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.step_clock."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:

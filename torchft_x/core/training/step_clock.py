@@ -1,6 +1,9 @@
-"""How long a rank waits for the other groups, in a reduction or a vote, before it asks who is still there (R20).
+"""What a rank measures of its own steps, and what it makes of it: how long a step takes, and how long it waits for others.
 
-A collective's timeout must cover the slowest network and the longest first step; as the only limit it turns a hung
+**How long a step takes.** The lighthouse sizes grants by it, so that a newcomer waits about a second.
+
+**How long it waits** for the other groups, in a reduction or a vote, before it asks who is still there (R20). A
+collective's timeout must cover the slowest network and the longest first step; as the only limit it turns a hung
 training thread into a minute of standstill. What tells a late group from a long step is what the others needed for the
 same stretch: all groups have committed the step before together, so whoever has done its own part in 0.1 s need not
 wait a minute for another one's, and whoever has evaluated for 20 s should.
@@ -10,6 +13,9 @@ The wait does not end anybody. It ends the step's collectives; the lighthouse th
 
 from __future__ import annotations
 
+_ENOUGH = 3  # steps before anything is said: one that was short by chance would be granted a hundred times
+_WEIGHT = 0.2  # of the newest step, once as many have been seen that it is less than an equal share
+_OUTLIER = 4.0  # a step counts as at most so many usual ones: a checkpoint's pause says nothing about the next
 LEAST = 2.0
 """Seconds; nobody is late before. Two of gloo's retransmissions on a lossy link (0.2 s, doubled each time) fit in."""
 TIMES = 5.0
@@ -17,6 +23,30 @@ TIMES = 5.0
 MOMENT = 0.5
 """Seconds the others have to ask for the next quorum, after a wait that has run out: they hear of it within milliseconds
 where they wait, too, and who computes comes to its next collective."""
+
+
+class StepTimeEstimate:
+    """A smoothed time from the beginning of one step to the beginning of the next."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # of a usual step; 0: not known yet
+        self._smooth = 0.0  # seconds
+        self._seen = 0  # steps
+        self._began: float | None = None  # when the step in hand began
+
+    def __repr__(self) -> str:
+        return f"<StepTimeEstimate {self._smooth:.3g} s, {self._seen} steps>"
+
+    def begin(self, now: float) -> None:
+        """A step begins. `now`: monotonic seconds."""
+        if self._began is not None:
+            took = now - self._began
+            if self._seen:
+                took = min(took, self._smooth * _OUTLIER)
+            self._seen += 1
+            self._smooth += max(1 / self._seen, _WEIGHT) * (took - self._smooth)
+            self.seconds = self._smooth if self._seen >= _ENOUGH else 0.0
+        self._began = now
 
 
 class WaitBudget:
