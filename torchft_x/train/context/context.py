@@ -93,33 +93,28 @@ def assemble(
 ) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
     connection = connect(options)
+    group = group_of(connection.replica_id)
     events = EventLog(
-        options.run_dir,
-        "trainer",
-        group=group_of(connection.replica_id),
-        rank=options.group_rank,
-        replica_id=connection.replica_id,
+        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=connection.replica_id,
         attempt=options.attempt,
-    )
-    log = StepLogger(f"group {group_of(connection.replica_id)} rank {options.group_rank}", step)
+    )  # fmt: skip
+    log = StepLogger(f"group {group} rank {options.group_rank}", step)
     peers = PeerLinks(pg, options)
     failures = StepFailures(
         step, peers, log, events, connection.client.suspect, connection.stop, heal_patience=options.timeout
     )
     connection.client.watch(failures.on_over, failures.on_end)
     status = status_of(options, step, connection.replica_id)
-    ours: CheckpointTransport[Any] = (
-        HTTPTransport(options.timeout, host=options.host, token=options.token)
-        if transport is None
-        else adapted(transport)
-    )
+    if transport is None:
+        transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
+    carrier = adapted(transport)
     return RankContext(
         options=options,
         connection=connection,
         peers=peers,
-        transport=ours,
-        awaits_commits=getattr(type(ours), "before_commit", None) is not CheckpointTransport.before_commit,
-        metadata=ours.metadata() if getattr(type(ours), "metadata", None) is HTTPTransport.metadata else None,
+        transport=carrier,
+        awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
+        metadata=carrier.metadata() if getattr(type(carrier), "metadata", None) is HTTPTransport.metadata else None,
         state_dicts=states,
         step=step,
         failures=failures,

@@ -137,8 +137,8 @@ class Reductions:
         fmt: Format | None,
         *,
         possible: bool,
-        lost: torch.Tensor | None,
-        before: Callable[[int, int], None] | None,
+        lost: torch.Tensor | None = None,
+        before: Callable[[int, int], None] | None = None,
     ) -> ManagedWork:
         """Start a reduction in the quorum in hand, unless it is not `possible`. See `Manager.allreduce`.
 

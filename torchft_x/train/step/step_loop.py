@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,17 +41,7 @@ from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound, Standing
 from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import Kept, Reductions
-from torchft_x.train.step.vote import StepVote
-
-
-@dataclass(frozen=True)
-class _Passed:
-    """The groups have decided to commit, and the optimizer has not stepped yet."""
-
-    round: QuorumRound
-    vote: LocalVote
-    reply: VoteReply
-    works: int  # reductions it was about; those after them come too late
+from torchft_x.train.step.vote import Passed, StepVote
 
 
 class StepLoop:
@@ -77,7 +66,7 @@ class StepLoop:
         self._waits = waits  # fixed
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
         self._background = QuorumThread(f"torchft_x-quorum-{context.options.replica_id}")
-        self._passed: _Passed | None = None  # the step in hand is to be committed, as was decided inside backward
+        self._passed: Passed | None = None  # the step in hand is to be committed, as was decided inside backward
         self._ended: bool | None = None  # the step in hand ended inside backward with another quorum: did it commit?
         self._failed: Exception | None = None  # what backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
@@ -157,22 +146,14 @@ class StepLoop:
 
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
-    def reduce(
-        self,
-        tensor: torch.Tensor,
-        op: Any,
-        fmt: Format | None = None,
-        *,
-        lost: torch.Tensor | None = None,
-        before: Callable[[int, int], None] | None = None,
-    ) -> dist.Work:
-        """See `Manager.allreduce`."""
+    def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
+        """See `Manager.allreduce`; `quantized`: of `Reductions.reduce`."""
         if self._context.failures.ended is not None:
             self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:
             return self.rehearsal.reduce(tensor)
         self.wait_quorum()
-        return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), lost=lost, before=before)
+        return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), **quantized)
 
     def scale(self) -> float | None:
         """What this rank's gradients are multiplied with before the sum: 1/participants, 0 for who sends zeros; None
@@ -184,8 +165,8 @@ class StepLoop:
             return 1.0
         if not self.need_round().ready.is_set():
             return None
+        step = self._context.step
         with self._context.failures.lock:
-            step = self._context.step
             return 0.0 if step.rank is None or step.size == 0 else 1.0 / step.size
 
     @property
@@ -230,14 +211,10 @@ class StepLoop:
         if self.rehearsal.is_on:
             return False
         wanted = self.reductions.keep(kept, works)
-        self._end_backward(good, meanwhile)
-        return wanted
-
-    def _end_backward(self, good: bool, meanwhile: Callable[[], None]) -> None:
         with self._context.failures.lock:
             running = self._context.step.phase is Phase.RUNNING
         if self.decided or not running:
-            return
+            return wanted
         try:
             if not (self._late or self.need_round().votes_late):
                 self._ended = self._decide(self._context.options.group_timeout, early=True, meanwhile=meanwhile)
@@ -246,6 +223,7 @@ class StepLoop:
         except Exception as e:
             self._context.log.warning("this step can't be ended: %s", e)
             self._failed = e
+        return wanted
 
     def commit(self, limit: float) -> bool:
         """End the step. See `Manager.should_commit`; `limit` in seconds."""
@@ -292,7 +270,7 @@ class StepLoop:
                 self._context.status.publish()
             reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
             if early and reply.commit:
-                self._passed = _Passed(round, vote, reply, len(self.reductions.works))
+                self._passed = Passed(round, vote, reply, len(self.reductions.works))
                 return None
             undecided = reply.prepared or (not reply.commit and self._retries_in_step(round, vote, early=early))
             outcome = self._settle(round, vote, reply, undecided=undecided)
@@ -304,7 +282,7 @@ class StepLoop:
             if decided is not None:
                 return decided
 
-    def _failed_after(self, passed: _Passed) -> Exception | None:
+    def _failed_after(self, passed: Passed) -> Exception | None:
         """What went wrong in reductions that were issued after the decision."""
         bad = [w for w in self.reductions.works[passed.works :] if not w.wait()]
         if not bad:
@@ -312,7 +290,7 @@ class StepLoop:
         with self._context.failures.lock:
             return self._context.step.error or CollectiveError("a reduction failed")
 
-    def _throw_away(self, passed: _Passed, why: str) -> bool:
+    def _throw_away(self, passed: Passed, why: str) -> bool:
         """The script is against a step that the groups have decided to commit. Nothing has changed here yet, so it may: to
         the others this group has failed in it. Those that have committed are who it heals from; if none has, nobody
         holds that state, and the step is computed again."""
@@ -385,7 +363,6 @@ class StepLoop:
             terms = c.step.ask()
         if c.status is not None:
             c.status.publish()
-        computed_at = before.computed_at
         self.round = round = self._new_round(terms, waits=True, keeps=keeps)
         try:
             round.run_inline(exchange=False)
@@ -402,11 +379,11 @@ class StepLoop:
             return True
         round.exchange_state()
         with c.failures.lock:
-            again = round.again and not round.heals and c.step.redo(computed_at)
+            again = round.again and not round.heals and c.step.redo(before.computed_at)
         if not again:
             self._drop(before, vote, ended.reason if ended is not None else "")
             return False
-        round.computed_at = computed_at
+        round.computed_at = before.computed_at
         c.events.emit("redo", step=vote.step, quorum=self.quorum.id if self.quorum else None)
         c.log.info("step %s: the same gradients are reduced again", vote.step)
         self.reductions.repeat()

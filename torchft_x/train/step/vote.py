@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
@@ -13,10 +14,21 @@ from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.digest import fold
+from torchft_x.train.step.quorum_round import QuorumRound
 
 Meanwhile = Callable[[], None]
 
 _MARGIN = 1.0  # seconds over rank 0's own deadlines that another rank waits for it
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The groups have decided to commit, and the optimizer has not stepped yet."""
+
+    round: QuorumRound
+    vote: LocalVote
+    reply: VoteReply
+    works: int  # reductions it was about; those after them come too late
 
 
 class StepVote:
