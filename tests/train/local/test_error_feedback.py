@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -98,14 +98,14 @@ def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int) -> 
         groups = run_threads(
             2, lambda g: Booked(g, addr, sync_every=2, should_quantize="int4", fragment_sync_delay=delay)
         )
-        original, send = groups[1].manager.end_pass, groups[1].manager.allreduce
+        original, send = groups[1].manager.steps.end_pass, groups[1].manager.allreduce
         aborted: list[int] = []
 
-        def refuse(good: bool) -> None:
+        def refuse(kept: Any, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
             if groups[1].loop.exchanges == 3 and len(refused) < 2:
                 refused.append(groups[1].steps)
                 groups[1].manager.report_error(RuntimeError("not now"))
-            original(good)
+            return original(kept, works, good, meanwhile)
 
         def break_one(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             work = send(tensor, *args, **kwargs)
@@ -114,7 +114,7 @@ def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int) -> 
                 groups[1].pg.abort()  # in the middle of the reduction
             return work
 
-        groups[1].manager.end_pass = refuse  # type: ignore[method-assign]
+        groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
         groups[1].manager.allreduce = break_one  # type: ignore[method-assign]
         run_threads(2, lambda g: groups[g].run_to(10))
         leave(*groups)

@@ -18,6 +18,7 @@ from torch.distributed import ReduceOp
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.training.sync_schedule import Census
 from torchft_x.errors import StepError
+from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.local.flat_buffers import Filling, FlatBuffers, Part
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class Exchange:
             self._driver.join()  # each of its waits has the Manager's timeout
             self._driver = None
         works = len(self._works) + 1  # and the census
-        self._manager.steps.end_pass(self, works, self._wait())  # may come back through `reduce_again`
+        # May come back through `reduce_again`.
+        steps_of(self._manager).end_pass(self, works, self._wait(), lambda: None)
         return bool(self._manager.should_commit())
 
     # --- for the Manager --------------------------------------------------------------------------------------------
