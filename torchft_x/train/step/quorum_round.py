@@ -177,7 +177,8 @@ class QuorumRound:
             if reply is None or before is None or not on:
                 self._pend()
                 return False
-            if held is not None and held.plan is before and held.settled and self._alike(held):
+            alike = held is not None and held.plan is before and held.counts_after_heal == self._counts_after_heal
+            if held is not None and held.settled and alike:
                 self._go_on(reply, held)
             else:
                 self._configure(self._begin(reply))
@@ -187,10 +188,6 @@ class QuorumRound:
         except Exception as e:
             self.error = self._request_failed(e)
         return True
-
-    def _alike(self, held: Standing) -> bool:
-        """Whether this round asks what led to `held`."""
-        return held.counts_after_heal == self._counts_after_heal
 
     def _go_on(self, reply: QuorumReply, held: Standing) -> None:
         """The next step of a quorum in which nobody heals: what was worked out for the last one holds."""
