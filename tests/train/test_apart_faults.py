@@ -120,15 +120,15 @@ def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str) -> None
     with lighthouse(2) as addr:
         groups = run_threads(2, lambda g: Watched(g, addr, algorithm=algorithm, sync_every=3))
         begin = groups[0].weights()
-        original = groups[1].manager.end_pass
+        original = groups[1].manager.steps.end_pass
 
-        def refuse(good: bool) -> None:
+        def refuse(*args: Any) -> bool:
             if groups[1].loop.exchanges == 1 and len(refused) < 3:
                 refused.append(groups[1].steps)
                 groups[1].manager.report_error(RuntimeError("not now"))
-            original(good)
+            return original(*args)
 
-        groups[1].manager.end_pass = refuse  # type: ignore[method-assign]
+        groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
         before: dict[int, list[Weights]] = {0: [], 1: []}
 
         def run(g: int) -> None:
