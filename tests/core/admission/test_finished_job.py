@@ -229,6 +229,20 @@ def test_who_was_in_an_older_quorum_and_fails_holds_nobody_up() -> None:
     assert s.lighthouse._endings.unsettled == frozenset()
 
 
+def test_who_is_told_of_no_more_is_asked_no_more() -> None:
+    s = Job(min_replicas=1)
+    s.start("a:1", "b:1")
+    s.kill("a:1")
+    s.join("b:1", s.committed())
+    s.streams = {"b": 102}
+    assert {p.replica_id for p in of(Probe, s.wait(20.0, alive=("b:1",)))} <= {"a:1"}
+    assert s.lighthouse._endings.unsettled == {"a:1"}
+    s.feed(GuardianGone(101))
+    s.wait(23.0, alive=("b:1",))  # a lease and its margin
+    assert s.lighthouse._endings.unsettled == frozenset()
+    assert of(Probe, s.wait(5.0, alive=("b:1",))) == []
+
+
 def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
     kept: list[JournalEntry] = []
     gone_in_an_older_quorum(kept, keeps=True)

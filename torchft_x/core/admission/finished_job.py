@@ -44,8 +44,9 @@ class FinishedJob:
         self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
         self._lives: dict[str, str] = {}  # group -> its newest member
-        # Replica ids, of `_lives`: in no quorum now, and their supervisors have not told how they ended.
+        # Replica ids, of `_lives`: in no quorum now, and their supervisors, last heard then, have not told how they ended.
         self.unsettled: frozenset[str] = frozenset()
+        self._heard: dict[str, float] = {}
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
@@ -117,10 +118,14 @@ class FinishedJob:
             self.job = tuple(sorted(new.union(self.job)))
 
     def look(self, now: float) -> list[LighthouseEffect]:
-        """Do the processes without a supervisor still run?"""
-        if not self._left or now - self._looked < _LOOK:
+        """Do the processes without a supervisor still run? And who of `unsettled` is told of no more?"""
+        if not (self._left or self.unsettled) or now - self._looked < _LOOK:
             return []
         self._looked = now
+        self._heard = {name: self._last_heard(name, now) for name in self.unsettled}
+        self.unsettled = frozenset(
+            name for name, heard in self._heard.items() if now - heard < self._lease and self._may_finish(name)
+        )
         return [Probe(d.replica_id, d.lingers) for d in self.departures if d.lingers and not d.ended]
 
     # --- what follows ------------------------------------------------------------------------------------------------
@@ -206,6 +211,12 @@ class FinishedJob:
         if record is None or name in self._early:
             return False
         return bool(record.life.token) and not self._roll.has_ended(record.life)
+
+    def _last_heard(self, name: str, now: float) -> float:
+        """When its supervisor was, as far as was seen since it fell out of the quorums."""
+        record = self._roll.get(name)
+        heard = self._roll.guardians.heard(record.life.token) if record is not None else None
+        return self._heard.get(name, now) if heard is None else heard
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
         """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
