@@ -32,7 +32,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "rpc.transport": "core.group rpc.proto",
     "rpc.codec": "core core.messages rpc.proto rpc.transport",
     "rpc.group": "core core.group core.messages rpc.codec rpc.proto rpc.transport",
-    "rpc.lighthouse": "core core.job core.lighthouse core.messages observe rpc.codec rpc.proto rpc.transport",
+    "rpc.lighthouse": "core core.job core.lighthouse core.messages core.restart observe rpc.codec rpc.proto rpc.transport",
     "rpc": "core core.lighthouse rpc.codec rpc.group rpc.lighthouse rpc.proto rpc.transport",
     "rpc.supervisor": "rpc.codec rpc.group rpc.proto rpc.transport",
     "comm.store": "",

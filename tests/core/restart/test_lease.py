@@ -1,0 +1,120 @@
+"""Who may take the lease, and for how long it is held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchft_x.core.restart.lease import MARGIN, RENEW_EVERY, TTL, LeaseEntry, LeaseRule
+
+OTHER = LeaseEntry(3, 41, "other")
+
+
+class Cell:
+    """A register in memory."""
+
+    def __init__(self, entry: LeaseEntry) -> None:
+        self.entry = entry
+
+    def swap(self, expected: LeaseEntry, new: LeaseEntry) -> bool:
+        if self.entry != expected:
+            return False
+        self.entry = new
+        return True
+
+
+def holder(owner: str = "mine", began: float = 0.0) -> LeaseRule:
+    rule = LeaseRule(owner)
+    rule.swapped(LeaseEntry(3, 0, owner), began)
+    return rule
+
+
+def test_a_lease_that_was_never_held_is_taken_at_once() -> None:
+    assert LeaseRule("mine").look(LeaseEntry(0), 7.0) == LeaseEntry(1, 0, "mine")
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    assert LeaseRule("mine").look(LeaseEntry(3, 9, ""), 7.0) == LeaseEntry(4, 0, "mine")
+
+
+def test_the_lease_of_our_former_life_is_taken_at_once() -> None:
+    assert LeaseRule("mine").look(LeaseEntry(3, 9, "mine"), 7.0) == LeaseEntry(4, 0, "mine")
+
+
+def test_a_lease_that_is_renewed_is_never_taken() -> None:
+    rule = LeaseRule("mine")
+    for i in range(100):
+        assert rule.look(replace(OTHER, count=i), i * (TTL + MARGIN)) is None
+
+
+def test_a_lease_that_stands_still_is_taken_when_its_holder_has_stopped_by_its_own_clock() -> None:
+    rule = LeaseRule("mine")
+    assert rule.look(OTHER, 100.0) is None
+    assert rule.look(OTHER, 100.0 + TTL + MARGIN) is None
+    assert rule.look(OTHER, 100.01 + TTL + MARGIN) == LeaseEntry(4, 0, "mine")
+
+
+def test_who_lost_the_race_watches_the_winner_from_its_first_sight() -> None:
+    rule = LeaseRule("mine")
+    rule.look(OTHER, 0.0)
+    rule.failed()
+    assert rule.look(OTHER, 100.0) is None  # what it reads may be old: it waits anew
+
+
+def test_a_job_that_is_over_is_taken_by_nobody() -> None:
+    rule = LeaseRule("mine")
+    over = replace(OTHER, verdict=1)
+    assert rule.look(over, 0.0) is None
+    assert rule.look(over, 1000.0) is None
+    assert rule.look(replace(over, owner=""), 1000.0) is None
+
+
+def test_it_is_held_from_the_begin_of_the_swap() -> None:
+    rule = LeaseRule("mine")
+    assert not rule.holds(0.0)
+    rule.swapped(LeaseEntry(1, 0, "mine"), 10.0)  # and that has taken some time
+    assert rule.holds(9.99 + TTL)
+    assert not rule.holds(10.0 + TTL)
+    rule.failed()
+    assert not rule.holds(10.0)
+
+
+def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
+    rule = holder()
+    entry = rule.renewal()
+    assert entry == LeaseEntry(3, 1, "mine")
+    rule.swapped(entry, 2.0)
+    assert rule.renewal() == LeaseEntry(3, 2, "mine")
+    assert rule.released() == LeaseEntry(3, 2, "")
+    assert rule.over(1) == LeaseEntry(3, 2, "mine", 1)
+    assert rule.holds(2.0)
+
+
+def test_a_holder_renews_several_times_before_a_standby_may_come() -> None:
+    assert TTL >= 4 * RENEW_EVERY
+
+
+@pytest.mark.parametrize("stopped", [0.0, TTL - 0.01, TTL + MARGIN, 1000.0])
+def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_it(stopped: float) -> None:
+    """Whatever its clock says: the swap decides. And by its clock it has stopped before another may begin."""
+    cell, old, new = Cell(LeaseEntry(0)), LeaseRule("old"), LeaseRule("new")
+    first = old.look(cell.entry, 0.0)
+    assert first is not None
+    assert cell.swap(LeaseEntry(0), first)
+    old.swapped(first, 0.0)
+    assert new.look(cell.entry, 0.01) is None  # seen after it was put there
+    second = new.look(cell.entry, 0.02 + TTL + MARGIN)
+    assert second is not None
+    assert cell.swap(first, second)
+    assert not cell.swap(first, old.renewal())
+    assert not old.holds(0.02 + TTL + MARGIN + stopped)
+
+
+def test_a_stale_look_at_the_register_takes_nothing() -> None:
+    """A network file system may show an old entry for a minute."""
+    cell, new = Cell(replace(OTHER, count=50)), LeaseRule("new")
+    new.look(OTHER, 0.0)
+    wanted = new.look(OTHER, 60.0)
+    assert wanted is not None
+    assert not cell.swap(OTHER, wanted)

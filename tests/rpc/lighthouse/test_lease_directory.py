@@ -1,0 +1,106 @@
+"""A register that is the name of a file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, entry_name, open_lease, parse_name
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> LeaseDirectory:
+    return open_lease(tmp_path / "lease")
+
+
+def test_it_begins_with_an_entry_that_nobody_holds(register: LeaseDirectory) -> None:
+    assert register.read() == LeaseEntry(0)
+    assert list(os.listdir(register.folder.parent)) == ["lease"]
+
+
+def test_it_is_made_once(register: LeaseDirectory) -> None:
+    assert register.swap(LeaseEntry(0), LeaseEntry(1, 0, "a"))
+    assert open_lease(register.folder).read() == LeaseEntry(1, 0, "a")
+
+
+def test_many_who_begin_at_the_same_time_make_one_and_one_of_them_takes_it(tmp_path: Path) -> None:
+    started, won = threading.Barrier(8), []
+
+    def contend(owner: str) -> None:
+        started.wait()
+        register = open_lease(tmp_path / "deep" / "lease")
+        if register.swap(LeaseEntry(0), LeaseEntry(1, 0, owner)):
+            won.append(owner)
+
+    threads = [threading.Thread(target=contend, args=(f"{i:x}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert open_lease(tmp_path / "deep" / "lease").read() == LeaseEntry(1, 0, won[0])
+    assert os.listdir(tmp_path / "deep") == ["lease"]
+
+
+def test_a_swap_of_what_is_not_there_changes_nothing(register: LeaseDirectory) -> None:
+    assert not register.swap(LeaseEntry(7, 1, "a"), LeaseEntry(8, 0, "b"))
+    assert register.read() == LeaseEntry(0)
+
+
+def test_a_swap_whose_answer_was_lost_is_told_when_it_is_tried_again(register: LeaseDirectory) -> None:
+    old, new = LeaseEntry(0), LeaseEntry(1, 0, "a")
+    assert register.swap(old, new)
+    assert register.swap(old, new)
+    assert not register.swap(old, LeaseEntry(1, 0, "b"))
+
+
+def test_a_directory_that_is_away_is_an_error_and_no_answer(tmp_path: Path) -> None:
+    register = open_lease(tmp_path / "lease")
+    os.rename(tmp_path / "lease", tmp_path / "gone")
+    with pytest.raises(OSError):
+        register.read()
+    assert not register.swap(LeaseEntry(0), LeaseEntry(1, 0, "a"))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        LeaseEntry(0),
+        LeaseEntry(7, 41, "0f3a"),
+        LeaseEntry(7, 42, ""),
+        LeaseEntry(7, 43, "0f3a", 0),
+        LeaseEntry(7, 43, "", 1),
+    ],
+)
+def test_a_name_says_all(entry: LeaseEntry) -> None:
+    assert parse_name(entry_name(entry)) == entry
+
+
+@pytest.mark.parametrize("name", ["", ".nfs0001", "7-41", "7-41-Other", "7-41-a-over", "x-1-a", "7-41-a.tmp"])
+def test_other_files_are_none(name: str) -> None:
+    assert parse_name(name) is None
+
+
+def test_of_two_names_in_one_listing_the_newer_counts(register: LeaseDirectory) -> None:
+    for entry in (LeaseEntry(2, 9, "a"), LeaseEntry(3, 0, "b")):
+        (register.folder / entry_name(entry)).touch()
+    assert register.read() == LeaseEntry(3, 0, "b")
+
+
+def test_an_empty_listing_says_nothing(register: LeaseDirectory) -> None:
+    os.unlink(register.folder / entry_name(LeaseEntry(0)))
+    assert register.read() is None
+
+
+def test_a_note_goes_with_the_entry_and_makes_none(register: LeaseDirectory) -> None:
+    one, two = LeaseEntry(1, 0, "a"), LeaseEntry(1, 1, "a")
+    register.swap(LeaseEntry(0), one)
+    register.leave_note(one, "http://a:1")
+    register.swap(one, two)
+    assert (register.note(two), register.note(one)) == ("http://a:1", "")
+    register.leave_note(one, "http://b:1")
+    assert os.listdir(register.folder) == [entry_name(two)]
