@@ -266,8 +266,7 @@ def diloco(
 
 def lighthouse(
     min_replicas: int = 1,
-    place: int = -1,
-    new_job: str = "False",
+    lease_dir: str = "",
     state_file: str = "",
     port: int = 29510,
     join_timeout_ms: int = 60000,
@@ -288,9 +287,8 @@ def lighthouse(
 
     Args:
         min_replicas: groups that a quorum needs
-        place: number among several lighthouses, from 0; -1: it is the only one
-        new_job: True or False; True, with place 0: the job has not begun yet; say so once
-        state_file: file on a local disk for what it has issued; one of several needs it
+        lease_dir: directory that several lighthouses share: one serves, the others stand by
+        state_file: file on a local disk for what it has issued, where it is the only one
         port: where it listens, on all addresses of its host; 0: a free port
         join_timeout_ms: how long a quorum waits for groups that are alive and haven't asked
         heartbeat_timeout_ms: silence of any kind after which a group counts as lost; 0: what fits
@@ -306,8 +304,7 @@ def lighthouse(
     """
     return lighthouse_app(
         min_replicas=min_replicas,
-        place=place,
-        new_job=new_job,
+        lease_dir=lease_dir,
         state_file=state_file,
         port=port,
         join_timeout_ms=join_timeout_ms,

@@ -99,9 +99,8 @@ SYNC = (
 
 LIGHTHOUSE = (
     Parameter("min_replicas", "int", "1", "groups that a quorum needs"),
-    Parameter("place", "int", "-1", "number among several lighthouses, from 0; -1: it is the only one"),
-    Parameter("new_job", "str", '"False"', "True or False; True, with place 0: the job has not begun yet; say so once"),
-    Parameter("state_file", "str", '""', "file on a local disk for what it has issued; one of several needs it"),
+    Parameter("lease_dir", "str", '""', "directory that several lighthouses share: one serves, the others stand by"),
+    Parameter("state_file", "str", '""', "file on a local disk for what it has issued, where it is the only one"),
     Parameter("port", "int", "29510", "where it listens, on all addresses of its host; 0: a free port"),
     Parameter("join_timeout_ms", "int", "60000", "how long a quorum waits for groups that are alive and haven't asked"),
     Parameter(

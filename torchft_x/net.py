@@ -11,7 +11,7 @@ from torchft_x import env
 from torchft_x.errors import AddressError
 
 MOST = 16
-"""Addresses in a list: as `core.quorum.acceptors.PLACES`."""
+"""Addresses in a list."""
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # reserved for documentation: routed like any other, and nobody is there
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _NOT_LASTING = 0x69  # flags of an IPv6 address: temporary, doubled, deprecated, tentative

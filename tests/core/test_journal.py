@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
-from torchft_x.core.journal import Absent, JournalEntry, MemberEntry
-from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.journal import Absent, JournalEntry
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Fence,
@@ -24,8 +23,7 @@ from torchft_x.core.messages.lighthouse import (
     Refuse,
     SendOver,
 )
-from torchft_x.core.restart.recover import inherited
-from torchft_x.core.types import JoinReason, Life, Quorum, State
+from torchft_x.core.types import JoinReason, Life, State
 
 
 def kept(scene: Scene) -> JournalEntry:
@@ -346,13 +344,6 @@ def test_R8_without_a_ledger_all_is_as_before() -> None:
     scene = follow(before, None)
     scene.hello("a:1")
     assert scene.lighthouse.current is None
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_of_several_lighthouses_another_may_know_more(place: int) -> None:
-    legacy = JournalEntry(Quorum(7, 7, 1, (member("a:1"),), lease=120.0), 0, (MemberEntry("a:1", Life()),))
-    assert inherited(LighthouseConfig(legacy=legacy)) is legacy
-    assert inherited(LighthouseConfig(legacy=legacy, place=place)) is None
 
 
 def test_a_peers_client_that_does_not_come_back_is_missed_for_its_heartbeats_only() -> None:

@@ -18,7 +18,6 @@ from tests.e2e.jobs import ROOT, SMALL, Job
 from tests.scenario.check import check_params
 from tests.util import scaled, wait_for
 from torchft_x import env
-from torchft_x.core.quorum.acceptors import PLACES
 from torchft_x.launch.process import process_tree
 from torchft_x.net import parse_address
 from torchft_x.observe.processes import job_processes
@@ -26,6 +25,7 @@ from torchft_x.rpc.status_query import lighthouse_status
 
 TOKEN = "secret"
 SERVES = "Lighthouse listening on"
+STANDS_BY = "This lighthouse stands by;"
 
 
 def free_port() -> int:
@@ -35,9 +35,10 @@ def free_port() -> int:
 
 
 class House:
-    """A lighthouse at an address, one process after the other."""
+    """A lighthouse at an address, one process after the other. All of a `folder` share one lease."""
 
     def __init__(self, folder: Path, place: int) -> None:
+        self.lease_dir = folder
         self.folder = folder / f"lighthouse{place}"
         self.folder.mkdir()
         self.place = place
@@ -45,20 +46,42 @@ class House:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *flags: str) -> None:
-        command = [sys.executable, "-m", "torchft_x", "lighthouse", "--place", str(self.place), "--min_replicas", "1"]
-        command += ["--state_file", str(self.folder / "state"), "--run_dir", str(self.folder)]
-        served = self.said().count(SERVES)
+        """Returns when it serves, or stands by."""
+        command = [
+            sys.executable,
+            "-m",
+            "torchft_x",
+            "lighthouse",
+            "--lease_dir",
+            str(self.lease_dir),
+            "--min_replicas",
+            "1",
+        ]
+        command += ["--run_dir", str(self.folder)]
+        before = self.answers
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--bind", self.address.removeprefix("http://"), *flags],
                 cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        wait_for(lambda: self.said().count(SERVES) > served or self.ended, 30, f"lighthouse {self.place}")
+        wait_for(lambda: self.answers > before or self.ended, 30, f"lighthouse {self.place}")
         assert not self.ended, self.said()
+
+    @property
+    def answers(self) -> int:
+        """How often it has begun to answer."""
+        return self.said().count(SERVES) + self.said().count(STANDS_BY)
 
     @property
     def ended(self) -> bool:
         return self.process is None or self.process.poll() is not None
+
+    @property
+    def server(self) -> int:
+        """The process that serves, or stands by."""
+        assert self.process is not None
+        found = [p for p in process_tree.descendants(self.process.pid) if b"rpc.lighthouse.main" in _cmdline(p)]
+        return max(found)
 
     def kill(self) -> None:
         """SIGKILL for it and for what would start it again."""
@@ -67,11 +90,11 @@ class House:
             self.process.wait(scaled(10))
 
     def kill_once(self) -> None:
-        """SIGKILL for the server; returns when another one serves."""
+        """SIGKILL for the server; returns when another one answers."""
+        before = self.answers
         assert self.process is not None
-        served = self.said().count(SERVES)
         process_tree.send(process_tree.descendants(self.process.pid), signal.SIGKILL)
-        wait_for(lambda: self.said().count(SERVES) > served, 30, f"lighthouse {self.place} again")
+        wait_for(lambda: self.answers > before, 30, f"lighthouse {self.place} again")
 
     def said(self) -> str:
         path = self.folder / "log"
@@ -80,19 +103,25 @@ class House:
     def status(self) -> dict[str, Any]:
         return lighthouse_status(parse_address(self.address), TOKEN, scaled(5.0))
 
+    @property
+    def serves(self) -> bool:
+        return "members" in self.status()
+
     def here(self) -> set[str]:
         """Groups that have a session."""
-        return {m["replica_id"].split(":")[0] for m in self.status()["members"] if m["kind"] == "session"}
+        return {m["replica_id"].split(":")[0] for m in self.status().get("members", []) if m["kind"] == "session"}
 
     @property
     def quorum(self) -> int:
         """Id of the quorum it has issued or taken over; 0: none."""
-        return int((self.status()["quorum"] or {"id": 0})["id"])
+        return int((self.status().get("quorum") or {"id": 0})["id"])
 
-    @property
-    def issued(self) -> bool:
-        """Whether the present quorum is one of its own."""
-        return self.quorum > 0 and self.quorum % PLACES == self.place
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 class Link:

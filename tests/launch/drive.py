@@ -57,25 +57,6 @@ class Recorder:
             f.write(json.dumps(report) + "\n")
 
 
-class Witness(Recorder):
-    """Of several lighthouses: the files of the lives, too, and what was in them when they ended."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._records: dict[str, str] = {}
-
-    def make_record(self, life: str, path: str) -> None:
-        Path(path).write_text("")
-        self._records[life] = path
-
-    def away(self) -> float:
-        return 0.0
-
-    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
-        self._write(kind="word", text=Path(self._records[life]).read_text())
-        super().exited(attempt, life, code, reason)
-
-
 def main() -> int:
     options = json.loads(sys.argv[2])
     folder = Path(sys.argv[1])
@@ -84,7 +65,7 @@ def main() -> int:
     config = SupervisorConfig(run_dir=folder, rules=rules, command=tuple(sys.argv[3:]), **options)
 
     def connect(found: Found) -> Recorder:
-        return Witness(folder) if len(found.addresses) > 1 else Recorder(folder)
+        return Recorder(folder)
 
     try:
         return Supervisor(config, connect).run()

@@ -36,17 +36,9 @@ def refused(sentence: str):
         ({"lighthouse": ("nowhere",)}, "--lighthouse 'nowhere'"),
         ({"lighthouse": ("http://h:0",)}, "port 0"),
         ({"lighthouse": ("h:1", "h"), "lighthouse_from": "TORCHFT_LIGHTHOUSE"}, "TORCHFT_LIGHTHOUSE 'h'"),
-        (
-            {"lighthouse": ("h:1", "i:1"), "nodes_per_replica": 2, "workers_per_replica": 2},
-            "--lighthouse names 2 lighthouses and --nodes_per_replica is 2.*give one address",
-        ),
         ({"lighthouses": 0}, "--lighthouses is 0"),
         ({"lighthouses": 17}, "--lighthouses is 17; it must lie between 1 and 16"),
         ({"lighthouses": 2, "lighthouse": ("h:1",)}, "--lighthouses is 2, the job's own, but --lighthouse names h:1"),
-        (
-            {"lighthouses": 2, "nodes_per_replica": 2, "workers_per_replica": 2},
-            "--lighthouses is 2 and --nodes_per_replica is 2.*leave --lighthouses out",
-        ),
         ({"env": {"1A": "x"}}, "--env: '1A'"),
         ({"env": {"A": 3}}, "--env: A is 3"),
         ({"env": {"TORCHFT_X_TOKEN": "abc"}}, "TORCHFT_X_TOKEN can't be given here; .* --token_file"),
@@ -74,12 +66,8 @@ def test_mistakes_in_a_job(options: dict, named: str) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"place": 16}, "--place is 16"),
-        ({"place": -2}, "--place is -2"),
-        ({"place": 1}, "--place 1 needs --state_file"),
-        ({"place": 1, "state_file": "/s", "new_job": True}, "--new_job is for the first"),
-        ({"new_job": True}, "--new_job is for the first"),
-        ({"place": 0, "state_file": "/s", "port": 0}, "--port 0 with --place"),
+        ({"lease_dir": "/d", "state_file": "/s"}, "--lease_dir and --state_file"),
+        ({"lease_dir": "/d", "port": 0}, "--port 0 with --lease_dir"),
         ({"port": 65536}, "--port is 65536"),
         ({"port": -1}, "--port is -1"),
         ({"min_replicas": 0}, "--min_replicas"),

@@ -237,11 +237,6 @@ def test_several_lighthouses_need_a_directory_that_all_share() -> None:
     assert "--lighthouses 2 needs a run directory that all pods share" in refusal(lighthouses=2)
 
 
-def test_what_is_said_once_cant_be_said_where_commands_are_repeated() -> None:
-    said = refusal(kinds=("lighthouse",), flags=("--place", "0", "--state_file", "/s", "--new_job"), **SHARED)
-    assert "--new_job said twice would begin the job anew" in said
-
-
 def test_a_stand_alone_lighthouse_stays() -> None:
     made = request(kinds=("lighthouse",), **SHARED)
     assert made.pod("lighthouse-0")["restartPolicy"] == "OnFailure"

@@ -97,19 +97,15 @@ def test_nobody_waits_for_a_group_that_the_job_has_not(house: House) -> None:
     raw.close()
 
 
-def quorum(members: int, *, follows: int = 0, **fields: Any) -> pb.Quorum:
-    made = pb.Quorum(id=1, members=[pb.Member(replica_id=str(i), **fields) for i in range(members)])
-    made.follows.extend([pb.Quorum.FromString(made.SerializeToString())] * follows)
-    return made
+def quorum(members: int, **fields: Any) -> pb.Quorum:
+    return pb.Quorum(id=1, members=[pb.Member(replica_id=str(i), **fields) for i in range(members)])
 
 
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        (quorum(4096, follows=200), "have 823296 members, at most 8192"),  # S8: held the loop for 13.8 s
         (quorum(4096, carried=range(200)), "819200 handles and carried quorums, at most 262144"),
         (quorum(4096, handles=[""] * 100), "409600 handles and carried quorums"),
-        (quorum(1, follows=1025), "follows 1025 others"),
         (quorum(4097), "4097 members"),
     ],
 )

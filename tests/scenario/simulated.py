@@ -138,8 +138,7 @@ class Simulation:
             supervisor = world.supervisors[target.group]
             supervisor.wants = False
             supervisor.process.die()
-            for uplink in supervisor.uplinks:
-                uplink.close()
+            supervisor.uplink.close()
             if supervisor.node is not None:
                 supervisor.node.kill(-9)  # its processes die with it
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.membership.failure_detector import SilenceLimits
+from torchft_x.core.restart.lease import MARGIN, TTL
 
 Span = tuple[float, float]
 PROMISED = 1.5
@@ -94,11 +95,9 @@ class WorldConfig:
     runs_on: bool = False
     """Grants over many steps: a step asks the lighthouse only at the end of a grant (R7, R16)."""
     standby: bool = False
-    """A second lighthouse, at the site ``lh2``; groups know both. Never in a world with peers' clients."""
+    """A second lighthouse, at the site ``lh2``, that stands by; groups know both. Never in a world with peers' clients."""
     max_redo: int = 0
     """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
-    stays: float = 1.0
-    """With a standby: see core.group.lighthouse_choice."""
     comes_back: float = 0.5
     """With a standby: see core.group.lighthouse_choice."""
 
@@ -106,6 +105,12 @@ class WorldConfig:
     def settles(self) -> bool:
         """Whether `should_commit` asks for the next quorum itself when a step did not commit."""
         return self.commit_vote or self.max_redo > 0
+
+    @property
+    def takes_over(self) -> float:
+        """Seconds from the end of a lighthouse until another one serves and everybody has found it; twice, because one that takes
+        over may be stopped."""
+        return 2 * (TTL + MARGIN + 2.0) + 2 * self.welcome_timeout + self.comes_back if self.standby else 0.0
 
     @property
     def mode(self) -> str:
@@ -121,6 +126,7 @@ class WorldConfig:
         waits = c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout + self.timeout
         waits += self.connect_limit + c.join_timeout
         waits += c.grant_seconds + PROMISED if self.runs_on else 0.0
+        waits += self.takes_over
         steps = (8 + self.rehearses) * (self.compute[1] * self.uneven + self.fetch[1])
         return waits + steps + 2 * (self.startup[1] + self.restart_pause[1]) + 2.0
 
@@ -131,7 +137,7 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.lease + c.lease_margin + c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout
         waits += 2 * (self.quorum_timeout + self.endures) + 4 * self.timeout + 2 * self.connect_limit
-        waits += 20 * self.stays + self.comes_back if self.standby else 0.0
+        waits += self.takes_over
         waits += 2 * c.grant_seconds if self.runs_on else 0.0
         waits += max(0.0, c.give_up_after - c.lease)
         return (

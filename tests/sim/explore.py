@@ -18,7 +18,6 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1, help="of each group")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--faults", type=int, default=1)
-    parser.add_argument("--lights", type=int, default=1, help="lighthouses")
     parser.add_argument("--vote", action="store_true", help="with the vote between groups")
     parser.add_argument("--no-grants", action="store_true", help="every step asks the lighthouse")
     parser.add_argument("--init-sync", action="store_true")
@@ -29,7 +28,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true")
     o = parser.parse_args()
     rules = Rules(
-        groups=o.groups, ranks=o.ranks, steps=o.steps, faults=o.faults, lights=o.lights, vote=o.vote,
+        groups=o.groups, ranks=o.ranks, steps=o.steps, faults=o.faults, vote=o.vote,
         grants=not o.no_grants, init_sync=o.init_sync, kinds=tuple(k for k in o.kinds.split(",") if k),
     )  # fmt: skip
     if o.walks is not None:

@@ -7,7 +7,6 @@ supervisor sees the end.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
@@ -20,7 +19,7 @@ from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.types import Life, Quorum
+from torchft_x.core.types import Life
 
 if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
@@ -68,8 +67,6 @@ class GroupNode:
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
         self.last_over: gm.PushOver | None = None  # repeated to a rank whose watch starts late
-        self.before = supervisor.received  # the newest that earlier lives were sent
-        self.received: Quorum | None = None  # the newest quorum it was sent, as written down
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
 
@@ -109,7 +106,6 @@ class GroupNode:
         for call in self.endurance.expired(self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
-        self.uplink.look_elsewhere()
         self.world.after(TICK, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
@@ -246,8 +242,7 @@ class GroupNode:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def hello(self) -> lm.Hello:
-        hello = self.machine.hello(self.process.clock.read(self.world.now))
-        return replace(hello, chain=self.supervisor.chain, before=self.before) if self.world.config.standby else hello
+        return self.machine.hello(self.process.clock.read(self.world.now))
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
@@ -265,19 +260,11 @@ class GroupNode:
 
     def on_word(self, message: Any) -> None:
         if isinstance(message, (gm.OverArrived, gm.GrantArrived)):
-            self.uplink.wander.answered()
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
             self.endurance.told(message.reason, message.lease, self._clock_now)
-            if message.elsewhere or self.world.config.standby:
-                self.uplink.wander.told(message.elsewhere, self.world.now, self.world.rng.random())
         else:
-            self.uplink.wander.answered()
-            if self.received is None or message.id > self.received.id:
-                self.received = message  # written down before it is followed, as rpc.group.last_quorum_file does
-            self.world.checker.on_receiving(self, message)
             self.feed(gm.QuorumArrived(message))
-            self.world.checker.on_received(self, message)
 
     def on_refused(self, message: gm.FencedArrived | gm.RefusedArrived) -> None:
         self.feed(message)

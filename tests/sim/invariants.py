@@ -66,8 +66,6 @@ class Checker(QuorumChecks):
 
     def _check_counted_over(self, node: GroupNode, quorum: Quorum) -> None:
         """R13: nobody commits in a quorum whose lease has ended for it as a lighthouse counts it."""
-        if len(self._world.lighthouses) > 1:
-            return  # a lease that ends at one may have been renewed at the other, and both know that
         for house in self._world.lighthouses:
             if house.process is None or house.process.stopped or house.machine is None:
                 continue

@@ -2,10 +2,14 @@
 
 What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.lighthouse.journal: that survives its
 process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
+
+One of several serves while it holds the lease (`core.restart.lease`), as rpc.lighthouse.lease has it: it looks at its clock before it takes
+anything in, and after each write it proves that nobody has taken the lease. The others stand by.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
+from torchft_x.core.restart.lease import RENEW_EVERY, LeaseRule
 from torchft_x.core.types import Member, Quorum, group_of
 
 if TYPE_CHECKING:
@@ -26,7 +31,11 @@ if TYPE_CHECKING:
 
 UNIX = 1_700_000_000.0  # of the virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
+LOOK_EVERY = 0.25  # as in rpc.lighthouse.lease
 _CLOSING = 0.0005  # seconds a server needs to end a stream
+_STANDS_BY_AFTER = (
+    0.5  # seconds from the end of a life that has lost the lease to the next: as launch.supervisor.lighthouse
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,13 @@ class LighthouseNode:
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: JournalEntry | None = None  # written down on its host
-        self.blank = True  # what it writes to is there, and nothing was written yet: it has never issued anything
+        self.lease: LeaseRule | None = None  # of the present life, with a standby
+        self._owner = site  # of the lease: of all lives on this host
+        self.serves_since = 0.0  # virtual time
+        self._fresh = True  # nothing of its host was lost
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # at the next quorum, when some of its members have been sent it
+        self.stops_sending = 0.0  # seconds for which it is stopped at the next quorum, written down and not yet sent
         self._ids = 0  # sessions and calls so far; never used twice
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -65,20 +78,79 @@ class LighthouseNode:
         world.note(self.name, "starts, life {}", self.lives)
         clock = world.clock_of(self.site)
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
-        several = world.config.standby
-        new = self.blank and (first or several)
-        config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=world.config.ledger,
-                         place=world.lighthouses.index(self) if several else None, legacy=self.ledger)  # fmt: skip
-        self.machine = Lighthouse(config, now=clock.read(world.now), unix=UNIX + world.now)
+        if world.shared is not None:
+            self.lease = LeaseRule(self._owner)
+            self._watch()
+        else:
+            self._serve(new=first and self._fresh, legacy=self.ledger, keeps=world.config.ledger)
+
+    def _serve(self, *, new: bool, legacy: JournalEntry | None, keeps: bool) -> None:
+        world, process = self.world, self.process
+        assert process is not None
+        config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=keeps, legacy=legacy)
+        self.machine = Lighthouse(config, now=process.clock.read(world.now), unix=UNIX + world.now)
+        self.serves_since = world.now
         world.checker.on_lighthouse(self)
-        world.after(config.tick, self.process, self._tick)
+        world.after(config.tick, process, self._tick)
 
     def lose_host(self) -> None:
         """It starts again on another one."""
         self.crash()
         self.world.clocks.pop(self.site, None)
-        self.world.unproven = True
-        self.ledger, self.blank = None, False
+        self.ledger, self._fresh = None, False
+        self._owner = f"{self.site}.{self.lives}"
+        self.world.unproven = self.world.unproven or self.world.shared is None
+
+    # --- the lease -----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Stand by, or begin to serve."""
+        world, shared, rule = self.world, self.world.shared, self.lease
+        assert shared is not None
+        assert rule is not None
+        began = self.clock.read(world.now)
+        entry = shared.read()
+        wanted = rule.look(entry, began) if entry is not None else None
+        if entry is not None and wanted is not None and shared.swap(entry, wanted):
+            rule.swapped(wanted, began)
+            world.note(self.name, "has the lease, epoch {}", wanted.epoch)
+            legacy = shared.inherit(self.site)
+            self._serve(new=legacy is None, legacy=legacy, keeps=True)
+            world.after(RENEW_EVERY, self.process, self._renew)
+            return
+        world.after(LOOK_EVERY, self.process, self._watch)
+
+    def _renew(self) -> None:
+        if self._confirm():
+            self.world.after(RENEW_EVERY, self.process, self._renew)
+
+    def _confirm(self) -> bool:
+        """Whether nobody has taken the lease up to now; if somebody has, or it is over by its own clock, this life ends."""
+        shared, rule, now = self.world.shared, self.lease, self.clock.read(self.world.now)
+        assert shared is not None
+        assert rule is not None
+        held = rule.held
+        if held is not None and rule.holds(now):
+            if shared.away:
+                return True  # the thread that renews hangs
+            new = rule.renewal()
+            if shared.swap(held, new):
+                rule.swapped(new, now)
+                return True
+        self._stand_down()
+        return False
+
+    def _holds(self) -> bool:
+        """Asked before anything is taken in."""
+        if self.lease is None or self.lease.holds(self.clock.read(self.world.now)):
+            return True
+        self._stand_down()
+        return False
+
+    def _stand_down(self) -> None:
+        self.world.note(self.name, "has lost the lease")
+        self.crash()
+        self.world.after(_STANDS_BY_AFTER, None, self.start)
 
     def crash(self) -> None:
         """Everything it knew is gone but what is written down. Its kernel closes what was open."""
@@ -87,7 +159,7 @@ class LighthouseNode:
             return
         self.world.note(self.name, "dies")
         process.die()
-        self.process = self.machine = None
+        self.process = self.machine = self.lease = None
         for stream in [*self.sessions.values(), *self._supervisors]:
             stream.finish(process, "the lighthouse has died")
         for stream in list(self.world.network.streams):
@@ -111,14 +183,21 @@ class LighthouseNode:
     def _tick(self) -> None:
         assert self.process is not None
         assert self.machine is not None
+        if not self._holds():
+            return
         self.feed(Tick())
-        self.world.checker.on_lighthouse_tick(self)
+        if self.process is None or self.machine is None:
+            return  # it has lost the lease
+        if not self.process.stopped:  # else it hangs in a write, and what it has decided is still to come
+            self.world.checker.on_lighthouse_tick(self)
         self.world.after(self.world.config.lighthouse.tick, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: lm.LighthouseEvent) -> None:
         assert self.machine is not None
+        if not self._holds():
+            return
         effects = self.machine.handle(event, self.clock.read(self.world.now))
         self.world.checker.on_lighthouse_event(self, event)
         if effects:
@@ -126,11 +205,15 @@ class LighthouseNode:
 
     def _carry_out(self, effects: Iterable[lm.LighthouseEffect]) -> None:
         note, name = self.world.note, self.name
-        for effect in effects:
+        todo = deque(effects)
+        while todo:
+            effect = todo.popleft()
             if isinstance(effect, lm.Keep):
-                self.ledger, self.blank = effect.legacy, False
+                if not self._keep(effect.legacy, todo):
+                    return
             elif isinstance(effect, lm.Issue):
-                self._issue(effect)
+                if not self._issue(effect, todo):
+                    return
             elif isinstance(effect, lm.SendWaits):
                 self._send(effect.sessions, effect)
             elif isinstance(effect, lm.SendOver):
@@ -164,8 +247,38 @@ class LighthouseNode:
             else:
                 note(name, "notes {}: {}", effect.event, effect.text)
 
-    def _issue(self, effect: lm.Issue) -> None:
-        quorum, world = effect.quorum, self.world
+    def _keep(self, legacy: JournalEntry, rest: deque[lm.LighthouseEffect]) -> bool:
+        """Write it down, before the rest is carried out. False: that comes later, or not at all."""
+        self.ledger, self._fresh = legacy, False
+        shared, rule, process = self.world.shared, self.lease, self.process
+        if shared is None:
+            return True
+        assert rule is not None
+        assert rule.held is not None
+        assert process is not None
+        if shared.away:  # the write hangs, and with it this life
+            shared.hang(process)
+            self.world.after(0.0, process, self._carry_out, [lm.Keep(legacy), *rest])
+            return False
+        shared.journals[rule.held.epoch] = legacy, self.site
+        return self._confirm()
+
+    def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:
+        """False: the rest comes later, or not at all."""
+        quorum, world, process = effect.quorum, self.world, self.process
+        if self.stops_sending and process is not None:
+            world.checker.on_issue(self, quorum)
+            world.note(
+                self.name,
+                "issues {}, and is stopped before it has sent it",
+                _Shown(quorum, world.trace.name(quorum.id)),
+            )
+            world.pause(process)
+            world.after(self.stops_sending, None, world.resume, process)
+            world.after(0.0, process, self._send, effect.sessions, quorum)
+            world.after(0.0, process, self._carry_out, list(rest))
+            self.stops_sending = 0.0
+            return False
         world.checker.on_issue(self, quorum)
         world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
         sessions = effect.sessions
@@ -179,6 +292,7 @@ class LighthouseNode:
             peer = self.calls.pop(call, None)
             if peer is not None:
                 world.network.send(self.site, peer.process, peer.on_quorum, call, quorum)
+        return True
 
     def _refuse(self, effect: lm.Refuse) -> None:
         self.world.note(self.name, "refuses: {}", effect.sentence)
@@ -216,7 +330,7 @@ class LighthouseNode:
     # --- streams -------------------------------------------------------------------------------------------------
 
     def on_message(self, stream: Stream, message: Any) -> None:
-        if stream.ending:
+        if stream.ending or not self._holds():
             return
         session = stream.session
         if session == 0 and isinstance(message, SupervisorHello):
@@ -303,6 +417,8 @@ class LighthouseNode:
     def _probed(self, replica_id: str, address: str, pause: float, spent: float, answers: bool) -> None:
         refused = answers and address not in self.world.listening
         self.feed(lm.Probed(replica_id, refused))
+        if self.process is None:
+            return  # it has lost the lease
         enough = spent + pause >= self.world.config.lighthouse.silence.alone
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)

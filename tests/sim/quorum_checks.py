@@ -43,9 +43,6 @@ class QuorumChecks:
         self._world = world
         self.quorums = 0
         self.newest: Quorum | None = None  # of all lighthouses' lives
-        self.in_effect = 0  # with several lighthouses: quorums that enough of their members have received
-        self._effective: Quorum | None = None  # the newest of them
-        self._receivers: dict[int, set[str]] = {}  # there: quorum id -> who has received it, until enough have
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
         self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
@@ -54,12 +51,6 @@ class QuorumChecks:
         self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
         self.departures = Departures(world)  # R21
         self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
-
-    @property
-    def standing(self) -> Quorum | None:
-        """The quorum that counts now. One of several lighthouses may issue another that nobody receives: when it was stopped,
-        and its members have gone to the other one."""
-        return self._effective if self._world.config.standby else self.newest
 
     def _violated(self, invariant: str, what: str) -> None:
         self._world.violated(invariant, what)
@@ -72,44 +63,12 @@ class QuorumChecks:
     def on_issue(self, node: LighthouseNode, quorum: Quorum) -> None:
         """Every quorum of every lighthouse, in the order of issue."""
         self.quorums += 1
-        if self._world.config.standby:
-            self._check_nobody_is_passed_over(node, quorum)
-            self._check_unique(quorum)
-        else:
-            self._check_ids(quorum)
-            self._check_claims(quorum, quorum.members)
-            self._succeed(self.newest, quorum)
-            self._check_nobody_is_passed_over(node, quorum)
-            self._check_meeting(quorum)
+        self._check_ids(quorum)
+        self._check_claims(quorum, quorum.members)
+        self._succeed(self.newest, quorum)
+        self._check_nobody_is_passed_over(node, quorum)
+        self._check_meeting(quorum)
         self.newest = quorum
-        self._follow(quorum)
-
-    def on_receiving(self, node: GroupNode, quorum: Quorum) -> None:
-        """With several lighthouses a quorum may be issued that nobody receives: what it says counts for whoever does."""
-        machine = node.machine
-        takes = machine._join is not None and quorum.id > machine._hold.quorum_id
-        if self._world.config.standby and takes:
-            self._check_claims(quorum, [m for m in quorum.members if m.replica_id == node.replica_id])
-
-    def on_received(self, node: GroupNode, quorum: Quorum) -> None:
-        """With several lighthouses: a quorum is in effect from the moment that all of its members have received it which
-        were in the one before, also if one of them has ended since: who stays behind there can't commit without it. All
-        of them, if none was."""
-        before = self._effective
-        if not self._world.config.standby or node.machine.quorum is not quorum:
-            return
-        if before is not None and quorum.id <= before.id:
-            return  # one more of its members; or the last one is late, and nothing comes of it
-        receivers = self._receivers.setdefault(quorum.id, set())
-        receivers.add(node.replica_id)
-        members = {m.replica_id for m in quorum.members}
-        shared = members & {m.replica_id for m in before.members} if before is not None else set()
-        if not receivers >= (shared or members):
-            return
-        del self._receivers[quorum.id]
-        self.in_effect += 1
-        self._succeed(self._effective, quorum)
-        self._effective = quorum
         self._follow(quorum)
 
     def _follow(self, quorum: Quorum) -> None:
@@ -123,11 +82,6 @@ class QuorumChecks:
         if self.lineage != self._followed:
             self._followed, self._base = self.lineage, top
         self._lineages[quorum.id] = self.lineage
-
-    def _check_unique(self, quorum: Quorum) -> None:
-        """I3, of several lighthouses: no id is used twice, and each is above those that it follows."""
-        if quorum.id in self._lineages or any(q.id >= quorum.id for q in quorum.follows):
-            self._violated("I3", f"quorum id {quorum.id} was used before, or is below what it follows")
 
     def _check_ids(self, quorum: Quorum) -> None:
         """I3: each id is above every id before, over all lives of the lighthouse."""

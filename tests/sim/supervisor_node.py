@@ -1,13 +1,12 @@
 """A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
 
-A supervisor speaks to every lighthouse, so that each has the proof. As `launch.supervisor.group` and `rpc.supervisor.client`: what is true now is said again after every reconnect, so a report
+As `launch.supervisor.group` and `rpc.supervisor.client`: what is true now is said again after every reconnect, so a report
 made while the lighthouse was away is not lost. Of the rules of `launch.process.restarts` one is kept: a few lives in a row that
 can't ever train (they would have to heal across the libraries) are the last.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process
@@ -15,7 +14,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.types import Life, Quorum
+from torchft_x.core.types import Life
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -38,20 +37,14 @@ class SupervisorNode:
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
-        self.chain = f"{host}'s supervisor {world.next_id()}" if world.config.standby else ""  # of the lives it starts
-        self.received: Quorum | None = None  # the newest that a life of the chain was sent
         self._hopeless = 0  # lives in a row that could not heal within their library
-        self.uplinks = [Uplink(world, self.process, self, only=i) for i in range(len(world.lighthouses))]
+        self.uplink = Uplink(world, self.process, self)
         self._reports: list[m.LifeEnded] = []  # exits that are told again after a reconnect
-        self._ends: list[m.LifeEnded] = []  # older ones, without what they had received; told after those
-        self.words: list[m.LastWord] = []  # of all its lives; for the checker
         self._begun: m.LifeBegun | None = None  # the life that runs
         self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
-        world.every_supervisor.append(self)
 
     def start(self) -> None:
-        for uplink in self.uplinks:
-            uplink.start()
+        self.uplink.start()
         self._begin_life()
 
     @property
@@ -76,14 +69,9 @@ class SupervisorNode:
     def on_exit(self, node: GroupNode, code: int) -> None:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
-        if self.received is None or (node.received is not None and node.received.id > self.received.id):
-            self.received = node.received
-        word = m.LastWord(node.replica_id, node.received, self.chain) if self.world.config.standby else None
-        report = m.LifeEnded(node.life.token, code, word)
-        if word is not None:
-            self.words.append(word)
+        report = m.LifeEnded(node.life.token, code)
         self._reports.append(report)
-        self._forget_old_exits()
+        del self._reports[:-KEPT_EXITS]
         self._begun = None
         self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
@@ -91,17 +79,6 @@ class SupervisorNode:
             self.wants = False
         elif self.wants:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
-
-    def _forget_old_exits(self) -> None:
-        """Of older ends it goes on saying only that they have been; but those of members of the newest quorum that a life was
-        sent, or of what that follows, stay as they are. See rpc.supervisor.client."""
-        newest = (*self.received.follows, self.received) if self.received is not None else ()
-        needed = {x.replica_id for q in newest for x in q.members}
-        for report in self._reports[:-KEPT_EXITS]:
-            if report.word is None or report.word.replica_id not in needed:
-                self._reports.remove(report)
-                word = None if report.word is None else replace(report.word, quorum=None)
-                self._ends.append(replace(report, word=word))
 
     def on_stopped(self, process: Process) -> None:
         """It looks at its processes now and then, and tells of what has been stopped for a while."""
@@ -183,15 +160,14 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
-        for report in (*self._reports, *self._ends):
+        for report in self._reports:
             self._send(report)
         if self._begun is not None:
             self._send(self._begun)
         self._tell_halted()
 
     def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted) -> None:
-        for uplink in self.uplinks:
-            uplink.send(report)
+        self.uplink.send(report)
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.process.name, "has lost the lighthouse: {}", reason)

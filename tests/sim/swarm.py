@@ -14,17 +14,17 @@ from tests.sim.ending import Over
 from tests.sim.faults import KINDS, Fault, arm, strike
 from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
-from tests.sim.lost import lost_for_good
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.restart.lease import MARGIN, TTL
 
 FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""
 STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.15
-"""How likely a run has a second lighthouse (decision 16). `--standby` of scripts/soak and of tests.sim.run sets it."""
+"""How likely a run has a second lighthouse (decision 45). `--standby` of scripts/soak and of tests.sim.run sets it."""
 LATER = ("deaths_around_restart", "flapping")
 """Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
 LATER_SHARE = 0.3
@@ -37,6 +37,8 @@ NEWEST = ("hang_first", "stall_fetch")
 """The same, later still."""
 NEWEST_SHARE = 0.3
 """How likely each of them is in a run."""
+OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
+"""Kinds for runs with a second lighthouse; some of them in each."""
 AROUND_THE_END = (
     "crash",
     "crash",
@@ -117,7 +119,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST}), 0.3) or ["crash"]
+    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY}), 0.3) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -129,7 +131,15 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
         faults.append(_fault(rng, config, at, kind))
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
     config, faults = _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
-    return _add_newest(Rng(seed ^ 0x2E3A1), *_add_latest(Rng(seed ^ 0x1A7E57), config, faults, end))
+    config, more = _add_newest(Rng(seed ^ 0x2E3A1), *_add_latest(Rng(seed ^ 0x1A7E57), config, faults, end))
+    return config, _add_take_overs(Rng(seed ^ 0x57A2D), config, more) if config.standby else more
+
+
+def _add_take_overs(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    end = max((f.at for f in faults), default=FAULT_TIME[0])
+    kinds = [rng.choose(OF_A_STANDBY) for _ in range(rng.below(4))]
+    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), kind) for kind in kinds]
+    return tuple(sorted((*faults, *more), key=lambda f: f.at))
 
 
 def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
@@ -255,7 +265,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "stall":
         return Fault(at, kind, target, 0.2 * config.lighthouse.lease_margin * rng.random())
     if kind == "leave":
-        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)), "now" if config.standby and rng.chance(0.3) else "")
+        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)), "")
     if kind == "join":
         return Fault(at, kind, other=str(1 + rng.below(3)))
     if kind == "lighthouse":
@@ -271,6 +281,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     if kind == "training_ends":
         seconds = rng.choose((0.0, 1.0, 3.0, config.lighthouse.lease + 3.0))
         return Fault(at, kind, target, seconds, f"{rng.choose((1, 5, 20))} {rng.choose((0.0, 0.3, 0.7))}")
+    if kind in OF_A_STANDBY:
+        return Fault(at, kind, "", rng.choose((0.3, TTL - 0.5, TTL + MARGIN + 1.0, 15.0)))
     if kind == "lighthouse_sending":
         return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)
@@ -332,9 +344,6 @@ def check_liveness(world: World) -> None:
     """
     calm = Calm(world)
     if not world.run_while(calm.unsettled, world.patience):
-        if lost_for_good(world):
-            world.checker.figures["lost for good"] += 1
-            return
         world.violated("L1", f"{world.patience:.0f} s after the last fault: {calm.why}")
 
 
@@ -344,7 +353,7 @@ def check_end(world: World) -> None:
     assert world.ending is not None
     world.ending.fails = 0.0
     over, limit = Over(world), world.ending.limit(world)
-    if not world.run_while(over.awaited, limit) and not lost_for_good(world):
+    if not world.run_while(over.awaited, limit):
         world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {over.why}")
 
 
@@ -355,14 +364,14 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     and now and then for a step that it begins without a session (R16).
     """
     config = world.config
-    if not config.runs_on or world.checker.standing is None or not _trains(world) or lost_for_good(world):
+    if not config.runs_on or world.checker.newest is None or not _trains(world):
         return
     world.note("--- calm", "a newcomer{}", f", while a session flaps each {flapping} s" if flapping else "")
     flapper = _flapper(world)
     newcomer = world.add_group("later" if flapping else "late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
-    limit += 4 * config.stays + 2.0 if config.standby else 0.0  # until it has found where the others are
+    limit += 2.0 if config.standby else 0.0  # until it has found the one that serves
     if flapping:
         limit += PROMISED + 10 * step + 6 * flapping
         strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
@@ -387,7 +396,7 @@ def _trains(world: World) -> bool:
 
 
 def _inside(world: World, supervisor: SupervisorNode) -> bool:
-    quorum = world.checker.standing
+    quorum = world.checker.newest
     return supervisor.node is not None and quorum is not None and quorum.member(supervisor.node.replica_id) is not None
 
 
@@ -408,7 +417,7 @@ class Calm:
         if len(wanted) + len(peers) < needed or not wanted:
             return False
         names = tuple(sorted([s.node.replica_id for s in wanted if s.node is not None] + [p.who for p in peers]))
-        quorum = world.checker.standing
+        quorum = world.checker.newest
         inside = {m.replica_id for m in quorum.members} if quorum is not None else set()
         missing = [n for n in names if n not in inside]
         if missing:

@@ -1,4 +1,4 @@
-"""The full protocol in the simulated cluster: grants, the vote between groups, settling, redo, a standby."""
+"""The full protocol in the simulated cluster: grants, the vote between groups, settling, redo."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from tests.sim.config import WorldConfig
 from tests.sim.faults import Fault, strike
 from tests.sim.kinds.processes import pause_all
 from tests.sim.swarm import check_newcomer
-from tests.sim.test_world import all_is_well, cluster, members, node, said, step_of
+from tests.sim.test_world import all_is_well, cluster, members, said, step_of
 from tests.sim.world import World
-from torchft_x.core.lighthouse import loss
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 
 
@@ -124,43 +123,6 @@ def test_after_max_redo_the_gradients_are_dropped() -> None:
         world.run_for(0.005)
     assert world.checker.figures["lost: max_redo"] > 0
     assert all_is_well(world)
-
-
-def test_the_standby_takes_over_and_the_first_one_stays_out_of_it() -> None:
-    world = full(standby=True, stays=0.5)
-    first, standby = world.lighthouses
-    first.crash()
-    world.run_for(3.0)
-    before = step_of(world, "g0")
-    assert all(n.uplink.wander.at == 1 for n in world.running())
-    strike(world, Fault(world.now, "crash", "g2"))  # so that the next quorum is the standby's
-    world.run_for(6.0)
-    assert standby.machine is not None
-    assert standby.machine.current is world.checker.newest
-    assert step_of(world, "g0") > before + 50
-    first.start()
-    world.run_for(3.0)
-    assert first.machine is not None
-    assert first.machine.current is None
-    assert all_is_well(world)
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_who_was_taken_for_lost_is_told_as_soon_as_it_is_back(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it waits for the time-out of a collective that the others have left, and whose end it can't see."""
-    if not told:
-        monkeypatch.setattr(loss.LossHandler, "tell", lambda self, record, reason: [])
-    house = LighthouseConfig(lease=30.0, heartbeat_timeout=1.0, grant_seconds=9.0, boot_id="host")
-    world = full(groups=2, timeout=60.0, straggler_timeout=60.0, lighthouse=house, seconds=4.0)
-    for a, b in (("g0", "g1"), ("g1", "g0"), ("g1", "lh"), ("lh", "g1")):
-        world.network.block(a, b)
-    world.run_for(6.0)
-    (rank,) = node(world, "g1").ranks
-    assert rank.wait in ("reduce", "cross")
-    world.network.unblock("g1", "lh")
-    world.network.unblock("lh", "g1")
-    world.run_for(3.0)
-    assert (rank.wait in ("reduce", "cross")) is not told
 
 
 def test_who_could_heal_from_a_peers_client_only_costs_nobody_a_step() -> None:

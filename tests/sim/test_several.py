@@ -1,158 +1,164 @@
-"""Two lighthouses in the simulated cluster, and every rule of theirs that can be left out."""
+"""A standby behind a lease in the simulated cluster: stories, and every part of the argument that can be left out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from tests.sim.config import WorldConfig
+from tests.sim import swarm
 from tests.sim.faults import Fault, strike
-from tests.sim.lost import lost_for_good
-from tests.sim.several import VARIANTS, Variant, hunt
+from tests.sim.invariants import Violation
+from tests.sim.lighthouse_node import LighthouseNode
+from tests.sim.shared import SharedDirectory
 from tests.sim.test_protocol import full
-from tests.sim.test_world import all_is_well, members, said, step_of
+from tests.sim.test_world import all_is_well, members, step_of
+from tests.sim.variants import _patched
 from tests.sim.world import World
-
-
-@pytest.mark.parametrize("variant", [pytest.param(v, id=v.name) for v in VARIANTS.values()])
-def test_a_variant_is_found(variant: Variant) -> None:
-    variant.story()
-    with variant.applied(), pytest.raises(AssertionError):
-        variant.story()
-
-
-@pytest.mark.slow
-def test_the_swarm_finds_that_there_is_no_majority() -> None:
-    violation, seed = hunt(VARIANTS["no majority"])
-    assert violation is not None, seed
+from torchft_x.core.restart.lease import MARGIN, TTL, LeaseEntry
 
 
 def two(**config: Any) -> World:
-    return full(standby=True, stays=0.5, **config)
+    return full(standby=True, **config)
 
 
-def cut_off(world: World, site: str, *, both: bool = False, over: bool = False) -> None:
-    """From the first lighthouse, or from both of them."""
-    act = world.network.unblock if over else world.network.block
-    for house in ("lh", "lh2")[: 1 + both]:
-        act(site, house)
-        act(house, site)
+def serving(world: World) -> list[str]:
+    return [house.site for house in world.lighthouses if house.machine is not None]
 
 
-def test_the_first_lighthouse_dies_for_good_and_training_goes_on_without_a_dropped_step() -> None:
+def test_the_host_of_the_first_is_lost_and_training_goes_on_at_the_standby() -> None:
     world = two()
     before = step_of(world, "g0")
     world.lighthouse.lose_host()
-    world.run_for(6.0)
+    world.run_for(TTL + MARGIN + 6.0)
+    assert serving(world) == ["lh2"]
     assert step_of(world, "g0") > before + 50
-    assert not said(world, "drops")
     strike(world, Fault(world.now, "crash", "g1"))
     world.run_for(3.0)
     assert members(world) == ["g0:1", "g1:2", "g2:1"]
-    strike(world, Fault(world.now, "crash", "g0"))
-    strike(world, Fault(world.now, "crash", "g2"))
-    world.run_for(5.0)
-    assert members(world) == ["g0:2", "g1:2", "g2:2"]
+    world.lighthouse.start()
+    world.run_for(10.0)
+    assert serving(world) == ["lh2"], "who comes back stands by"
     assert world.checker.lineage == 0
     assert all_is_well(world)
 
 
-def test_all_groups_are_killed_at_the_standby_and_begin_again_there() -> None:
+def test_the_host_of_whichever_serves_is_lost_again_and_again() -> None:
+    world = two()
+    for _ in range(3):
+        strike(world, Fault(world.now, "holder_lost", "", 1.0))
+        world.run_for(TTL + MARGIN + 4.0)
+        assert len(serving(world)) == 1
+    assert members(world) == ["g0:1", "g1:1", "g2:1"]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+
+
+def test_all_groups_are_killed_at_once_around_a_take_over_and_begin_again() -> None:
+    """With a consensus of the groups that job was lost."""
     world = two(groups=2)
     world.lighthouse.lose_host()
-    world.run_for(4.0)
     for group in ("g0", "g1"):
         strike(world, Fault(world.now, "crash", group))
-    world.run_for(15.0)
+    world.run_for(TTL + MARGIN + 15.0)
     assert members(world) == ["g0:2", "g1:2"]
-    assert world.checker.lineage == 1
+    assert all_is_well(world)
 
 
-def test_a_host_is_lost_while_the_lighthouse_lives() -> None:
-    """A half goes on where its quorum was issued, without a word of the other."""
-    world = two(groups=2)
-    strike(world, Fault(world.now, "power", "g0", 30.0))
-    world.run_for(5.0)
-    assert members(world) == ["g1:1"]
-
-
-def test_a_host_is_lost_with_the_lighthouse_and_half_of_the_groups_wait_and_say_why() -> None:
-    world = two(groups=2)
-    world.lighthouse.lose_host()
-    strike(world, Fault(world.now, "power", "g0", 60.0))
-    world.run_for(20.0)
-    standby = world.lighthouses[1].machine
-    assert standby is not None
-    assert "Not enough members of quorum" in standby.undecided
-    world.lighthouse.start()
-    assert lost_for_good(world)
-
-
-def test_who_is_cut_off_from_the_first_lighthouse_comes_back_to_the_others() -> None:
+def test_a_killed_holder_has_the_lease_again_at_once() -> None:
     world = two()
-    cut_off(world, "g2")
-    world.run_for(12.0)
-    assert "g2:1" not in members(world)
-    step = step_of(world, "g0")
-    cut_off(world, "g2", over=True)
-    world.run_for(8.0)
-    assert step_of(world, "g0") > step + 50
+    world.lighthouse.crash()
+    world.run_for(0.3)
+    world.lighthouse.start()
+    world.run_for(2.0)
+    assert serving(world) == ["lh"]
+    assert world.lighthouse.lease is not None
+    assert world.lighthouse.lease.held is not None
+    assert world.lighthouse.lease.held.epoch == 2
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
 
 
-@pytest.mark.parametrize("how", ["power", "crash"])
-def test_who_only_healed_does_not_go_on_without_those_that_held_the_state(how: str) -> None:
-    """The seed 7353535835992. A majority is here, and a half at the lighthouse that issued the quorum; but the only group
-    that held its state may have committed in it. If nobody can say that it has ended, the job is lost for good.
-    """
-    house = replace(WorldConfig().lighthouse, min_replicas=2)
-    world = two(lighthouse=house, restart_pause=(4.0, 4.0))
+@pytest.mark.parametrize("seconds", [1.0, TTL + MARGIN + 4.0])
+def test_a_holder_that_was_stopped_issues_nothing_when_another_one_serves(seconds: float) -> None:
+    world = two()
+    strike(world, Fault(world.now, "pause", "lh", seconds))
+    world.run_for(seconds - 0.5)
+    there = ["lh"] if seconds < TTL else ["lh", "lh2"]  # it can't know
+    assert serving(world) == there
+    world.run_for(6.0)
+    assert serving(world) == there[-1:]
+    assert world.checker.lineage == 0
+    assert all_is_well(world)
+
+
+def test_a_quorum_that_a_stopped_holder_sends_late_is_known_to_the_next_one() -> None:
+    world = two()
+    strike(world, Fault(world.now, "holder_stops_sending", "", TTL + MARGIN + 6.0))
     strike(world, Fault(world.now, "crash", "g2"))
-    cut_off(world, "g0", both=True)  # {g0, g1} is left, and then {g1, g2}
-    assert world.run_while(lambda: members(world) != ["g1:1", "g2:2"], 10.0)
-    strike(world, Fault(world.now, how, "g1", 60.0))
-    cut_off(world, "g0", both=True, over=True)
-    world.run_for(20.0)
-    machine = world.lighthouse.machine
-    assert machine is not None
-    if how == "crash":  # its supervisor says that it has ended
-        assert members(world) == ["g0:1", "g1:2", "g2:2"]
-        assert not lost_for_good(world)
-    else:
-        assert members(world) == ["g1:1", "g2:2"]
-        assert "g1:1 may still commit in it" in machine.undecided
-        assert "the end of their lease proves nothing here" in machine.undecided
-        assert lost_for_good(world)
-
-
-def test_it_is_not_lost_for_good_while_a_supervisor_can_still_tell() -> None:
-    """Both groups are killed while their supervisors reach no lighthouse: the next lives wait for what those will say."""
-    world = two(groups=2)
-    for group in ("g0", "g1"):
-        cut_off(world, f"s{group}", both=True)
-        strike(world, Fault(world.now, "crash", group))
-    world.run_for(4.0)
-    assert members(world) == ["g0:1", "g1:1"]
-    assert not lost_for_good(world)
-    for group in ("g0", "g1"):
-        cut_off(world, f"s{group}", both=True, over=True)
+    world.run_for(TTL + MARGIN + 4.0)
+    assert "lh2" in serving(world)
     world.run_for(12.0)
-    assert members(world) == ["g0:2", "g1:2"]
+    assert serving(world) == ["lh2"]
+    assert members(world) == ["g0:1", "g1:1", "g2:2"]
+    assert all_is_well(world)
 
 
-def test_a_supervisor_goes_on_telling_the_ends_that_are_still_asked_for() -> None:
-    """As rpc.supervisor.fanout_client: nine lives have ended since, but the first was a member of the newest quorum received."""
-    world = two(groups=2)
-    supervisor = world.supervisors["g0"]
-    world.lighthouse.lose_host()
-    world.lighthouses[1].crash()
-    for _ in range(10):
-        lives = supervisor.lives
-        strike(world, Fault(world.now, "crash", "g0"))
-        assert world.run_while(lambda lives=lives: supervisor.lives == lives or not supervisor.running, 5.0)
-    assert [w.replica_id for w in (r.word for r in supervisor._reports) if w][:2] == ["g0:1", "g0:3"]
-    world.lighthouses[1].start()
-    world.run_for(20.0)
-    assert members(world) == [f"g0:{supervisor.lives}", "g1:1"]
+@pytest.mark.parametrize("seconds", [2.0, TTL + MARGIN + 10.0])
+def test_while_the_directory_is_away_nobody_issues_and_groups_run_on(seconds: float) -> None:
+    world = two()
+    before, quorums = step_of(world, "g0"), world.checker.quorums
+    strike(world, Fault(world.now, "shared_gone", "", seconds))
+    world.run_for(seconds - 0.1)
+    assert world.checker.quorums <= quorums + 1
+    assert step_of(world, "g0") > before + 5
+    world.run_for(TTL + MARGIN + 6.0)
+    assert len(serving(world)) == 1
+    strike(world, Fault(world.now, "crash", "g1"))
+    world.run_for(4.0)
+    assert members(world) == ["g0:1", "g1:2", "g2:1"]
+    assert all_is_well(world)
+
+
+# --- the argument, part by part ---------------------------------------------------------------------------------------
+
+
+def _take_it_from_anybody(self: SharedDirectory, expected: LeaseEntry, new: LeaseEntry) -> bool:
+    if not self.away:
+        self.entry = new
+    return not self.away
+
+
+def _believe(self: LighthouseNode) -> bool:
+    return self._holds()
+
+
+def _no_journal(self: SharedDirectory, site: str) -> None:
+    return None
+
+
+PARTS = {
+    "a swap needs no expected entry": ((SharedDirectory, "swap", _take_it_from_anybody),),
+    "no swap before sending": ((LighthouseNode, "_confirm", _believe),),
+    "the next one reads no journal": ((SharedDirectory, "inherit", _no_journal),),
+}
+
+
+def applied(part: str) -> AbstractContextManager[Any]:
+    return _patched(*PARTS[part])()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_left_out_is_found(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "STANDBY", 1.0)
+    end, seed = time.process_time() + 60.0, 0
+    with applied(part):
+        while time.process_time() < end:
+            try:
+                swarm.run(seed, trace=60)
+            except Violation:
+                return
+            seed += 1
+    raise AssertionError(f"nothing was found in {seed} runs")

@@ -57,7 +57,6 @@ class Uplink:
         process: Process,
         owner: Owner,
         *,
-        only: int | None = None,
         on_pong: Callable[[float], None] | None = None,
     ) -> None:
         self.world = world
@@ -66,11 +65,10 @@ class Uplink:
         self.standing = False  # the welcome has come
         self.others_train = False  # as the newest welcome said
         self._owner = owner
-        self._only = only  # speaks to this lighthouse and no other
         self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
-        self.wander = FailoverPolicy(len(world.lighthouses), stays=config.stays, comes_back=config.comes_back)
+        self.wander = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
         self._pause = lighthouse_choice.FIRST_PAUSE  # before the next connect
         self._away_since = world.now  # without a session
         self._closing = False
@@ -95,15 +93,9 @@ class Uplink:
             self.stream = None
         self.standing = False
 
-    def look_elsewhere(self) -> None:
-        """Called now and then: the others may be at the next lighthouse."""
-        if self.stream is not None and self.standing and self.wander.leaves(self.world.now):
-            self.stream.finish(self.process, "others may be at the next lighthouse")
-            self._end("others may be at the next lighthouse", moves=True)
-
     @property
     def _lighthouse(self) -> LighthouseNode:
-        return self.world.lighthouses[self.wander.at if self._only is None else self._only]
+        return self.world.lighthouses[self.wander.at]
 
     # --- connecting ----------------------------------------------------------------------------------------------
 
@@ -123,8 +115,8 @@ class Uplink:
         if tries != self._tries:
             return
         process = self._lighthouse.process
-        if process is None:
-            self._end("connection refused")
+        if process is None or self._lighthouse.machine is None:
+            self._end("connection refused" if process is None else "it stands by")
             return
         self.stream = Stream(self.world, self, self.process, self._lighthouse, process)
         self.stream.up.send(self._owner.hello())
@@ -135,13 +127,13 @@ class Uplink:
                 self.stream.finish(self.process, "the client gave up waiting for the welcome")
             self._end("it did not answer our hello")
 
-    def _end(self, reason: str, *, moves: bool = False) -> None:
+    def _end(self, reason: str) -> None:
         """The connect or session in hand is over; the next one comes after a pause."""
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
         if not stood:
             self.wander.failed(self.world.now)
-        elif not moves:
+        else:
             self.wander.ended(self.world.now)
         if stood and not self._closing:
             self._owner.on_down(reason)

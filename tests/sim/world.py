@@ -27,6 +27,7 @@ from tests.sim.lighthouse_node import LighthouseNode
 from tests.sim.network import Network
 from tests.sim.peer_node import PeerNode
 from tests.sim.rank_node import RankNode
+from tests.sim.shared import SharedDirectory
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.transfer import Transfers
 
@@ -52,6 +53,7 @@ class World:
         self.network = Network(self)
         self.fabric = Fabric(self)
         self.transfers = Transfers(self)
+        self.shared = SharedDirectory(self) if self.config.standby else None  # what several lighthouses share
         self.lighthouse = LighthouseNode(self)
         self.lighthouses = [self.lighthouse]  # the first one, and a standby
         if self.config.standby:
@@ -60,7 +62,6 @@ class World:
         self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> who accepts connections there
         self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
-        self.every_supervisor: list[SupervisorNode] = []  # also those that others have succeeded
         self.peers: dict[str, PeerNode] = {}  # by group
         self.slowness: dict[str, tuple[float, float]] = {}  # group -> its steps take so many times as long, until then
         self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
@@ -72,7 +73,7 @@ class World:
         ] = {}  # groups that throw their next decided step away; which that is
         self.ending: Ending | None = None  # how the training ends; None: it goes on and on
         self.unproven = (
-            self.config.standby or not self.config.ledger
+            not self.config.standby and not self.config.ledger
         )  # an end, or what was issued, may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:

@@ -98,10 +98,6 @@ class Quorum:
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it
     lease: float = 0.0  # seconds; counted by each member from the sending of its own request
-    follows: tuple[
-        Quorum, ...
-    ] = ()  # of several lighthouses: what was open when it was issued, see `core.quorum.acceptors`
-    since: int = 0  # of several: the first id of which the lighthouse that issued it forgot nothing
     _settled: Settlement | None = field(default=None, init=False, repr=False, compare=False)  # worked out once
 
     def member(self, replica_id: str) -> Member | None:

@@ -6,7 +6,7 @@ from torchft_x.core.group.lighthouse_choice import FIRST_PAUSE, LAST_PAUSE, NEAR
 
 
 def test_what_can_not_be_reached_is_left_at_once() -> None:
-    w = FailoverPolicy(2, stays=2.0, comes_back=3.0)
+    w = FailoverPolicy(2, comes_back=3.0)
     w.failed(0.0)
     assert w.at == 1
     w.failed(0.1)
@@ -14,51 +14,13 @@ def test_what_can_not_be_reached_is_left_at_once() -> None:
 
 
 def test_a_lighthouse_that_was_there_is_given_a_moment_to_come_back() -> None:
-    w = FailoverPolicy(2, stays=2.0, comes_back=3.0)
+    w = FailoverPolicy(2, comes_back=3.0)
     w.up()
     w.ended(10.0)
     w.failed(12.9)
     assert w.at == 0
     w.failed(13.0)
     assert w.at == 1
-
-
-def test_it_stays_where_it_is_until_it_is_told_that_the_others_may_be_elsewhere() -> None:
-    w = FailoverPolicy(2, stays=2.0)
-    w.up()
-    w.told(False, 0.0, 0.5)
-    assert not w.leaves(999.0)
-    w.told(True, 1000.0, 0.5)
-    w.told(True, 1001.0, 0.9)  # again, for another reason
-    assert not w.leaves(1005.9)  # 2 s, and chance, twice as long at the first
-    assert w.leaves(1006.0)
-    assert w.at == 1
-    w.up()
-    w.told(True, 1010.0, 0.5)
-    assert not w.leaves(1012.9)
-    assert w.leaves(1013.0)
-    assert w.at == 0
-
-
-def test_an_answer_ends_the_thought_of_leaving() -> None:
-    w = FailoverPolicy(2, stays=2.0)
-    w.up()
-    w.told(True, 0.0, 0.0)
-    w.answered()
-    assert not w.leaves(99.0)
-    w.told(True, 100.0, 0.0)
-    w.told(False, 101.0, 0.0)
-    assert not w.leaves(199.0)
-
-
-def test_from_where_it_has_gone_to_it_comes_back_at_once_if_nobody_is_there() -> None:
-    w = FailoverPolicy(2, stays=2.0)
-    w.up()
-    w.told(True, 0.0, 0.0)
-    assert w.leaves(4.0)
-    assert not w.leaves(4.0)  # it is on its way
-    w.failed(4.1)
-    assert w.at == 0
 
 
 def test_one_after_the_other_is_tried() -> None:
@@ -82,10 +44,7 @@ def test_where_a_session_stands_again_what_was_before_it_counts_no_more() -> Non
 def test_of_one_lighthouse_there_is_no_other() -> None:
     w = FailoverPolicy(1)
     w.failed(0.0)
-    w.up()
-    w.told(True, 0.0, 0.0)
     assert w.at == 0
-    assert not w.leaves(99.0)
 
 
 def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
@@ -100,11 +59,3 @@ def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
     assert all(seconds <= NEAR_PAUSE for at, seconds in taken if at < NEAR)
     assert pauses[-1] == LAST_PAUSE
     assert pause(None, 100.0) == FIRST_PAUSE  # a session stood until now
-
-
-def test_what_it_was_told_ends_with_the_session() -> None:
-    w = FailoverPolicy(2, stays=2.0)
-    w.up()
-    w.told(True, 0.0, 0.5)
-    w.ended(1.0)
-    assert not w.leaves(100.0)

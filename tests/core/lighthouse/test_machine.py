@@ -19,10 +19,8 @@ from torchft_x.core.messages.lighthouse import (
     Hello,
     Issue,
     Join,
-    LastWord,
     Leave,
     LifeBegun,
-    LifeEnded,
     Probe,
     Probed,
     Refuse,
@@ -586,12 +584,6 @@ class TestLives:
         s.join("a:2")
         assert issued(s.wait(20.9, alive=("a:2",))) == []
         assert issued(s.wait(0.3, alive=("a:2",))) == [["a:2"]]
-
-    def test_last_words_are_for_several_lighthouses_and_the_only_one_needs_none(self) -> None:
-        s = Scene()
-        q = s.start("a:1", "b:1")
-        assert overs(s.feed(LifeEnded("token-a:1", -9, LastWord("a:1", q)))) == [((s.sessions["b:1"],), ("a:1",))]
-        assert issued(s.join("b:1", State(), JoinReason.FAILED)) == [["b:1"]]
 
     def test_a_life_that_ended_can_not_come_back(self) -> None:
         s = Scene()

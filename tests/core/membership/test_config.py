@@ -15,13 +15,6 @@ def test_counts_begin_at_1(field: str) -> None:
         LighthouseConfig(**{field: 0})
 
 
-def test_places_of_several_lighthouses_are_a_few() -> None:
-    assert [LighthouseConfig(place=place).standby for place in (None, 0, 1, 15)] == [False, False, True, True]
-    for bad in (-1, 16):
-        with pytest.raises(ConfigError, match=f"place is {bad}; .* at most 16, from 0 on"):
-            LighthouseConfig(place=bad)
-
-
 @pytest.mark.parametrize("field", ["tick", "heartbeat_timeout", "lease", "grant_seconds"])
 def test_times_that_must_pass(field: str) -> None:
     assert getattr(LighthouseConfig(**{field: 0.001}), field) == 0.001

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import OURS, member, quorum
-from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.current_quorum import QuorumState, candidates
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate, Form
 from torchft_x.core.types import Member, Quorum, State
@@ -20,9 +19,9 @@ from torchft_x.core.types import Member, Quorum, State
 class Desk:
     """A tenure and its roll. Members of ours take grants."""
 
-    def __init__(self, *names: str, first_id: int = 100, place: int | None = None) -> None:
+    def __init__(self, *names: str, first_id: int = 100) -> None:
         self.roll = MemberTable(0.0)
-        self.tenure = QuorumState(first_id, place)
+        self.tenure = QuorumState(first_id)
         for n, name in enumerate(names):
             self.tenure.recount(self.roll.open(Hello(n + 1, name, library=OURS, runs_on=True), 0.0))
 
@@ -94,12 +93,6 @@ def test_a_member_holds_the_quorum_when_it_is_in_it_and_has_received_it() -> Non
     desk.change("b", quorum_id=q.id - 1)
     desk.change("c", quorum_id=q.id)
     assert [r.replica_id for r in desk.roll if desk.tenure.holds_current(r)] == ["a"]
-
-
-def test_the_only_lighthouse_says_nothing_of_what_a_quorum_follows() -> None:
-    desk = Desk("a", "b")
-    quorums = [desk.issue(member("a"), member("b")) for _ in range(3)]
-    assert {(q.follows, q.since) for q in quorums} == {((), 0)}
 
 
 class TestPending:
@@ -268,107 +261,3 @@ def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> No
         assert t.gone == t.inside & lost
         assert t.silent == (here & quiet) - lost
         assert t.presence._here == t.asking | t.silent
-
-
-class TestSeveralLighthouses:
-    """This one is the second of the list (its ids are 1 above a multiple of 16), and has forgotten nothing since 1601."""
-
-    def desk(self, *names: str) -> Desk:
-        return Desk(*names, first_id=1600, place=1)
-
-    def record(self, desk: Desk, name: str) -> MemberRecord:
-        record = desk.roll.get(name)
-        assert record is not None
-        return record
-
-    def received(self, desk: Desk, quorum_: Quorum, *names: str) -> None:
-        for name in names:
-            desk.tenure.received(self.record(desk, name), quorum_.id)
-
-    def open(self, desk: Desk) -> list[int]:
-        return [q.id for q in desk.tenure.chain.open]
-
-    def test_a_quorum_says_what_it_follows_and_how_far_back_its_lighthouse_remembers(self) -> None:
-        desk = self.desk("a", "b")
-        first, second, third = (desk.issue(member("a"), member("b")) for _ in range(3))
-        assert (first.id, first.since, first.follows) == (1601, 1601, ())
-        assert (second.id, second.since, [q.id for q in second.follows]) == (1617, 1601, [1601])
-        assert [(q.id, q.follows) for q in third.follows] == [(1601, ()), (1617, ())]
-
-    @pytest.mark.parametrize(("id", "since"), [(1601, 801), (1600, 2001)])
-    def test_it_remembers_what_was_written_down_if_it_has_issued_it(self, id: int, since: int) -> None:
-        tenure = QuorumState(2000, 1, JournalEntry(quorum(member("a"), id=id, since=801)))
-        assert tenure.coalition is not None
-        assert tenure.coalition.since == since
-
-    @pytest.mark.parametrize("id", [1601, 1600])
-    def test_what_another_one_has_issued_is_followed_by_one_of_its_own(self, id: int) -> None:
-        """So no grant grows in it."""
-        desk = self.desk("a", "b")
-        desk.tenure.adopt(quorum(member("a"), member("b"), id=id), (), desk.roll, started_at=0.0)
-        assert desk.tenure.pending is (id == 1600)
-
-    def test_what_members_had_received_when_it_was_taken_over_is_known(self) -> None:
-        desk = self.desk("a", "b", "c")
-        old = quorum(*map(member, "abc"), id=1600)
-        new = quorum(*map(member, "abc"), id=1616, follows=(old,))
-        self.received(desk, new, "a", "b")
-        self.received(desk, old, "a")  # told again, and too late
-        desk.tenure.adopt(new, (old,), desk.roll, started_at=0.0)
-        assert self.open(desk) == []
-
-    def test_and_what_those_had_received_that_have_ended(self) -> None:
-        desk = self.desk("a")
-        old = quorum(*map(member, "abc"), id=1600)
-        new = quorum(*map(member, "abc"), id=1616, follows=(old,))
-        assert desk.tenure.coalition is not None
-        for name in "bc":
-            desk.tenure.coalition.end(name, 1616)
-        desk.tenure.adopt(new, (old,), desk.roll, started_at=0.0)
-        assert self.open(desk) == []
-
-    def test_what_a_life_has_received_its_chain_knows(self) -> None:
-        desk = self.desk("a2")
-        old = quorum(member("a"), id=1600)
-        coalition = desk.tenure.coalition
-        assert coalition is not None
-        coalition.end("a", 1600, "chain a")
-        coalition.belongs("a2", "chain a")
-        assert not coalition.closes(old, ())
-        self.received(desk, quorum(member("a2"), id=1616), "a2")
-        assert coalition.closes(old, ())
-
-    def test_a_newer_one_is_the_present_quorum_and_who_holds_an_older_one_must_ask(self) -> None:
-        desk = self.desk("a", "b", "new", "away")
-        desk.issue(member("a"), member("b"), member("away"))
-        desk.change("away", session=None)
-        newer = quorum(*map(member, "bc"), id=1632)
-        desk.change("b", quorum_id=newer.id)
-        assert desk.tenure.learn((newer,), desk.roll, now=5.0) == [self.record(desk, "a")]
-        assert desk.tenure.current is newer
-        assert desk.tenure.broken  # what it ran in is gone: new process groups
-        assert self.open(desk) == [1601]
-        assert desk.tenure.learn((newer,), desk.roll, now=5.0) == []
-
-    def test_an_older_one_is_followed_and_nothing_else_changes(self) -> None:
-        desk = self.desk("a", "b")
-        cur = desk.issue(member("a"), member("b"))
-        older = quorum(*map(member, "bcd"), id=1600)
-        assert desk.tenure.learn((older,), desk.roll, now=5.0) == []
-        assert (desk.tenure.current, desk.tenure.broken, self.open(desk)) == (cur, "", [1600])
-
-    def test_an_older_one_that_most_have_left_is_not(self) -> None:
-        desk = self.desk("a", "b")
-        cur = desk.issue(member("a"), member("b"))
-        self.received(desk, cur, "a", "b")
-        assert desk.tenure.learn((quorum(*map(member, "abc"), id=1600),), desk.roll, now=5.0) == []
-        assert self.open(desk) == []
-
-    def test_what_was_closed_here_is_not_opened_again_by_a_straggler(self) -> None:
-        desk = self.desk("a", "b", "c")
-        first = desk.issue(*map(member, "abc"))
-        second = desk.issue(*map(member, "abc"))
-        self.received(desk, second, "a", "b")
-        assert self.open(desk) == []
-        assert desk.tenure.learn((first,), desk.roll, now=5.0) == []
-        assert self.open(desk) == []

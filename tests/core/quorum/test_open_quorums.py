@@ -7,7 +7,6 @@ with valid leases, that they know nothing newer (R8). Then nobody may have gone 
 from __future__ import annotations
 
 from tests.core.scene import Scene, issued, member, notes, quorum
-from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.types import JoinReason, State
 
@@ -137,8 +136,8 @@ def test_R9_who_follows_the_one_before_goes_on_at_once() -> None:
     assert issued(s.join("b:1", at, FAILED)) == [["b:1"]]
 
 
-def chain(*quorums: tuple[int, str], coalition: QuorumIntersection | None = None) -> OpenQuorums:
-    c = OpenQuorums(coalition)
+def chain(*quorums: tuple[int, str]) -> OpenQuorums:
+    c = OpenQuorums()
     for id, names in quorums:
         c.leave(quorum(*map(member, names), id=id))
     return c
@@ -167,44 +166,6 @@ def test_a_quorum_is_closed_when_all_of_its_members_are_over() -> None:
     assert ids(c) == [4]
     c.close(lambda replica_id: True)
     assert (ids(c), c.members) == ([], frozenset())
-
-
-class TestSeveralLighthouses:
-    """One member is not enough: the others may go on with another lighthouse. These were issued by one that is elsewhere."""
-
-    def shared(self, *quorums: tuple[int, str]) -> OpenQuorums:
-        return chain(*quorums, coalition=QuorumIntersection(1, 0))
-
-    def test_most_members_must_have_received_a_newer_one(self) -> None:
-        c = self.shared((32, "abc"), (48, "bcd"))
-        c.received("a", 48)
-        c.received("d", 33)
-        c.received("x", 49)
-        assert ids(c) == [32, 48]  # of each one member at most, and x is in neither
-        c.received("b", 48)
-        assert ids(c) == [48]
-        assert c.members == {"b", "c", "d"}
-
-    def test_the_quorum_itself_and_older_ones_are_no_newer_ones(self) -> None:
-        c = self.shared((32, "abc"))
-        for name in "abc":
-            c.received(name, 32)
-            c.received(name, 16)
-        assert ids(c) == [32]
-
-    def test_what_was_received_while_another_one_was_closed_is_not_forgotten(self) -> None:
-        c = self.shared((32, "abc"), (48, "bcd"))
-        c.received("b", 49)  # newer than both
-        c.received("a", 33)
-        assert ids(c) == [48]
-        c.received("d", 49)
-        assert ids(c) == []
-
-    def test_that_all_leases_are_over_closes_nothing(self) -> None:
-        """Another lighthouse may have renewed them."""
-        c = self.shared((32, "abc"))
-        c.close(lambda replica_id: True)
-        assert ids(c) == [32]
 
 
 def test_what_is_taken_over_replaces_all_that_was_open() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
 from tests.core.simple_formation import simple_form
-from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs, Wait, form
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State, listed
 
@@ -142,39 +141,6 @@ class TestSuccession:
 
     def test_R9b_those_inside_need_not_be_over(self) -> None:
         assert formed(situation(asks("b"), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
-
-
-class TestSeveralLighthouses:
-    """What isn't here may go on elsewhere, see `test_coalition`."""
-
-    def decide(self, here: str, *, own: bool = False, ended: str = "", **fields: Any) -> Form | Wait:
-        cur = quorum(*(member(r, State(4, 3)) for r in "abcd"), id=32)
-        coalition = QuorumIntersection(0, 32 if own else 48)
-        for name in ended:
-            coalition.end(name, 32)
-        lost = set("abcd") - set(here)
-        asked = asks(*here, state=State(4, 3))
-        return form(situation(asked, cur, lost=lost, coalition=coalition, **fields))
-
-    def test_most_go_on(self) -> None:
-        assert isinstance(self.decide("abc"), Form)
-
-    def test_half_go_on_where_the_quorum_was_issued(self) -> None:
-        assert isinstance(self.decide("ab", over={"c", "d"}, proven={"c", "d"}), Wait)
-        assert isinstance(self.decide("ab", own=True), Form)
-
-    def test_a_few_wait_for_the_last_words_of_the_others(self) -> None:
-        decision = self.decide("a", over={"b", "c", "d"}, proven={"b", "c", "d"})
-        assert isinstance(decision, Wait)
-        assert (decision.lease, decision.elsewhere) == (True, True)  # it may take long, and may be over elsewhere
-        assert "waiting until more of b, c, d come over" in decision.reason
-        assert isinstance(self.decide("a", ended="bc"), Wait)
-        assert isinstance(self.decide("a", ended="bcd"), Form)
-
-    def test_R9b_a_lease_that_ends_here_may_have_been_renewed_elsewhere(self) -> None:
-        cur = quorum(member("a", State(4, 3)), member("b"), member("c"), id=32)
-        s = situation(asks("b", "c"), cur, lost={"a"}, over={"a"}, coalition=QuorumIntersection(0, 0))
-        assert "a may still commit" in waits(s)
 
 
 class TestRebuild:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.rpc.houses import two_houses
 from tests.rpc.support import lighthouse
+from tests.util import scaled
 from torchft_x.launch.doctor import network
 from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
 from torchft_x.launch.doctor.runner import Case, Finding
+from torchft_x.net import Address
+from torchft_x.rpc.lighthouse.standby import StandbyServer
+from torchft_x.rpc.transport import loop
 
 
 def case(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Case:
@@ -122,15 +125,15 @@ def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
     assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
 
 
-def test_each_of_a_list_is_looked_at_and_must_have_its_place() -> None:
-    with two_houses() as (first, standby), lighthouse() as alone:
-        levels = [f.level for f in check_lighthouse(case(f"{first.address},{standby.address}"))]
-        assert levels == ["ok", "ok"]
-        one, two = check_lighthouse(case(f"{alone.address()},{standby.address}"))
-        assert (one.level, two.level) == ("problem", "ok")
-        assert "was started without --place" in one.text
-        (one,) = check_lighthouse(case(first.address))
-        assert "is number 0 of several" in one.text
+def test_each_of_a_list_is_looked_at_and_a_standby_is_well() -> None:
+    standby = StandbyServer(None)
+    port = loop.call(standby.start(Address("127.0.0.1", 0)), scaled(5.0))
+    with lighthouse() as serving:
+        one, two = check_lighthouse(case(f"{serving.address()},127.0.0.1:{port}"))
+    loop.call(standby.stop(), scaled(5.0))
+    assert (one.level, two.level) == ("ok", "ok")
+    assert "knows 0 groups" in one.text
+    assert "stands by" in two.text
 
 
 def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

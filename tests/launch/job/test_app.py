@@ -85,7 +85,7 @@ def test_golden_lighthouse() -> None:
 
 
 def test_golden_lighthouse_of_several() -> None:
-    several = FtLighthouse(place=0, new_job=True, state_file="/var/tmp/s", token_file="/t")
+    several = FtLighthouse(lease_dir="/shared/lh", token_file="/t")
     compare("lighthouse_of_several", lighthouse_app(several))
 
 

@@ -52,11 +52,6 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     assert out["HOME"] == "/h"
 
 
-def test_where_a_life_writes_down_what_it_receives_is_its_own() -> None:
-    assert trainer_environment({}, dataclasses.replace(SETTINGS, record="/tmp/r"))["TORCHFT_X_RECORD"] == "/tmp/r"
-    assert "TORCHFT_X_RECORD" not in trainer_environment({"TORCHFT_X_RECORD": "/of/another"}, SETTINGS)
-
-
 def test_what_the_user_tunes_stays() -> None:
     out = trainer_environment({"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}, SETTINGS)
     assert out["OMP_NUM_THREADS"] == "3"

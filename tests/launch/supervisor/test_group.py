@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.util import scaled, wait_for
-from torchft_x.errors import ConfigError
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.group import SupervisorConfig
 from torchft_x.observe.events import read_events
 
 SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
@@ -120,26 +118,6 @@ def test_the_trainers_environment(drive) -> None:
     assert (group, groups, attempt) == ("1", "2", "0")
     assert lighthouse == (run.folder / "lighthouse").read_text().strip()
     assert life == run.reports("started")[0]["life"]
-
-
-def test_with_several_lighthouses_each_life_writes_into_a_file_that_is_read_when_it_has_ended(drive) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        addresses = f"http://127.0.0.1:{server.getsockname()[1]},http://127.0.0.1:1"
-        run = drive(
-            "import os, sys, time\n"
-            "with open(os.environ['TORCHFT_X_RECORD'], 'a') as f: f.write(os.environ['TORCHFT_LIGHTHOUSE'])\n"
-            "os.kill(os.getpid(), 9) if os.environ['TORCHFT_X_ATTEMPT'] == '0' else sys.exit(0)",
-            lighthouse=addresses,
-        )
-        assert run.wait() == 0
-    assert [r["text"] for r in run.reports("word")] == [addresses, addresses]
-
-
-def test_a_group_over_several_nodes_has_one_lighthouse() -> None:
-    with pytest.raises(
-        ConfigError, match=r"TORCHFT_LIGHTHOUSE names several lighthouses, but the nodes of a group begin"
-    ):
-        SupervisorConfig(group="0", groups=2, command=("x.py",), lighthouse="a:1,b:2", nodes=2, workers=2)
 
 
 def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:

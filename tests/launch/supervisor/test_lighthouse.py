@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ import pytest
 from tests.rpc.support import Asking, group, life
 from tests.util import scaled, wait_for
 from torchft_x import env
+from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.lighthouse import LighthouseSupervisor, hold_port
+from torchft_x.launch.supervisor.lighthouse import RULES, LighthouseSupervisor, hold_port
 from torchft_x.launch.supervisor.stop_requests import StopRequests
 from torchft_x.net import any_host, parse_address
 from torchft_x.observe.events import read_events
+from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
 ROOT = Path(__file__).parents[3]
@@ -257,3 +260,29 @@ def test_the_parent_loads_neither_grpc_nor_torch() -> None:
         "sys.exit('grpc' in sys.modules or 'torch' in sys.modules or 'google.protobuf' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0
+
+
+def taken_from_it(register: LeaseDirectory) -> LeaseEntry:
+    """The lease of whoever holds it, by another one."""
+    while True:
+        entry = register.read()
+        if entry is not None:
+            other = LeaseEntry(entry.epoch + 1, 0, "0f")
+            if register.swap(entry, other):
+                return other
+
+
+@pytest.mark.slow
+def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: Path) -> None:
+    with kept(tmp_path, "--lease_dir", str(tmp_path)) as lh:
+        register = open_lease(tmp_path / "lease")
+        for life in range(1, RULES.loop + 2):
+            taken = taken_from_it(register)
+            wait_for(lambda n=life: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
+            assert register.swap(taken, replace(taken, owner=""))
+            wait_for(lambda n=life: lh.serves(n + 1), 20.0, "it to serve again")
+        lh.process.send_signal(signal.SIGTERM)
+        assert lh.end() == 0
+        entry = register.read()
+        assert entry is not None
+        assert entry.owner == "", "it gives the lease back"

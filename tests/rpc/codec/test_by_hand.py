@@ -55,8 +55,6 @@ def quorum(v: Quorum) -> pb.Quorum:
         created=v.created,
         granted_through=v.granted_through,
         lease_s=v.lease,
-        follows=map(quorum, v.follows),
-        since=v.since,
     )
 
 
@@ -88,12 +86,10 @@ def test_a_quorum(v: Quorum) -> None:
         boot_id=texts,
         library=words,
         runs_on=st.booleans(),
-        chain=texts,
-        before=st.none() | quorums,
     )
 )
 def test_a_hello(v: lm.Hello) -> None:
-    made = messages.hello_to_proto(v, "group", 2)
+    made = messages.hello_to_proto(v, "group")
     assert made == pb.Hello(
         replica_id=v.replica_id,
         group_id="group",
@@ -107,9 +103,6 @@ def test_a_hello(v: lm.Hello) -> None:
         library=v.library,
         wire=grpc_options.WIRE,
         runs_on=v.runs_on,
-        chain=v.chain,
-        before=v.before and quorum(v.before),
-        place=2,
     )
     assert messages.HELLO.decode(made, session=7) == v
 

@@ -37,11 +37,8 @@ MEMBER = Member(
     "b:2", "http://h:1", "h:2/p", STATE, True, 300, True, 2, '{"k": 1}', ("x", ""), PREPARED, "lib/1", (4, 1 << 33), True
 )  # fmt: skip
 SMALL = Quorum(1, 1, 1, (LEAST,))
-FOLLOWED = Quorum(5, 4, 3, (MEMBER,), 2.5, 6, 30.0, since=2)
-QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0, (FOLLOWED, SMALL), 600)
-HELLO = lm.Hello(
-    7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True, "chain", FOLLOWED
-)  # fmt: skip
+QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0)
+HELLO = lm.Hello(7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True)
 ASK = gm.Ask(
     0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5
 )  # fmt: skip
@@ -63,7 +60,7 @@ SENT: dict[str, Callable[[], bytes]] = {
     "Quorum": lambda: _bytes(messages.QUORUM.encode(QUORUM)),
     "Quorum, least": lambda: _bytes(messages.QUORUM.encode(SMALL)),
     "Down.quorum": lambda: messages.quorum_bytes(QUORUM),
-    "Hello": lambda: _bytes(messages.hello_to_proto(HELLO, "b", 2)),
+    "Hello": lambda: _bytes(messages.hello_to_proto(HELLO, "b")),
     "Hello, least": lambda: _bytes(messages.hello_to_proto(lm.Hello(7, "a:1"), "a")),
     "Up.join": lambda: messages.up_bytes(gm.SendJoin(MEMBER, JoinReason.NEW, ("a:1",), TRAITS, 5, 0.5, 30.0)),
     "Up.join, least": lambda: messages.up_bytes(gm.SendJoin(LEAST, JoinReason.BOUNDARY, ())),
@@ -77,7 +74,7 @@ SENT: dict[str, Callable[[], bytes]] = {
     "Up.pause": lambda: messages.up_bytes(lm.Paused(0, 2.5, "evaluation")),
     "Up.pause, over": lambda: messages.up_bytes(lm.Paused(0, 0.0)),
     "Up.suspects": lambda: messages.up_bytes(lm.Suspected(0, ("a:1", "b:2"))),
-    "Down.waits": lambda: messages.down_bytes(lm.SendWaits((1,), "x" * 5000, True, True)),
+    "Down.waits": lambda: messages.down_bytes(lm.SendWaits((1,), "x" * 5000, True)),
     "Down.waits, least": lambda: messages.down_bytes(lm.SendWaits((1,), "why", False)),
     "Down.patience": lambda: messages.down_bytes(lm.SendPatience((1,), 2.5, "evaluation")),
     "Down.grant": lambda: messages.down_bytes(lm.Extend(7, 900, 1 << 20, 120.0, 5)),
@@ -156,10 +153,6 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
         lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(started=p), group="g"),
     ),
     "SupervisorUp.exited": (pb.LifeExited, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(exited=p), group="g")),
-    "SupervisorUp.exited.word": (
-        pb.LastWord,
-        lambda p: supervisors.last_word(pb.SupervisorUp(exited=pb.LifeExited(word=p))),
-    ),
     "SupervisorUp.done": (pb.SupervisorDone, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(done=p), group="g")),
     "SupervisorUp.done, of a companion": (
         pb.SupervisorDone,
@@ -200,8 +193,6 @@ def honest(kind: type[Message]) -> Any:
         elif field.type == FieldDescriptor.TYPE_BOOL:
             continue  # each is tried by itself: they say what the message is
         elif _is_message(field):
-            if field.name == "follows":
-                continue
             value = honest(field.message_type._concrete_class)
         elif not isinstance(value, int):
             value = 1

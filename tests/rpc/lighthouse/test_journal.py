@@ -125,17 +125,6 @@ def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: py
     assert read(tmp_path).legacy == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
 
 
-def test_what_several_lighthouses_must_know_is_kept(tmp_path: Path) -> None:
-    """A quorum that another one has issued may become known without a new one of our own."""
-    ledger = opened(tmp_path)
-    value = made(8, follows=(made(6), made(7)), since=5)
-    keep(ledger, value)
-    legacy = JournalEntry(value, 9, KIN, (made(6, since=2), made(7)))
-    ledger.keep(legacy, messages.quorum_bytes(value))
-    ledger.close()
-    assert read(tmp_path).legacy == legacy
-
-
 def test_the_file_does_not_grow_with_the_number_of_quorums(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     for i in range(1, 60):

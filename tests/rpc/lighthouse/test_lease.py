@@ -104,7 +104,7 @@ def test_a_confirm_of_one_whose_clock_stood_still_fails_too(bench: Bench) -> Non
 
 
 def test_one_that_gives_it_back_is_followed_at_once(bench: Bench) -> None:
-    bench.held().release()
+    bench.held().end()
     assert bench.lease("b").acquire(bench.wait) == LeaseEntry(2, 0, "b")
     assert bench.now == 0.0
 
@@ -116,7 +116,7 @@ def test_a_next_life_of_the_holder_follows_at_once(bench: Bench) -> None:
 
 
 def test_a_job_that_is_over_ends_the_standbys(bench: Bench) -> None:
-    bench.held().finish(1)
+    bench.held().end(1)
     entry = bench.lease("b").acquire(bench.wait)
     assert entry is not None
     assert entry.verdict == 1
@@ -153,7 +153,7 @@ def test_the_thread_renews_until_it_is_given_back(bench: Bench) -> None:
     lease = bench.held()
     lease.start()
     wait_for(lambda: bench.cell.swaps >= 3, 5 * RENEW_EVERY)
-    lease.release()
+    lease.end()
     assert bench.cell.entry.owner == ""
     assert not bench.lost
 
@@ -170,6 +170,6 @@ def test_the_thread_notices_that_another_one_has_it(bench: Bench) -> None:
 def test_who_has_lost_it_neither_gives_it_back_nor_ends_the_job(bench: Bench) -> None:
     first, second = bench.held(), bench.lease("b")
     second.acquire(bench.wait)
-    first.release()
-    first.finish(0)
+    first.end()
+    first.end(0)
     assert bench.cell.entry == LeaseEntry(2, 0, "b")

@@ -32,7 +32,7 @@ def test_many_who_begin_at_the_same_time_make_one_and_one_of_them_takes_it(tmp_p
 
     def contend(owner: str) -> None:
         started.wait()
-        register = open_lease(tmp_path / "deep" / "lease")
+        register = open_lease(tmp_path / "lease")
         if register.swap(LeaseEntry(0), LeaseEntry(1, 0, owner)):
             won.append(owner)
 
@@ -42,8 +42,8 @@ def test_many_who_begin_at_the_same_time_make_one_and_one_of_them_takes_it(tmp_p
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert open_lease(tmp_path / "deep" / "lease").read() == LeaseEntry(1, 0, won[0])
-    assert os.listdir(tmp_path / "deep") == ["lease"]
+    assert open_lease(tmp_path / "lease").read() == LeaseEntry(1, 0, won[0])
+    assert os.listdir(tmp_path) == ["lease"]
 
 
 def test_a_swap_of_what_is_not_there_changes_nothing(register: LeaseDirectory) -> None:

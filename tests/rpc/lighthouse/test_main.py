@@ -18,11 +18,9 @@ import pytest
 
 from tests.rpc.support import Asking, group, life
 from tests.util import scaled, wait_for
-from torchft_x.errors import DeadlineError
 from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse import main
-from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
 ROOT = Path(__file__).parents[3]
@@ -92,8 +90,7 @@ def test_the_flags_are_frozen() -> None:
         "--advertise_host": None,
         "--address_file": None,
         "--state_file": None,
-        "--place": None,
-        "--new_job": False,
+        "--lease_dir": None,
         "--run_dir": None,
         "--job_groups": None,
         "--job_min_replicas": 1,
@@ -148,11 +145,9 @@ def test_the_module_does_not_load_torch() -> None:
         (["--job_groups", "0,1", "--job_min_replicas", "3"], "min_replicas is 3"),
         (["--address_file", "/nowhere/a"], "--address_file /nowhere/a: it can't be written"),
         (["--run_dir", "/proc/nowhere"], "--run_dir /proc/nowhere"),
-        (["--new_job"], "--new_job is for the first of several lighthouses"),
-        (["--place", "1", "--new_job"], "only the first lighthouse, --place 0, begins a job"),
-        (["--place", "0"], "--place 0 needs --state_file PATH"),
-        (["--place", "16", "--state_file", "/nowhere/s"], "place is 16"),
-        (["--place", "0", "--state_file", "/nowhere/s"], "--state_file /nowhere/s can't be used (No such file"),
+        (["--lease_dir", "/nowhere"], "--lease_dir and port 0"),
+        (["--lease_dir", "/nowhere", "--state_file", "/nowhere/s"], "--state_file and --lease_dir"),
+        (["--lease_dir", "/nowhere/d", "--bind", "127.0.0.1:1"], "--lease_dir /nowhere/d can't be used (No such file"),
     ],
 )
 @pytest.mark.usefixtures("logger")
@@ -165,24 +160,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert sentence in err
     assert "Traceback" not in err
     assert [x for x in err.splitlines() if x.startswith("torchft_x lighthouse: ")] == [err.splitlines()[-1]]
-
-
-def test_the_first_of_several_begins_a_job_that_is_new_and_no_other(tmp_path: Path) -> None:
-    flags = ["--place", "0", "--state_file", str(tmp_path / "state")]
-    with running(tmp_path, *flags) as lh:
-        assert lighthouse_status(parse_address(lh.address), None, scaled(5.0))["place"] == 0
-        assert "its job has begun (if not: --new_job)" in lh.err.read_text()
-        with group("a:1", f"{lh.address},127.0.0.1:1") as a, pytest.raises(DeadlineError, match="in time"):
-            Asking(a, timeout=0.5).result()
-    (tmp_path / "state").unlink()
-    (tmp_path / "address").unlink()
-    with running(tmp_path, *flags, "--new_job") as lh:
-        assert "the job is new, and begins here" in lh.err.read_text()
-        with group("a:2", f"{lh.address},127.0.0.1:1") as a:
-            Asking(a).result()
-    code, err = run("--min_replicas", "1", "--bind", "127.0.0.1:0", *flags, "--new_job")
-    assert code == 2
-    assert "Leave --new_job out" in err
 
 
 def test_a_port_in_use_is_one_sentence() -> None:

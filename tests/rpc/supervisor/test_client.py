@@ -41,7 +41,7 @@ def test_every_end_is_told_again_however_many_there_were() -> None:
     wait_for(lambda: (len(supervisor._reports), len(supervisor._ends)) == (KEPT_EXITS, 5), what="the ends to be kept")
     sent: list[bytes] = []
     supervisor._send = sent.append  # type: ignore[method-assign]
-    supervisor._resend()
+    supervisor._up()
     ends = [pb.SupervisorUp.FromString(data).exited for data in sent]
     assert {e.life: e.code for e in ends} == {f"token-{i}": -9 for i in range(lives)}
     assert not any(e.HasField("word") for e in ends)

@@ -14,7 +14,7 @@ from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, loop
-from torchft_x.rpc.transport.session import MISSED_PINGS, MOVES, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
+from torchft_x.rpc.transport.session import MISSED_PINGS, Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import TokenCheck, metadata
 
 METHOD = "/test.Echo/Talk"
@@ -142,35 +142,6 @@ def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> 
     server.mode = "echo"
     wait_for(lambda: owner.log.count("up") >= 2, what="the next session")
     owner.close()
-
-
-def test_of_several_it_speaks_to_one_after_the_other(server: Server) -> None:
-    """Nothing is sent to the next one, and nothing of the former one is heard, before the former stream is closed."""
-    other = Server()
-    loop.call(other.start(), scaled(5.0))
-    owner = Owner(server.port, others=(other.port,))
-    try:
-        wait_for(lambda: owner.log == ["up"], what="the session")
-        server.mode = "chatty"
-        owner.send(b"talk")
-        wait_for(lambda: "word" in owner.log, what="its words")
-        assert other.sessions == 0
-
-        async def leave() -> int:
-            wander = owner.uplink.wander
-            wander.told(True, -100.0, 0.0)  # long ago
-            owner.uplink.look_elsewhere()
-            return len(owner.log)
-
-        said = loop.call(leave(), scaled(5.0))
-        wait_for(lambda: owner.log.count("up") == 2, what="the session with the other")
-        assert owner.log[said:] == [f"down: {MOVES}", "up"]
-        assert owner.uplink.address.port == other.port
-        assert (server.sessions, other.sessions) == (1, 1)
-        assert f"none of the lighthouses http://127.0.0.1:{server.port}, http" in owner.uplink.away()
-    finally:
-        owner.close()
-        loop.call(other.stop(), scaled(5.0))
 
 
 def test_one_that_can_not_be_reached_is_left_at_once(server: Server) -> None:

@@ -17,7 +17,7 @@ def cut(world: World, fault: Fault) -> bool:
     uplink: Uplink | None = None
     node = node_of(world, fault.target)
     if fault.target.startswith("s") and fault.target[1:] in world.supervisors:
-        uplink = world.supervisors[fault.target[1:]].uplinks[0]
+        uplink = world.supervisors[fault.target[1:]].uplink
     elif node is not None:
         uplink = node.uplink
     if uplink is None or uplink.stream is None:

@@ -12,6 +12,7 @@ from torchft_x.core.messages import lighthouse as m
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
+    from tests.sim.lighthouse_node import LighthouseNode
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
@@ -206,6 +207,42 @@ def lighthouse(world: World, fault: Fault) -> bool:
     else:
         house.crash()
     world.after(fault.seconds, None, house.start)
+    return True
+
+
+def _holder(world: World) -> LighthouseNode:
+    """The lighthouse that serves; the first one if none does."""
+    return next((x for x in world.lighthouses if x.machine is not None), world.lighthouse)
+
+
+@kind
+def holder_lost(world: World, fault: Fault) -> bool:
+    """The host of the lighthouse that serves is lost; another process stands by at its address after a while."""
+    house = _holder(world)
+    return lighthouse(world, Fault(world.now, "lighthouse", house.site, fault.seconds, "host"))
+
+
+@kind
+def holder_stops_sending(world: World, fault: Fault) -> bool:
+    """SIGSTOP of the lighthouse that serves when it has written down the next quorum, and not sent it; then SIGCONT."""
+    _holder(world).stops_sending = fault.seconds
+    world.after(fault.seconds, None, _sends_after_all, world)
+    return world.shared is not None
+
+
+def _sends_after_all(world: World) -> None:
+    """Nobody has asked for a quorum."""
+    for house in world.lighthouses:
+        house.stops_sending = 0.0
+
+
+@kind
+def shared_gone(world: World, fault: Fault) -> bool:
+    """The directory that the lighthouses share does not answer for a while."""
+    if world.shared is None or world.shared.away:
+        return False
+    world.shared.leave()
+    world.after(fault.seconds, None, world.shared.come_back)
     return True
 
 

@@ -49,9 +49,8 @@ def in_order(model: Model, state: Global) -> list[Action]:
         if not f.waits:
             continue
         if f.session is None:
-            if len(state.lights) == 1:
-                return [("connect", f.name, 0)]
-        elif any(c.session == f.session and c.down for c in state.channels):
+            return [("connect", f.name, 0)]
+        if any(c.session == f.session and c.down for c in state.channels):
             return [("down", f.session)]
     return []
 
@@ -109,8 +108,6 @@ def patience(model: Model, state: Global) -> list[Action]:
         return late
     renewing = _renewing(model, state, facts)
     late.append(("pass_time", tuple(f.name for f in facts if f.name not in renewing)))
-    if len(state.lights) > 1:
-        late += (("move", f.session) for f in facts if f.waits and f.session is not None)
     return late
 
 

@@ -24,7 +24,6 @@ from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
-from torchft_x.core.lighthouse.other_lighthouses import OtherLighthouses
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.stragglers import Stragglers
 from torchft_x.core.lighthouse.wait_cache import WaitCache
@@ -34,16 +33,14 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.membership.silence_index import SilenceIndex
 from torchft_x.core.membership.supervisors import SupervisorLiveness
-from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart.recover import RestartRecovery
-from torchft_x.core.restart.standby import StandbyRecovery
 
 LONG = 200.0
 """Seconds that pass at once, if time passes: longer than any lease with its margin."""
 
 MACHINES: set[type] = {
-    LossHandler, GroupVote, OpenQuorums, QuorumIntersection, FinishedJob, StandbyRecovery, Grants, Group, SupervisorLiveness, HeldQuorum, JournalWriter, Lighthouse, CompatibilityCheck, OtherLighthouses,
+    LossHandler, GroupVote, OpenQuorums, FinishedJob, Grants, Group, SupervisorLiveness, HeldQuorum, JournalWriter, Lighthouse, CompatibilityCheck,
     WaitCache, PlannedPauses, TwoPhaseCommit, AnnouncedGroups, SilenceIndex, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
@@ -73,7 +70,6 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     },
     MemberTable: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
     RestartRecovery: {"_config": _nothing},
-    StandbyRecovery: {"_config": _nothing},
     LossHandler: {"_config": _nothing},
     Stragglers: {"_groups": _nothing},  # only makes a member wait longer
     Grants: {"_config": _nothing},

@@ -17,14 +17,12 @@ Out = tuple[Any, ...]
 
 
 class Light:
-    """See the module. `place` among the lighthouses, `life` counts all of them ever started."""
+    """See the module. `life` counts all of them ever started."""
 
-    def __init__(self, rules: Rules, place: int, life: int) -> None:
-        self.place = place
-        several = rules.lights > 1
+    def __init__(self, rules: Rules, life: int) -> None:
         config = LighthouseConfig(
-            join_timeout=0.0, tick=1e9, hello_grace=0.0, new_job=life < rules.lights, restarted=life >= rules.lights,
-            grant_steps=rules.grant_steps, place=place if several else None, boot_id="lighthouse's", give_up_after=0.0,
+            join_timeout=0.0, tick=1e9, hello_grace=0.0, new_job=life == 0, restarted=life > 0,
+            grant_steps=rules.grant_steps, boot_id="lighthouse's", give_up_after=0.0,
         )  # fmt: skip
         self.machine = Lighthouse(config, now=0.0, unix=0.001 * (life + 1))
 

@@ -59,7 +59,7 @@ class Model:
 
     def initial(self) -> Global:
         lives = tuple((f"{g}:1", self.new_life(g, 1)) for g in self.names)
-        lights = tuple(self.new_light(i, i) for i in range(self.rules.lights))
+        lights = (self.new_light(0),)
         truth = self.truths.number(Truth())
         return Global(
             lights,
@@ -69,7 +69,7 @@ class Model:
             frozenset(),
             frozenset(),
             (1,) * len(lives),
-            self.rules.lights,
+            1,
             truth,
             self.rules.faults,
         )
@@ -79,8 +79,8 @@ class Model:
         return self.tables.lives.add(Life(self.rules, group, attempt))
 
     @cache  # noqa: B019
-    def new_light(self, place: int, nth: int) -> int:
-        return self.tables.lights.add(Light(self.rules, place, nth))
+    def new_light(self, nth: int) -> int:
+        return self.tables.lights.add(Light(self.rules, nth))
 
     def facts(self, state: Global) -> list[LifeFacts]:
         return [self.tables.lives.facts(n) for _, n in state.lives]
@@ -211,10 +211,6 @@ class Draft:
     def _do_silent(self, name: str, place: int) -> None:
         self.light(place, ("silent", (name,)))
 
-    def _do_move(self, session: int) -> None:
-        """A group that got nothing tries another lighthouse."""
-        self.cut(session, keep_up=True, keep_down=False)
-
     def _do_pass_time(self, aged: tuple[str, ...]) -> None:
         self._do_lease(aged)
 
@@ -246,7 +242,7 @@ class Draft:
             if channel.place == place:
                 self.cut(session, keep_up=False, keep_down=keep_down)
                 self.channels[session] = self.channels[session]._replace(up=())
-        self.lights[place] = self.model.new_light(place, self.started)
+        self.lights[place] = self.model.new_light(self.started)
         self.started += 1
 
     def _do_lease(self, aged: tuple[str, ...]) -> None:

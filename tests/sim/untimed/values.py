@@ -31,8 +31,6 @@ class Rules:
     grants: bool = True
     """Groups run on inside a grant, of `grant_steps`."""
     grant_steps: int = 2
-    lights: int = 1
-    """Lighthouses. With two the second is a standby."""
     min_replica_size: int = 1
     kinds: tuple[str, ...] = KINDS
     """Faults that may happen."""

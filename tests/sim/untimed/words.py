@@ -34,7 +34,7 @@ class Teller(Draft):
         return light.machine.undecided or "nobody asks"
 
     def _light(self, place: int) -> str:
-        return "the lighthouse" if self.model.rules.lights == 1 else f"lighthouse {place}"
+        return "the lighthouse"
 
     def _push(self, session: int, message: Any) -> None:
         super()._push(session, message)
@@ -171,7 +171,6 @@ _TITLES = {
     "lighthouse": "lighthouse {0} dies and starts again without a memory; what it sent arrives: {1}",
     "twin": "another life of group {0} begins",
     "ping": "a ping on session {0}",
-    "move": "session {0}: its group tries another lighthouse",
     "leave": "{0} leaves",
     "finish": "{0} leaves at the end of the training; its process runs",
     "exit": "the process of {0} ends with {1}",

@@ -65,22 +65,11 @@ def test_arguments_beat_variables() -> None:
         ({}, {"quorum_timeout": "soon"}, "TORCHFT_QUORUM_TIMEOUT_SEC.* is 'soon'"),
         ({"TORCHFT_X_MIN_REPLICAS": "two"}, {}, "TORCHFT_X_MIN_REPLICAS='two' is not a whole number"),
         ({"TORCHFT_QUORUM_TIMEOUT_SEC": "-1"}, {}, "TORCHFT_QUORUM_TIMEOUT_SEC"),
-        (
-            {"TORCHFT_LIGHTHOUSE": "a:1,b:2"},
-            {"quorum_timeout": 9.9},
-            "quorum_timeout is 9.9 s, but with several lighthouses",
-        ),
     ],
 )
 def test_mistakes_get_a_sentence(environ: dict[str, str], arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         options(environ, **arguments)
-
-
-def test_several_lighthouses_and_where_to_write_down() -> None:
-    o = options({"TORCHFT_LIGHTHOUSE": "a:1,b:2", "TORCHFT_X_RECORD": "/tmp/r"}, quorum_timeout=10)
-    assert (o.lighthouse, o.record) == ("a:1,b:2", "/tmp/r")
-    assert options(quorum_timeout=1).record is None
 
 
 @pytest.mark.parametrize(("argument", "variable", "counts"), [(1, None, 1), (1, "3", 3), (3, "2", 3), (0, None, 0)])

@@ -38,15 +38,13 @@ def impossible(hello: Hello | Member, unix: float) -> str:
     held = hello.quorum if isinstance(hello, Hello) else None
     if held is not None and held.member(hello.replica_id) is None:
         return f"{hello.replica_id} can't join: it says that it holds quorum {held.id}, of which it is no member; restart it."
-    quorums = _quorums(hello)
+    quorums = [hello.quorum] if isinstance(hello, Hello) and hello.quorum is not None else []
     members = [m for q in quorums for m in q.members]  # lists, not generators: a hello names thousands of them
     if isinstance(hello, Member):
         members.append(hello)
     said = [hello, *members]
     prepared = [m.prepared.quorum for m in members if m.prepared is not None]
-    ids = max(
-        [x.state.committed_in for x in said] + prepared + [i for q in quorums for i in (q.id, q.config_id, q.since)]
-    )
+    ids = max([x.state.committed_in for x in said] + prepared + [i for q in quorums for i in (q.id, q.config_id)])
     if ids > newest:
         return (
             f"{hello.replica_id} can't join: it names quorum {ids}, an id from a time that no clock shows; restart it."
@@ -58,12 +56,6 @@ def impossible(hello: Hello | Member, unix: float) -> str:
             f"{hello.replica_id} can't join: it names step {steps}, which nobody has reached by counting; restart it."
         )
     return ""
-
-
-def _quorums(hello: Hello | Member) -> list[Quorum]:
-    if isinstance(hello, Member):
-        return []
-    return [x for q in (hello.quorum, hello.before) if q is not None for x in (q, *q.follows)]
 
 
 def unfounded(members: Sequence[Member], current: Quorum | None, granted_through: int) -> list[tuple[Member, str]]:

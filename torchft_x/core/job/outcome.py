@@ -17,9 +17,8 @@ Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stre
 the lives are those of the whole group, as `core.job.multi_node` tells them; everything else comes from each node by itself.
 Programs beside the groups are in `core.job.sidecars`: they end with the verdict and have no part in it.
 
-Of *several* lighthouses of a job each has a roster, and hears what all supervisors that reach it tell. One that is cut
-off must not take that for the job's end: who is away counts as lost only where the newest quorum was issued (`Charge`) by
-one that hears somebody, or when a group has finished with 0. One to which nobody comes any more ends with `DESERTED`.
+Of *several* lighthouses of a job the one that serves has a roster. If it is cut off from the groups, it must not take that for
+the job's end: when all that were here are away it ends with `DESERTED`, and another one serves.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from dataclasses import dataclass
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
-    Charge,
     CompanionFinished,
     CompanionGone,
     CompanionHere,
@@ -47,8 +45,8 @@ from torchft_x.core.messages.job import (
 )
 from torchft_x.errors import ConfigError
 
-DESERTED = 3
-"""Exit code of one of several lighthouses that doesn't know how the job has ended."""
+DESERTED = 75
+"""Of one of several lighthouses: another one shall serve. As an exit code EX_TEMPFAIL."""
 _TERMINATED = 143  # exit code of a program that ended at a SIGTERM
 FINISHED = "the job is finished: another group has completed it"
 
@@ -67,8 +65,8 @@ class JobConfig:
     """Seconds from the first event within which every supervisor must have come."""
     several: bool = False
     """The job has other lighthouses, too."""
-    deserted_after: float = 60.0
-    """Seconds without any supervisor after which one of several ends."""
+    deserted_after: float = 15.0
+    """Seconds without any supervisor, where some have been, after which one of several ends."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -151,7 +149,6 @@ class JobOutcome:
         self.companions = Sidecars(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
         self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
-        self._charge = not config.several  # see Charge
         self._alone_since: float | None = None  # when the last stream ended; None: there is one, or none has come yet
         self._verdict: Verdict | None = None  # set once
 
@@ -187,8 +184,6 @@ class JobOutcome:
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
             self._together.update(dict.fromkeys(event.lives, event.lives))
-        elif isinstance(event, Charge):
-            self._charge = event.here
         elif isinstance(event, Tick):
             effects += self.companions.handle(event, now)
         else:
@@ -212,7 +207,7 @@ class JobOutcome:
 
     def _hear(self, group: _Group, event: GroupEvent, now: float) -> list[RosterEffect]:
         if isinstance(event, SupervisorHere):
-            return self._arrive(group, event)
+            return self._arrive(group, event, now)
         if isinstance(event, SupervisorGone):
             seat = group.seats[event.node]
             seat.streams = max(0, seat.streams - 1)
@@ -237,7 +232,10 @@ class JobOutcome:
             group.finished = event
             group.alive = False
 
-    def _arrive(self, group: _Group, event: SupervisorHere) -> list[RosterEffect]:
+    def _arrive(self, group: _Group, event: SupervisorHere, now: float) -> list[RosterEffect]:
+        if self._deserted:  # it may have been this lighthouse that was away: the others are as quick
+            for other in (s for g in self._groups.values() for s in g.seats if s.away_since is not None):
+                other.away_since = now
         while len(group.seats) < event.nodes:
             group.seats.append(_Seat(len(group.seats)))
         seat = group.seats[event.node]
@@ -264,14 +262,14 @@ class JobOutcome:
         return any(g.streams for g in self._groups.values())
 
     @property
-    def _may_miss(self) -> bool:
-        """Whether who is not here is away from the job, and not just from this lighthouse."""
+    def _deserted(self) -> bool:
+        """Whether all are away that were here, so that it may be this lighthouse that is. Whoever has finished is not away."""
         done = any(g.finished is not None and g.finished.code == 0 for g in self._groups.values())
-        return not self.config.several or done or (self._charge and self._is_somebody_here)
+        return self.config.several and self._alone_since is not None and not done
 
     def _lose_the_absent(self, now: float) -> list[RosterEffect]:
         notes: list[RosterEffect] = []
-        if not self._may_miss:
+        if self._deserted:
             return notes
         for g in self._groups.values():
             if g.over or g.complete:
@@ -336,18 +334,14 @@ class JobOutcome:
         return [*stops, *self.companions.end(sentence), self._verdict]
 
     def _desert(self, now: float) -> list[RosterEffect]:
-        """One of several ends when nobody is here any more, though it doesn't know how the job has ended."""
         c, since = self.config, self._alone_since
-        if since is None and self._started is not None and not self._is_somebody_here:
-            since = self._started + c.arrive_timeout
-        if not c.several or self._verdict is not None or since is None or now - since < c.deserted_after:
+        if self._verdict is not None or not self._deserted or since is None or now - since < c.deserted_after:
             return []
         self._verdict = Verdict(
             DESERTED,
-            f"No supervisor has been at this lighthouse for {c.deserted_after:g} s; another one may know how the job "
-            "has ended.",
+            f"No supervisor has been at this lighthouse for {c.deserted_after:g} s: another one shall serve.",
         )
-        return [*self.companions.end(self._verdict.sentence), self._verdict]
+        return [self._verdict]
 
 
 def _state(group: _Group) -> str:

@@ -7,7 +7,6 @@
 * `planned_pauses`: silences that were announced.
 * `wait_notices`: tells those that wait what they wait for. `wait_cache`: spares the question whether they still must.
 * `journal_writer`: what the next lighthouse must know, as it changes (R8c).
-* `other_lighthouses`: what is heard of other lighthouses that serve the same groups.
 * `status`: all of it as JSON, for people.
 
 What a lighthouse knows of its members is in `core.membership`; whether a quorum may form in `core.quorum`.

@@ -16,7 +16,6 @@ from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
-from torchft_x.core.lighthouse.other_lighthouses import OtherLighthouses
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.status import member_status, quorum_status
 from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
@@ -52,7 +51,6 @@ from torchft_x.core.messages.lighthouse import (
     UnaryJoin,
 )
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.restart.recover import inherited
 from torchft_x.core.types import JoinReason, Member, Quorum
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
@@ -73,12 +71,9 @@ class Lighthouse:
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
-        self._tenure = QuorumState(first_id, config.place, config.legacy)
+        self._tenure = QuorumState(first_id)
         self._roll = MemberTable(now)  # every member heard of
         self._alarm = LossHandler(config, self._roll, self._tenure)  # what is said when one is gone
-        self._others: OtherLighthouses | None = None  # what is heard of other lighthouses
-        if self._tenure.coalition is not None:
-            self._others = OtherLighthouses(config, self._tenure.coalition, self._roll, self._tenure, self._alarm)
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = CompatibilityCheck(self._roll, self._tenure)  # who may train with whom
         self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
@@ -91,7 +86,6 @@ class Lighthouse:
             self._grants,
             self._likeness,
             self._endings,
-            gathering=None if self._others is None else self._others.gathering,
             now=now,
             unix=unix,
         )
@@ -99,9 +93,8 @@ class Lighthouse:
         self._keeping = JournalWriter(
             self._roll, self._tenure, self._endings
         )  # what the next lighthouse here must know
-        legacy = inherited(config)
         # Effects of the beginning, handed out with those of the first event.
-        self._unsaid = self._succession.inherit(legacy) if legacy is not None else []
+        self._unsaid = self._succession.inherit(config.legacy) if config.legacy is not None else []
         if config.legacy is not None:
             self._endings.trains(entry.replica_id for entry in config.legacy.kin)
             self._endings.trains(m.replica_id for m in config.legacy.quorum.members)
@@ -115,14 +108,6 @@ class Lighthouse:
     def current(self) -> Quorum | None:
         """Newest quorum issued or adopted."""
         return self._tenure.current
-
-    @property
-    def in_charge(self) -> bool:
-        """Of several: whether this one has issued the newest quorum it knows of, or may begin the job."""
-        coalition, cur = self._tenure.coalition, self._tenure.current
-        if coalition is None or cur is None:
-            return coalition is None or self._config.new_job
-        return coalition.issued(cur)
 
     @property
     def undecided(self) -> str:
@@ -191,9 +176,8 @@ class Lighthouse:
                 self._roll.begun(group, attempt)
                 self._roll.guardians.begin(group, attempt, token)
                 return []
-            case LifeEnded(token, code, word):
-                spoken = self._others.take_last_word(word, now) if self._others is not None and word is not None else []
-                return self._on_life_ended(token, code, now) + spoken
+            case LifeEnded(token, code):
+                return self._on_life_ended(token, code, now)
             case GroupAnnounced(group, present):
                 self._tenure.presence.announce(group, present)
                 return []
@@ -232,7 +216,6 @@ class Lighthouse:
         self._keeping.on_hello(record)
         self._tenure.recount(record)
         self._tenure.raise_ids(hello.state.committed_in)
-        effects += self._others.greet(hello, now) if self._others is not None else []
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._tenure.raise_ids(hello.quorum.id)
@@ -347,8 +330,6 @@ class Lighthouse:
         if record is None:
             return []
         record.hear(now)
-        if self._others is not None:
-            self._others.part(record, leave.state)
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
@@ -402,15 +383,12 @@ class Lighthouse:
         if record is None:
             return []
         self._roll.close(record)
-        self._succession.takeover.forget(record.replica_id)
         self._tenure.recount(record)
         return self._alarm.probe(record, now)
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
-        if self._others is not None:
-            return self._others.refuse_client(member.replica_id, call)
         text = impossible(member, self._unix + now)
         if text:
             return [Refuse(text, call=call)]

@@ -26,7 +26,6 @@ from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
-from torchft_x.core.restart.standby import StandbyRecovery
 from torchft_x.core.types import Member, Quorum, listed
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
@@ -46,11 +45,10 @@ class QuorumTransition:
         likeness: CompatibilityCheck,
         endings: FinishedJob,
         *,
-        gathering: StandbyRecovery | None,
         now: float,
         unix: float,
     ) -> None:
-        """`gathering`: of one of several lighthouses. `unix`: of the same instant as `now`, in unix seconds."""
+        """`unix`: of the same instant as `now`, in unix seconds."""
         self._config = config
         self._roll = roll  # every member heard of
         self._tenure = tenure  # the present quorum
@@ -60,9 +58,7 @@ class QuorumTransition:
         self._endings = endings  # who finishes the job
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
-        self.takeover: RestartRecovery | StandbyRecovery = gathering or RestartRecovery(
-            config, now
-        )  # of what was before this life (R8)
+        self.takeover = RestartRecovery(config, now)  # of what was before this life (R8)
         self._patience = WaitCache(config, roll, tenure, alarm)  # knows when asking `form` is no use
         self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
         self._waits = WaitNotices()  # who was told what it waits for
@@ -108,11 +104,10 @@ class QuorumTransition:
         away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
         over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
-        proven = frozenset([r.replica_id for r in outside if r.proof]) | self._tenure.ended(away)
         c = self._config
         decision = form(
             self._tenure.situation(
-                self._roll, over, proven, now=now, min_replicas=c.min_replicas,
+                self._roll, over, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
             )
         )  # fmt: skip
@@ -262,8 +257,7 @@ class QuorumTransition:
         quorum = adopt.quorum
         granted = self.takeover.granted_through(quorum)
         self._end_takeover()
-        began = self._started_at if self._config.place is None else now
-        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=began, granted_through=granted)
+        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=self._started_at, granted_through=granted)
         self._endings.trains(m.replica_id for m in quorum.members)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]

@@ -63,7 +63,7 @@ class Stragglers:
             return []
         left = self._groups[group_of(record.replica_id)].until - now
         reason = f"{record.replica_id} was late again and again; it is let in again in {left:.0f} s."
-        return [SendWaits((record.session,), reason, False, False)]
+        return [SendWaits((record.session,), reason, False)]
 
     def look(self, now: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
         """At a tick: leave out who is late, and let in who was kept out for long enough.

@@ -30,11 +30,11 @@ class WaitNotices:
         due: list[int] = []
         for session in sessions:
             before, at = told.get(session, (None, now))
-            same = before is not None and (before.lease, before.elsewhere) == (wait.lease, wait.elsewhere)
+            same = before is not None and before.lease == wait.lease
             if before is not None and same and (now - at < _AGAIN or before.reason == wait.reason):
                 self._told[session] = before, at
                 self.settled = self.settled and before.reason == wait.reason
             else:
                 self._told[session] = wait, now
                 due.append(session)
-        return [SendWaits(tuple(due), wait.reason, wait.lease, wait.elsewhere)] if due else []
+        return [SendWaits(tuple(due), wait.reason, wait.lease)] if due else []

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.quorum.acceptors import PLACES
 from torchft_x.errors import ConfigError
 
 
@@ -47,12 +46,9 @@ class LighthouseConfig:
     grant_steps: int = 4096
     """Most steps of one grant."""
     legacy: JournalEntry | None = None
-    """Left by the lighthouse before this one, on this host and boot, and of this job (R8c)."""
+    """Left by the lighthouse before this one, of this job (R8c)."""
     keeps: bool = False
     """The shell keeps what the next lighthouse must know (`Keep`)."""
-    place: int | None = None
-    """Its number among several lighthouses for the same groups (`core.quorum.acceptors`); only the first, 0, begins a job.
-    None: it is the only one."""
     boot_id: str = ""
     """Of the own host: a refused connect proves death only there (R9)."""
 
@@ -61,8 +57,6 @@ class LighthouseConfig:
             raise ConfigError(f"min_replicas is {self.min_replicas}; a quorum has at least 1 member.")
         if self.grant_steps < 1:
             raise ConfigError(f"grant_steps is {self.grant_steps}; a grant has at least 1 step.")
-        if self.place is not None and not 0 <= self.place < PLACES:
-            raise ConfigError(f"place is {self.place}; of several lighthouses there are at most {PLACES}, from 0 on.")
         for name in ("heartbeat_timeout", "tick", "lease", "grant_seconds", "return_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -89,11 +83,6 @@ class LighthouseConfig:
     def longest_wait(self) -> float:
         """For one member whose end nothing proves, from the last lease it was sent."""
         return max(self.lease + self.lease_margin, self.give_up_after)
-
-    @property
-    def standby(self) -> bool:
-        """Another lighthouse is first: this one makes no first quorum."""
-        return bool(self.place)
 
     @property
     def silence(self) -> SilenceLimits:

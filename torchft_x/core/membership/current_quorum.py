@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
-from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.announced import AnnouncedGroups
 from torchft_x.core.membership.members import MemberRecord, MemberTable
-from torchft_x.core.quorum.acceptors import PLACES, QuorumIntersection, own_id
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
 from torchft_x.core.types import Member, Quorum, State, settlement
@@ -18,13 +15,9 @@ from torchft_x.core.types import Member, Quorum, State, settlement
 class QuorumState:
     """Between two quorums. `recount` must follow every change to a record."""
 
-    def __init__(self, first_id: int, place: int | None = None, legacy: JournalEntry | None = None) -> None:
-        self._place = place  # of this lighthouse among several; None: it is the only one
-        self.coalition = (
-            None if place is None else QuorumIntersection(place, _since(own_id(first_id, place), place, legacy))
-        )
+    def __init__(self, first_id: int) -> None:
         self.current: Quorum | None = None  # newest quorum issued or adopted
-        self.chain = OpenQuorums(self.coalition)  # those before it that are still open
+        self.chain = OpenQuorums()  # those before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
@@ -44,7 +37,7 @@ class QuorumState:
         self.leased = -inf  # when a lease was sent last, to whomever
         self._received_by_all = 0  # id of the newest quorum that all of its members are known to have received
         self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
-        self.next_id = own_id(first_id, place)  # R1: every quorum takes a new one
+        self.next_id = first_id  # R1: every quorum takes a new one
         self._number = 0  # of the latest quorum, for people
 
     def __repr__(self) -> str:
@@ -53,7 +46,7 @@ class QuorumState:
 
     def raise_ids(self, heard: int) -> None:
         """R1: every new id is above every id ever heard."""
-        self.next_id = own_id(max(self.next_id, heard + 1), self._place)
+        self.next_id = max(self.next_id, heard + 1)
 
     def holds_current(self, record: MemberRecord) -> bool:
         """Whether this member is in the present quorum and has received it."""
@@ -72,14 +65,7 @@ class QuorumState:
     @property
     def pending(self) -> bool:
         """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
-        return bool(not self._steady or self.broken or self.gone or self.asking or self._foreign)
-
-    @property
-    def _foreign(self) -> bool:
-        """Another lighthouse has issued the present quorum. It is followed by one of our own soon, with the same process
-        groups, because of our own a half can go on (`core.quorum.acceptors`)."""
-        cur = self.current
-        return self.coalition is not None and cur is not None and not self.coalition.issued(cur)
+        return bool(not self._steady or self.broken or self.gone or self.asking)
 
     def goes_on_without(self, replica_id: str, least: int) -> bool:
         """Whether so many train on in the present quorum, and this member, whose older lives are lost, is none of them."""
@@ -122,7 +108,6 @@ class QuorumState:
         self,
         roll: MemberTable,
         over: frozenset[str],
-        proven: frozenset[str],
         *,
         now: float,
         min_replicas: int,
@@ -138,14 +123,12 @@ class QuorumState:
             candidates=candidates(roll),
             lost=self.gone | without,
             over=over,
-            proven=proven,
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
             absent_groups=self.presence.absent,
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,
-            coalition=self.coalition,
         )
 
     def issue(self, decision: Form, roll: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
@@ -160,8 +143,6 @@ class QuorumState:
             created=unix,
             granted_through=settled.top.step + 1,
             lease=lease,
-            follows=self._left_open() if self.coalition is not None else (),
-            since=self.coalition.since if self.coalition is not None else 0,
         ).knowing(settled)
         self.raise_ids(self.next_id)
         if cur is not None:
@@ -216,63 +197,22 @@ class QuorumState:
             record = roll.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = leased
-            if self.ended((member.replica_id,)):
-                record.lost = record.proof = "it has ended"
             self.recount(record)
-        if self.coalition is not None:
-            self.recheck(roll)
-
-    def _left_open(self) -> tuple[Quorum, ...]:
-        """What a quorum that is issued now follows."""
-        cur = (self.current,) if self.current is not None else ()
-        return tuple(replace(q, follows=()) for q in (*self.chain.open, *cur))
-
-    def learn(self, quorums: Iterable[Quorum], roll: MemberTable, *, now: float) -> list[MemberRecord]:
-        """Other lighthouses have issued these. All of them are followed; the newest is the present one. Returned: who is
-        here and holds another one."""
-        cur = self.current
-        if self.coalition is None or cur is None:
-            return []
-        found = self.coalition.meet(quorums, (*self.chain.open, cur))
-        if not found:
-            return []
-        *older, newest = sorted((*self.chain.open, cur, *found), key=lambda q: q.id)
-        if newest is cur:
-            for quorum in found:
-                self.chain.leave(quorum)
-            self.recheck(roll)
-        else:
-            self.adopt(newest, tuple(older), roll, started_at=now)
-            self.broken = "another lighthouse has issued a newer quorum"  # not all that are here have received it
-        return [r for r in roll if r.session is not None and r.quorum_id and r.quorum_id != self.quorum_id]
-
-    def ended(self, names: Collection[str]) -> frozenset[str]:
-        """Those of them whose last words are known."""
-        return frozenset(r for r in names if r in self.coalition.ended) if self.coalition is not None else frozenset()
 
     def received(self, record: MemberRecord, quorum_id: int) -> None:
         """This member is known to have received this quorum."""
         record.received_id = max(record.received_id, quorum_id)
-        if self.coalition is not None:
-            self.coalition.received(record.replica_id, quorum_id)
         self.chain.received(record.replica_id, quorum_id)
 
     def committed(self, quorum_id: int) -> None:
         """Somebody has committed in this quorum, which takes all of its members: they have received it, whoever died since."""
-        if quorum_id <= self._received_by_all or not self.chain.open or self.coalition is not None:
+        if quorum_id <= self._received_by_all or not self.chain.open:
             return
         for quorum in (*self.chain.open, *((self.current,) if self.current is not None else ())):
             if quorum.id == quorum_id:
                 self._received_by_all = quorum_id
                 for member in quorum.members:
                     self.chain.received(member.replica_id, quorum_id)
-
-    def recheck(self, roll: MemberTable) -> None:
-        """Fewer members are counted now, or more quorums are open: what members have received is known already."""
-        for record in roll:
-            self.chain.received(record.replica_id, record.received_id)
-        for replica_id, received in self.coalition.ended.items() if self.coalition is not None else ():
-            self.chain.received(replica_id, received)
 
     def forget(self) -> None:
         """The present quorum, taken over as it was written down, was not the newest."""
@@ -284,8 +224,6 @@ class QuorumState:
 
     def _begin(self, quorum: Quorum, roll: MemberTable) -> None:
         self.current = quorum
-        if self.coalition is not None:
-            self.coalition.meet((), (quorum,))
         self.inside = frozenset([m.replica_id for m in quorum.members])
         self.missing = set(self.inside)
         self.gone = set()
@@ -296,12 +234,6 @@ class QuorumState:
         whole = len(quorum.carriers) == len(records) == len(quorum.members)
         self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)
-
-
-def _since(first_id: int, place: int, legacy: JournalEntry | None) -> int:
-    """The first id of which a lighthouse forgot nothing: the memory of one before it may be written down."""
-    last = legacy.quorum if legacy is not None else None
-    return last.since if last is not None and last.id % PLACES == place else first_id
 
 
 def candidates(roll: MemberTable) -> tuple[Candidate, ...]:

@@ -121,7 +121,6 @@ class WaitsArrived:
 
     reason: str
     lease: bool
-    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,6 @@ class QuorumIssued:
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """Whether this lighthouse has issued the newest quorum it knows of (or, the first of several, may begin the job)."""
-
-    here: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CompanionHere:
     """The stream of a companion's supervisor stands."""
 
@@ -93,7 +86,7 @@ class CompanionFinished:
 
 GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
 CompanionEvent = CompanionHere | CompanionGone | CompanionFinished
-RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Charge | Tick
+RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Tick
 
 # --- out --------------------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ class Hello:
     boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
     runs_on: bool = False  # its joins may be answered by a grant
-    chain: str = ""  # of several lighthouses, see LastWord; empty: nobody has written down what earlier lives received
-    before: Quorum | None = None  # the newest that an earlier life of the chain has received
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +115,11 @@ class LifeBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class LastWord:
-    """What a life that has ended had received last, as it wrote down before it followed it (`core.quorum.acceptors`)."""
-
-    replica_id: str
-    quorum: Quorum | None  # None: it never received one
-    chain: str = ""  # lives of the group that one supervisor started, one after the other; empty: unknown
-
-
-@dataclass(frozen=True, slots=True)
 class LifeEnded:
     """A supervisor's word: the process that carried this life token has exited. Proof of death."""
 
     life_token: str
     code: int = 0
-    word: LastWord | None = None  # of several lighthouses; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +260,6 @@ class SendWaits:
     sessions: tuple[int, ...]
     reason: str
     lease: bool  # it may take until the end of somebody's lease
-    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,5 @@
 
 * `rule`: a quorum, or what is missing for one, with the reason (R6, R9).
 * `open_quorums`: quorums before the present one that some members may still run.
-* `acceptors`: with several lighthouses, which members one of them needs to go on over a quorum, so that no two can.
 * `history_fork`: what is lost where a new lineage begins, for people (R9b).
 """

@@ -4,24 +4,20 @@ A quorum that is issued may be received by a few of its members, or by none. Not
 counts as the present one, and one of its members that was never in the quorum before may carry it. If that member went
 on alone, all members of the quorum before could still say in person that they know nothing newer; a lighthouse without
 memory would take them at their word (R8), and there would be two histories. So a quorum stays *open* until one of its
-members is known to have received a newer one, or all are over. Whoever goes on must follow every open quorum. With
-several lighthouses it stays open until most of its members have received a newer one, see `core.quorum.acceptors`.
+members is known to have received a newer one, or all are over. Whoever goes on must follow every open quorum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.types import Quorum
 
 
 class OpenQuorums:
     """The open quorums. Nearly always there is none, or one for the time of a step."""
 
-    def __init__(self, coalition: QuorumIntersection | None = None) -> None:
-        self._coalition = coalition  # of several lighthouses
-        self._newer: dict[int, frozenset[str]] = {}  # there: open quorum -> who has received a newer one
+    def __init__(self) -> None:
         self.open: tuple[Quorum, ...] = ()  # another tuple when, and only when, it has changed
         self._open: tuple[tuple[Quorum, frozenset[str]], ...] = ()  # the same, with the replica ids of their members
         self.members: frozenset[str] = frozenset()  # of all open quorums
@@ -41,27 +37,13 @@ class OpenQuorums:
 
     def received(self, replica_id: str, quorum_id: int) -> None:
         """This member has received this quorum: no older one of its own will be the newest that all members know."""
-        if self._coalition is not None:
-            self._received_by_most(self._coalition, replica_id, quorum_id)
-        elif self._open and replica_id in self.members:
+        if self._open and replica_id in self.members:
             self._keep(tuple([x for x in self._open if x[0].id >= quorum_id or replica_id not in x[1]]))
 
     def close(self, is_over: Callable[[str], bool]) -> None:
         """Where all members are over nobody can name the quorum any more with a valid lease."""
-        if self._open and self._coalition is None:
+        if self._open:
             self._keep(tuple([x for x in self._open if not all(map(is_over, x[1]))]))
-
-    def _received_by_most(self, coalition: QuorumIntersection, replica_id: str, quorum_id: int) -> None:
-        """With several lighthouses one member is not enough: the others may go on with another lighthouse."""
-        closed = set()
-        for quorum, members in self._open:
-            if quorum.id < quorum_id:
-                newer = self._newer[quorum.id] = self._newer.get(quorum.id, frozenset()) | ({replica_id} & members)
-                if coalition.closes(quorum, newer):
-                    closed.add(quorum.id)
-        if closed:
-            self._keep(tuple(x for x in self._open if x[0].id not in closed))
-            self._newer = {i: names for i, names in self._newer.items() if i not in closed}
 
     def _keep(self, quorums: tuple[tuple[Quorum, frozenset[str]], ...]) -> None:
         if len(quorums) != len(self._open):

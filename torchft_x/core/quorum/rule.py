@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from torchft_x.core.quorum.acceptors import QuorumIntersection
 from torchft_x.core.types import JoinReason, Member, Quorum, listed
 
 
@@ -21,7 +20,6 @@ class Wait:
     reason: str
     until: float | None = None  # when time alone may end the wait; None: something has to happen
     lease: bool = False  # it may take until the end of somebody's lease
-    elsewhere: bool = False  # of several lighthouses: those that are waited for may be at another one
     ending: bool = False  # R21: the job is being finished, by a process that still runs
     finished: bool = False  # R21: it is finished
     running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
@@ -56,14 +54,12 @@ class QuorumInputs:
     candidates: tuple[Candidate, ...] = ()
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
     over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
-    proven: Collection[str] = frozenset()  # of those: for another reason than the end of their lease
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
     min_replicas: int = 1
     join_timeout: float = 0.0
     longest_wait: float = 0.0  # for the end of whoever is not over, from the last lease it was sent
-    coalition: QuorumIntersection | None = None  # of several lighthouses: what counts there
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def form(s: QuorumInputs) -> Form | Wait:
         wait = _first_quorum(s, chosen, members)
         return wait or Form(members, rebuild=True)
     followed = (s.cur, *s.open)
-    wait = _not_with_us(s, followed, asked) or _too_few(s, members)
+    wait = _too_few(s, members)
     if wait:
         return wait
     whole = {name: m for name, m in asked.items() if not m.torn}
@@ -103,15 +99,10 @@ def form(s: QuorumInputs) -> Form | Wait:
         left = left or quorum
         running = _running(s, quorum, asked)
         if running:
-            ends = (
-                f"for proof that they have ended, or until {s.longest_wait:g} s have passed since they were heard of."
-                if s.coalition is None
-                else "or for proof that they have ended; the end of their lease proves nothing here. Where they and their "
-                "supervisors are lost for good, start the job again, with new lighthouses."
-            )
             return Wait(
                 f"No candidate holds the newest state of q{quorum.number} ({quorum.top}), and {listed(running)} may still "
-                f"commit in it, or come back with it: waiting for them, {ends}",
+                f"commit in it, or come back with it: waiting for them, for proof that they have ended, or until "
+                f"{s.longest_wait:g} s have passed since they were heard of.",
                 lease=True,
                 running=tuple(running),
             )
@@ -127,21 +118,9 @@ def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
     return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
 
 
-def _not_with_us(s: QuorumInputs, followed: tuple[Quorum, ...], asked: Collection[str]) -> Wait | None:
-    """Of several lighthouses: may another one go on over one of these?"""
-    if s.coalition is None:
-        return None
-    for quorum in followed:
-        lacking = s.coalition.lacking(quorum, asked)
-        if lacking:
-            return Wait(s.coalition.sentence(quorum, lacking), lease=True, elsewhere=True)
-    return None
-
-
 def _running(s: QuorumInputs, quorum: Quorum, asked: Collection[str]) -> list[str]:
     """Members of this quorum, which no candidate follows, that may go on in it beside the candidates (R9)."""
-    over = s.over if s.coalition is None else s.proven  # a lease that ends here may have been renewed elsewhere
-    return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in over]
+    return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in s.over]
 
 
 def _cut_to_shrink(s: QuorumInputs) -> list[Candidate]:

@@ -1,5 +1,5 @@
-"""Decides when a lighthouse that has just started may form its first quorum (R8).
+"""Decides when a lighthouse that has just started may begin, and when it may form its first quorum (R8).
 
-* `recover`: the only lighthouse of its groups: from the journal of the one before, and from what members report.
-* `standby`: one of several: from what members report, and only with those that it needs.
+* `recover`: from the journal of the one before, and from what members report.
+* `lease`: which of several lighthouses serves, and until when it may speak.
 """

@@ -1,4 +1,4 @@
-"""Which of several lighthouses serves: the one that holds the lease, an entry in a register that all of them reach (R8d).
+"""Which of several lighthouses serves: the one that holds the lease, an entry in a register that all of them reach.
 
 The register is changed by compare-and-swap only (`Register.swap`): of all who saw the same entry one replaces it. The
 holder advances the entry's `count` now and then, and after each write to the journal, before anything leaves the process

@@ -3,7 +3,7 @@
 All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
 newest of these, but only when no newer one can exist that nobody has told it about.
 
-What an earlier life has written down where this one runs needs no members to tell it (R8c, `inherited`): every quorum
+What the lighthouse before this one has written down needs no members to tell it (R8c, `QuorumTransition.inherit`): every quorum
 was written there before it was sent, so that no newer one exists, and there is nothing to wait for.
 
 Without that, it is enough that all of its members are here and know nothing newer. Some of them may not have received
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Wait
@@ -110,9 +109,6 @@ class RestartRecovery:
             return False
         return now < self._started_at + (max(c.lease, newest.lease) + c.lease_margin)
 
-    def forget(self, replica_id: str) -> None:
-        """What it has said stays true, though it is not here any more."""
-
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
         return max((r.granted_through for r in self._reports.values() if r.id == quorum.id), default=0)
@@ -137,14 +133,6 @@ class RestartRecovery:
                 old_lease=lease + c.lease_margin,
             )
         )
-
-
-def inherited(config: LighthouseConfig) -> JournalEntry | None:
-    """R8(c). What can be taken over at once, before anybody has reported: as if only the sessions had broken.
-
-    Not where other lighthouses serve the same groups: they may have issued a newer quorum (`core.restart.standby`).
-    """
-    return config.legacy if config.place is None else None
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:

@@ -154,8 +154,8 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
     except TorchftXError as e:
         yield problem("lighthouse", str(e))
         return
-    for i, address in enumerate(addresses):
-        yield lighthouse_finding(address, token, place=i + 1 if len(addresses) > 1 else 0)
+    for address in addresses:
+        yield lighthouse_finding(address, token)
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
@@ -197,8 +197,7 @@ def _token(case: Case) -> str | None:
     return token
 
 
-def lighthouse_finding(address: net.Address, token: str | None, *, place: int = 0) -> Finding:
-    """`place`: in the list, from 1; 0: it is the only one."""
+def lighthouse_finding(address: net.Address, token: str | None) -> Finding:
     where = f"The lighthouse at {address.url}"
     began = time.monotonic()
     try:
@@ -223,17 +222,7 @@ def lighthouse_finding(address: net.Address, token: str | None, *, place: int = 
         )
     except TorchftXError as e:
         return problem("lighthouse", f"{where} takes connections, but does not answer as a lighthouse: {e}")
-    described = _described(where, status, latency)
-    wrong = _misplaced(address, status, place) if described.level != "problem" else ""
-    return problem("lighthouse", wrong) if wrong else described
-
-
-def _misplaced(address: net.Address, status: dict[str, Any], place: int) -> str:
-    from torchft_x.rpc.transport import lighthouse_list
-
-    return lighthouse_list.mismatch(
-        address.url, expected=place, found=lighthouse_list.of_lighthouse(status.get("place"))
-    )
+    return _described(where, status, latency)
 
 
 def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
@@ -247,7 +236,8 @@ def _described(where: str, status: dict[str, Any], latency: float) -> Finding:
             f"{grpc_options.WIRE}; install the same torchft_x everywhere.",
         )
     members, undecided = status.get("members") or [], status.get("undecided")
-    text = f"{where} is torchft_x {version}, {latency:.1f} ms away, knows {len(members)} groups"
+    does = f"knows {len(members)} groups" if "standby" not in status else "stands by"
+    text = f"{where} is torchft_x {version}, {latency:.1f} ms away, {does}"
     waits = f"; no quorum yet: {str(undecided).rstrip('.')}" if undecided else ""
     if version != __version__:
         return warning("lighthouse", f"{text}; this machine has {__version__}: install the same everywhere.")

@@ -33,8 +33,7 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
     args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
     for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
         args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
-    args += ["--place", str(job.place)] if job.place >= 0 else []
-    args += ["--new_job"] if job.new_job else []
+    args += ["--lease_dir", job.lease_dir] if job.lease_dir else []
     args += ["--state_file", job.state_file] if job.state_file else []
     args += ["--run_dir", job.run_dir] if job.run_dir else []
     args += ["--token_file", job.token_file] if job.token_file else []

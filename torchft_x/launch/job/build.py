@@ -143,15 +143,15 @@ def lighthouse_app(
     run_dir: str = "",
     token_file: str = "",
     image: str = "",
+    lease_dir: str = "",
     state_file: str = "",
-    new_job: bool | str = False,
     **parameters: Any,
 ) -> specs.AppDef:
     """A stand-alone lighthouse; the parameters are the fields of `FtLighthouse`. Raises `SystemExit`, too."""
     with _sentences():
         job = FtLighthouse(
             state_file=_here(state_file, image),
-            new_job=parse_bool(new_job, what="--new_job"),
+            lease_dir=_here(lease_dir, image),
             run_dir=os.path.abspath(run_dir) if run_dir else "",
             token_file=_here(token_file, image),
             image=image,

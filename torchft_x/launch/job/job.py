@@ -11,10 +11,10 @@ from torchx import specs
 
 from torchft_x import env as environment
 from torchft_x.core.formats import FORMATS
-from torchft_x.core.quorum.acceptors import PLACES
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
 from torchft_x.launch.schedulers.role import Hook
+from torchft_x.net import MOST
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 QUANTIZE = ("none", *FORMATS)
@@ -159,12 +159,6 @@ class FtJob:
         if self.lighthouse:
             parse_addresses(",".join(self.lighthouse), what=self.lighthouse_from)
         self._check_lighthouses()
-        if len(self.lighthouse) > 1 and self.nodes_per_replica > 1:
-            raise ConfigError(
-                f"{self.lighthouse_from} names {len(self.lighthouse)} lighthouses and --nodes_per_replica is "
-                f"{self.nodes_per_replica}, but the nodes of a group begin their lives at one lighthouse: give one address, "
-                "or groups of one node."
-            )
         _ = self.trainer_resource
         seen: set[str] = set()
         for role in self.extra_roles:
@@ -174,17 +168,12 @@ class FtJob:
             seen.add(role.name)
 
     def _check_lighthouses(self) -> None:
-        if not 1 <= self.lighthouses <= PLACES:
-            raise ConfigError(f"--lighthouses is {self.lighthouses}; it must lie between 1 and {PLACES}.")
+        if not 1 <= self.lighthouses <= MOST:
+            raise ConfigError(f"--lighthouses is {self.lighthouses}; it must lie between 1 and {MOST}.")
         if self.lighthouses > 1 and self.lighthouse:
             raise ConfigError(
                 f"--lighthouses is {self.lighthouses}, the job's own, but {self.lighthouse_from} names "
                 f"{','.join(self.lighthouse)}; give one of the two."
-            )
-        if self.lighthouses > 1 and self.nodes_per_replica > 1:
-            raise ConfigError(
-                f"--lighthouses is {self.lighthouses} and --nodes_per_replica is {self.nodes_per_replica}, but the nodes of a "
-                "group begin their lives at one lighthouse: leave --lighthouses out, or give groups of one node."
             )
 
     def _check_groups(self) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torchx import specs
 
-from torchft_x.core.quorum.acceptors import PLACES
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.job import check_place
 from torchft_x.launch.job.parse import parse_resource
@@ -19,10 +18,8 @@ class FtLighthouse:
     name: str = "lighthouse"
     min_replicas: int = 1
     """Groups a quorum needs."""
-    place: int = -1
-    """Number among several, from 0; -1: it is the only one."""
-    new_job: bool = False
-    """With place 0: its job has not begun yet."""
+    lease_dir: str = ""
+    """Absolute, of several: the directory that they share; empty: it is the only one."""
     state_file: str = ""
     """Absolute, or empty: where `run_dir` is, if there is one. What it has issued is kept there."""
     port: int = 29510
@@ -46,7 +43,14 @@ class FtLighthouse:
         check_place(self.name, self.run_dir or "/", self.log_level)
         if self.min_replicas < 1:
             raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
-        self._check_place()
+        if self.lease_dir and self.state_file:
+            raise ConfigError(
+                "--lease_dir and --state_file: one of several lighthouses writes into the directory; give one."
+            )
+        if self.lease_dir and self.port == 0:
+            raise ConfigError(
+                "--port 0 with --lease_dir: the address of one of several must not change; choose a port."
+            )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}; it must lie between 0 (any free one) and 65535.")
         if self.heartbeat_timeout_ms < 0:
@@ -58,24 +62,6 @@ class FtLighthouse:
             if getattr(self, what) < 1:
                 raise ConfigError(f"--{what} is {getattr(self, what)}; it must be a positive number of milliseconds.")
         _ = self.resource
-
-    def _check_place(self) -> None:
-        if not -1 <= self.place < PLACES:
-            raise ConfigError(
-                f"--place is {self.place}; it must lie between 0 and {PLACES - 1}, or be left out (-1) for a lighthouse "
-                "that is the only one."
-            )
-        if self.new_job and self.place != 0:
-            raise ConfigError(
-                "--new_job is for the first of several lighthouses, --place 0, and for no other: leave it out."
-            )
-        if self.place >= 0 and not self.state_file:
-            raise ConfigError(
-                f"--place {self.place} needs --state_file PATH, on a local disk of its host: what it has issued must not be "
-                "forgotten when it is started again."
-            )
-        if self.place >= 0 and self.port == 0:
-            raise ConfigError("--port 0 with --place: the address of one of several must not change; choose a port.")
 
     @property
     def resource(self) -> specs.Resource:

@@ -36,7 +36,6 @@ class TrainerSettings(JobSettings):
     folder: str  # private, of this life: the workers' sockets
     cores: int  # of this host that we may use
     groups_here: int  # groups, or nodes of groups, that share this host
-    record: str | None = None  # file for what it receives, with several lighthouses
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
@@ -48,9 +47,6 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out.pop(env.PRIVATE, None)
     if out.get(env.WORKER_SERVER) != "0":
         out[env.PRIVATE] = settings.folder
-    out.pop(env.RECORD, None)
-    if settings.record is not None:
-        out[env.RECORD] = settings.record
     out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))

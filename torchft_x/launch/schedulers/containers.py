@@ -18,8 +18,8 @@ def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
     """Raises `ConfigError` where several lighthouses could not work; `where` they would run ("pods")."""
     if role.ft.own_lighthouse and role.ft.lighthouses > 1 and not shared:
         raise ConfigError(
-            f"--lighthouses {role.ft.lighthouses} needs a run directory that all {where} share: there each finds the others, "
-            "and the first one sees whether the job has begun. Mount one (--mounts) and name it with --run_dir."
+            f"--lighthouses {role.ft.lighthouses} needs a run directory that all {where} share: the lighthouse that serves "
+            "holds a lease there, and writes what the next one must know. Mount one (--mounts) and name it with --run_dir."
         )
 
 

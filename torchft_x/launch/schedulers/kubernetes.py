@@ -122,11 +122,6 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
 def _check(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
     if not _container(task).image:
         raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
-    if role.ft.kind == "lighthouse" and "--new_job" in role.args:
-        raise ConfigError(
-            "Kubernetes starts a pod again with the same command, and --new_job said twice would begin the job anew while its "
-            "groups train: start the first of several lighthouses elsewhere, or let the job bring them (--lighthouses N)."
-        )
     name = _pod_name(resource, task)
     if len(name) > _MAX_HOST_NAME:
         raise ConfigError(

@@ -21,7 +21,7 @@ from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
 from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
 from torchft_x.launch.supervisor.locate import Found
-from torchft_x.launch.supervisor.reports import NodeReports, Reports, Witness, connector
+from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.stop_requests import Stop
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -65,12 +65,6 @@ class SupervisorConfig(BaseConfig):
         if self.workers % self.nodes:
             raise ConfigError(
                 f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
-            )
-
-        if self.nodes > 1 and self.lighthouse is not None and "," in self.lighthouse:
-            raise ConfigError(
-                f"nodes is {self.nodes} and {env.LIGHTHOUSE} names several lighthouses, but the nodes of a group begin their "
-                "lives at one: give one address, or groups of one node."
             )
 
     @property
@@ -200,11 +194,6 @@ class Supervisor(BaseSupervisor):
     def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        record = None
-        if len(self._found.addresses) > 1:
-            assert isinstance(self._reports, Witness)
-            record = str(folder / "received")
-            self._reports.make_record(begun.life, record)
         settings = TrainerSettings(
             group=config.group,
             groups=config.groups,
@@ -213,7 +202,6 @@ class Supervisor(BaseSupervisor):
             life=begun.life,
             folder=str(folder),
             lighthouse=self._found.url,
-            record=record,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

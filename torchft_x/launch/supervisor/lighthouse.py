@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -37,7 +38,9 @@ RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 _GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
 _PORT_WAIT = 1.0  # seconds; the server of a keeper that was killed dies a moment after it
-_VERDICTS = (0, 1, 3)  # exit codes that end the job; 3: core.job.outcome.DESERTED
+_VERDICTS = (0, 1)  # exit codes that end the job
+_STANDS_BY = 75  # of a child that has lost the lease (rpc.lighthouse.main)
+_STAND_BY_PAUSE = 0.5  # seconds
 _USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
@@ -54,6 +57,7 @@ class LighthouseSupervisor:
         self._restarts = Restarts(RULES)
         self._events: EventLog | None = None  # made when there is something to tell
         self._first = True  # no child has ended yet
+        self._owner = secrets.token_hex(8)  # of a lease, for all children: each is seen to end before the next begins
 
     def run(self) -> int:
         """Until the job's verdict, a request to stop, or too many deaths; the exit code."""
@@ -90,6 +94,12 @@ class LighthouseSupervisor:
             if code in _VERDICTS or (code == _USAGE and self._first):
                 return code
             self._first = False
+            if code == _STANDS_BY:
+                self._attempt += 1
+                self._stops.wait(lambda: False, _STAND_BY_PAUSE)
+                if self._stops.first is not None:
+                    return 0
+                continue
             end = self._how(code, time.monotonic() - began)
             decision = self._restarts.ended(end, time.monotonic())
             if isinstance(decision, GiveUp):
@@ -139,6 +149,7 @@ class LighthouseSupervisor:
     def _child_environ(self) -> dict[str, str]:
         out = dict(self._environ)
         out[env.ATTEMPT] = str(self._attempt)
+        out[env.LEASE_OWNER] = self._owner
         out.pop(env.LAUNCHER_PID, None)  # ours; the child dies with us
         env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
         root = own_package_root()
@@ -181,9 +192,9 @@ def _flag(argv: list[str], name: str) -> str | None:
 
 
 def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> list[str]:
-    """Without a place of its own what is written down lives as long as we do. One of several must have one, so it says."""
+    """Without a place of its own what is written down lives as long as we do."""
     if (
-        _flag(argv, "--place") is not None
+        _flag(argv, "--lease_dir") is not None
         or _flag(argv, "--state_file") is not None
         or env.read(env.STATE_FILE, None, environ)
     ):

@@ -3,8 +3,8 @@
 In the run directory it makes ``token`` (0600, kept if it is there) and then lets the server write ``lighthouse``, its
 address. Whoever reads the address can therefore read the token. ``lighthouse.state`` is what the next one there must know.
 
-Where a job brings several, each has its address and its state in ``lighthouses/``, under its place. The directory must be
-shared then: only there can the first one see whether it was ever started in this job (`begins`).
+Where a job brings several, each has its address in ``lighthouses/``, under its place, and what they share is there: the lease,
+and the journal of the one that serves.
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ def make_token(run_dir: Path) -> Path:
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     """The flags of the server with what the role adds; a flag that is given stays as it is."""
     added: list[str] = []
-    address_file, state_file = run_dir / "lighthouse", run_dir / "lighthouse.state"
+    address_file = run_dir / "lighthouse"
     if (
         env.read_int(env.LIGHTHOUSES, 1) or 1
     ) > 1 and "--place" in argv:  # else a script's own, which inherits the variable
-        place = argv[argv.index("--place") + 1]
-        address_file, state_file = folder_of_several(run_dir) / place, folder_of_several(run_dir) / f"{place}.state"
-        added += ["--new_job"] if begins(run_dir, _job(), first=place == "0") else []
+        at = argv.index("--place")
+        address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
+        claim(run_dir, _job())
+        added += ["--lease_dir", str(folder_of_several(run_dir))]
     if "--bind" not in argv:  # a local job shares its host's ports with everybody
         added += ["--bind", f"[::]:{0 if local else _port()}"]
     if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
     if "--address_file" not in argv:
         added += ["--address_file", str(address_file)]
-    if "--state_file" not in argv and env.read(env.STATE_FILE) is None:
-        added += ["--state_file", str(state_file)]
+    if not {"--state_file", "--lease_dir"} & {*argv, *added} and env.read(env.STATE_FILE) is None:
+        added += ["--state_file", str(run_dir / "lighthouse.state")]
     given = env.read(env.ADVERTISE_HOST) or env.read(env.ADVERTISE_INTERFACE)
     if local and "--advertise_host" not in argv and given is None:
         added += ["--advertise_host", "127.0.0.1"]
@@ -67,15 +68,12 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
 
 
 def folder_of_several(run_dir: Path) -> Path:
-    """Where the addresses of a job's lighthouses are, by place."""
+    """Where the addresses of a job's lighthouses are, by place, and what they share."""
     return run_dir / "lighthouses"
 
 
-def begins(run_dir: Path, job: str, *, first: bool) -> bool:
-    """Whether this is the first start of the job's `first` lighthouse: it may begin the job, and does so once.
-
-    Raises `ConfigError` if the directory is another job's, or can't be written.
-    """
+def claim(run_dir: Path, job: str) -> None:
+    """Make the lighthouses' directory this job's. Raises `ConfigError` if it is another's, or can't be written."""
     folder = folder_of_several(run_dir)
     mark = folder / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:
@@ -86,11 +84,7 @@ def begins(run_dir: Path, job: str, *, first: bool) -> bool:
                 f"Another job with several lighthouses has begun in the run directory {run_dir}, and what they wrote there "
                 "is not this one's: name another --run_dir."
             )
-        if first:
-            mark.mkdir()
-        return first
-    except FileExistsError:
-        return False
+        mark.mkdir(exist_ok=True)
     except OSError as e:
         raise ConfigError(f"The run directory {run_dir} can't be written ({e.strerror}); see --run_dir.") from None
 

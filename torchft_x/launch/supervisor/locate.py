@@ -21,7 +21,6 @@ class Found:
     addresses: tuple[Address, ...]  # all of a list, if one of them answers
     token: str | None = field(repr=False)
     token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
-    own: bool = False  # of the job itself
 
     @property
     def address(self) -> Address:
@@ -141,9 +140,7 @@ class Locator:
         environ = dict(self._environ)
         if beside is not None and not self._given_token() and beside.exists():
             environ[env.TOKEN_FILE] = str(beside)
-        return Found(
-            addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ), own=beside is not None
-        )
+        return Found(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
 
 
 def first_host(text: str) -> str:

@@ -10,8 +10,7 @@ from torchft_x.launch.supervisor.locate import Found
 
 
 class Reports(Protocol):
-    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor.client.SupervisorClient` has these, and so have
-    the lines to several lighthouses, `torchft_x.rpc.supervisor.fanout_client.SupervisorFanout`.
+    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor.client.SupervisorClient` has these.
 
     No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
     """
@@ -36,36 +35,15 @@ class NodeReports(Reports, Protocol):
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
 
 
-@runtime_checkable
-class Witness(Reports, Protocol):
-    """To several lighthouses: tells of each life that has ended what it had received."""
-
-    def make_record(self, life: str, path: str) -> None:
-        """The file where that life, which is about to begin, writes it down. Raises `ConfigError`."""
-
-
 def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "") -> Callable[[Found], Reports]:
     """Makes the real client, for a group (or one node of it) or for a companion. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
+        from torchft_x.rpc.supervisor.client import SupervisorClient
         from torchft_x.rpc.transport import grpc_options
 
-        if len(found.addresses) > 1:
-            from torchft_x.rpc.supervisor.fanout_client import SupervisorFanout
-
-            return SupervisorFanout(
-                found.addresses,
-                group,
-                socket.gethostname(),
-                grpc_options.boot_id(),
-                found.token,
-                companion=companion,
-                own=found.own,
-            )
-        from torchft_x.rpc.supervisor.client import SupervisorClient
-
         return SupervisorClient(
-            lighthouse=found.address.url,
+            lighthouse=found.url,
             group=group,
             host=socket.gethostname(),
             boot_id=grpc_options.boot_id(),

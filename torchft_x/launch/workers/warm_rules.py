@@ -26,7 +26,7 @@ OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.d
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
 
 # Different in each life, and read by nobody before the script runs.
-_OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.TOKEN_FILE, env.RECORD, env.PRIVATE}
+_OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.TOKEN_FILE, env.PRIVATE}
 
 
 def why_never(given: Mapping[str, str], *, nodes: int) -> str | None:

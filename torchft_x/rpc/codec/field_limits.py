@@ -61,7 +61,6 @@ LIMITS: dict[str, Limit] = {
     "boot_id": (check_text, "boot id", 128),
     "by": (check_said, "fenced by"),
     "carried": _carried,
-    "chain": (check_text, "chain", 128),
     "checkpoint_metadata": (check_text, "checkpoint metadata"),
     "code": None,  # of an exit
     "commit_failures": (check_whole, "commit_failures"),
@@ -89,7 +88,6 @@ LIMITS: dict[str, Limit] = {
     "reason": (check_said, "reason"),
     "replica_id": check_replica_id,
     "sentence": (check_said, "sentence"),
-    "since": (check_whole, "since"),
     "started": (check_seconds, "start time"),
     "step": (check_whole, "step"),
     "step_seconds": (check_seconds, "step_seconds"),

@@ -22,27 +22,16 @@ from torchft_x.rpc.transport import grpc_options, limits
 
 def _check_quorum(p: pb.Quorum) -> None:
     """All that is told of a quorum, together: each limit alone would let through what takes seconds to read."""
-    quorums = [p, *p.follows[: limits.MAX_FOLLOWED + 1]]
-    for q in quorums:
-        if len(q.follows) > (limits.MAX_FOLLOWED if q is p else 0):
-            raise RefusedError(
-                f"A message was refused: a quorum follows {len(q.follows)} others, at most {limits.MAX_FOLLOWED} are allowed, "
-                "which name none."
-            )
-        if not 0 < len(q.members) <= limits.MAX_MEMBERS:
-            raise RefusedError(
-                f"A message was refused: a quorum of {len(q.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
-            )
-    told = sum(len(q.members) for q in quorums)
-    values = sum(len(m.handles) + len(m.carried) for q in quorums for m in q.members) if told <= limits.MAX_TOLD else 0
-    for count, what, limit in (
-        (told, "members", limits.MAX_TOLD),
-        (values, "handles and carried quorums", limits.MAX_TOLD_VALUES),
-    ):
-        if count > limit:
-            raise RefusedError(
-                f"A message was refused: a quorum and those it follows have {count} {what}, at most {limit} are allowed."
-            )
+    if not 0 < len(p.members) <= limits.MAX_MEMBERS:
+        raise RefusedError(
+            f"A message was refused: a quorum of {len(p.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
+        )
+    values = sum(len(m.handles) + len(m.carried) for m in p.members)
+    if values > limits.MAX_TOLD_VALUES:
+        raise RefusedError(
+            f"A message was refused: a quorum has {values} handles and carried quorums, at most "
+            f"{limits.MAX_TOLD_VALUES} are allowed."
+        )
 
 
 STATE = Codec(pb.State, State)
@@ -54,8 +43,7 @@ PREPARED = Codec(
 )
 MEMBER = Codec(pb.Member, Member, apart=["traits"])
 QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum number")}, check=_check_quorum)
-HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire", "place"])
-LAST_WORD = Codec(pb.LastWord, lm.LastWord)
+HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
 KIN = Codec(pb.Kin, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
 OVER = Codec(pb.Over, gm.OverArrived, lm.SendOver, gm.PushOver)
@@ -92,10 +80,9 @@ _PEER_MEMBER = Codec(
 )
 
 
-def hello_to_proto(v: lm.Hello, group_id: str, place: int = 0) -> pb.Hello:
-    """`place`: of the lighthouse it goes to, see torchft_x.proto."""
+def hello_to_proto(v: lm.Hello, group_id: str) -> pb.Hello:
     p: pb.Hello = HELLO.encode(v)
-    p.group_id, p.wire, p.place = group_id, grpc_options.WIRE, place
+    p.group_id, p.wire = group_id, grpc_options.WIRE
     return p
 
 

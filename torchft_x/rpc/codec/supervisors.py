@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
-from torchft_x.core.messages.lighthouse import LastWord, LifeHalted
+from torchft_x.core.messages.lighthouse import LifeHalted
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
-from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.field_limits import check_token
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -33,7 +32,7 @@ HALTED = Codec(
 GROUP_UP = OneOf(
     pb.SupervisorUp,
     started=Codec(pb.LifeStarted, r.LifeStarted),
-    exited=Codec(pb.LifeExited, r.LifeExited, apart=["word"]),
+    exited=Codec(pb.LifeExited, r.LifeExited),
     done=Codec(pb.SupervisorDone, r.SupervisorFinished),
 )
 _NODE_UP = OneOf(
@@ -49,12 +48,6 @@ NODE_DOWN = OneOf(
     begin=Codec(pb.LifeBegin, n.SendBegin, limits={"life": check_token, "meeting": _meeting}),
     over=Codec(pb.LifeOver, n.SendLifeOver, limits={"life": check_token}),
 )
-
-
-def last_word(up: pb.SupervisorUp) -> LastWord | None:
-    """What the life whose end is reported had received last, if the report says so."""
-    told = up.WhichOneof("kind") == "exited" and up.exited.HasField("word")
-    return messages.LAST_WORD.decode(up.exited.word) if told else None
 
 
 def supervisor_here(p: pb.SupervisorHello) -> r.SupervisorHere:

@@ -4,6 +4,5 @@
 * `server`: what a program holds: make, ask, close, from any thread. `service`: what it offers over the network.
 * `client`: what a rank talks to: over a socket, or in the server's own process the shell itself.
 * `pause_clock`: how much longer a question may take for a planned pause.
-* `last_quorum_file`: with several lighthouses, the newest quorum received, written down for the supervisor.
 * `liveness_socket`: shows that a process which has left still evaluates or saves (R21).
 """

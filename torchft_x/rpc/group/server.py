@@ -22,7 +22,6 @@ from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import liveness_socket
-from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, open_record
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
@@ -53,11 +52,9 @@ class GroupServer:
     `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
     needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
     by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
-    `commit_vote`: the group votes with the others before it commits; equal in all groups. `last_quorum_file`: path of the file that
-    the supervisor has made for this life (`rpc.group.last_quorum_file`); used with several lighthouses.
+    `commit_vote`: the group votes with the others before it commits; equal in all groups.
 
-    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`, `ConfigError`
-    (the record).
+    Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
     """
 
     def __init__(
@@ -77,7 +74,6 @@ class GroupServer:
         on_kill: Callable[[str], None] | None = None,
         runs_on: bool = False,
         commit_vote: bool = False,
-        record: str | None = None,
     ) -> None:
         del quorum_retries
         lighthouses = find_lighthouses(lighthouse)
@@ -91,7 +87,6 @@ class GroupServer:
             boot_id=grpc_options.boot_id() if boot_id is None else boot_id,
             runs_on=runs_on,
             commit_vote=commit_vote,
-            record=_record(record, replica_id) if len(lighthouses) > 1 else None,
         )
         self.replica_id = replica_id  # as given
         self.world_size = world_size  # ranks of the group
@@ -133,8 +128,6 @@ class GroupServer:
             await self.shell.open(timeout)
         except BaseException:
             await server.stop(None)
-            if settings.record is not None:
-                settings.record.close()
             raise
 
     def shutdown(self, *, early: bool = False) -> None:
@@ -283,17 +276,6 @@ def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> N
         notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason, push.left))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))
-
-
-def _record(path: str | None, replica_id: str) -> LastQuorumFile | None:
-    if path is not None:
-        return open_record(path, replica_id)
-    log.warning(
-        "%s has no supervisor that learns what it had received (torchft_x supervise): should it be killed, the others may "
-        "not be able to go on, because several lighthouses count it until somebody knows.",
-        replica_id,
-    )
-    return None
 
 
 def _exit(message: str) -> None:

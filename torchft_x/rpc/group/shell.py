@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torchft_x._version import __version__
@@ -30,10 +29,9 @@ from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXE
 from torchft_x.net import Address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
-from torchft_x.rpc.group.last_quorum_file import LastQuorumFile, unwritten
 from torchft_x.rpc.group.pause_clock import PauseClock
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import grpc_options, lighthouse_list
+from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import metadata
 
@@ -62,8 +60,6 @@ class GroupSettings:
     boot_id: str
     runs_on: bool
     commit_vote: bool
-    record: LastQuorumFile | None = None
-    """Of several lighthouses: where what is received is written down; None: nowhere."""
 
 
 class GroupShell:
@@ -150,8 +146,6 @@ class GroupShell:
         with self._lock:
             calls = tuple(self._calls)
         self._fail(calls, "The group server is shut down.", retry=False)
-        if self.settings.record is not None:
-            self.settings.record.close()
 
     @property
     def _url(self) -> str:
@@ -166,7 +160,6 @@ class GroupShell:
                 self._endurance.incomplete(self._machine.incomplete, time.monotonic())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
-                self._uplink.look_elsewhere()
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the group server failed")
 
@@ -355,24 +348,13 @@ class GroupShell:
 
     def _hello(self) -> list[bytes]:
         hello = self._machine.hello(time.monotonic())
-        record = self.settings.record
-        if record is not None:
-            hello = replace(hello, chain=record.chain, before=record.before)
-        said = messages.hello_to_proto(hello, group_of(hello.replica_id), self._place)
+        said = messages.hello_to_proto(hello, group_of(hello.replica_id))
         return [pb.Up(hello=said).SerializeToString()]
-
-    @property
-    def _place(self) -> int:
-        """Of the lighthouse that is spoken to, as on the wire."""
-        return self._uplink.wander.at + 1 if len(self._uplink.addresses) > 1 else 0
 
     def _welcome(self, data: bytes) -> Keepalive:
         """What the answer to hello says about signs of life; or the end of this group."""
         down = messages.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
-            wrong = lighthouse_list.mismatch(self._url, expected=self._place, found=down.welcome.place)
-            if wrong:  # at the start the user's mistake; later this group need not end for one lighthouse
-                raise UnreachableError(wrong) if self._stood.done() else RefusedError(wrong)
             if not self._stood.done():
                 self.others_train = down.welcome.others_train
             self.heartbeat_timeout = rhythm(down.welcome).limit
@@ -419,23 +401,11 @@ class GroupShell:
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
             self._endurance.told(event.reason, event.lease, time.monotonic())
-            self._uplink.wander.told(event.elsewhere, time.monotonic(), random.random())
         elif isinstance(event, m.PatienceArrived):
             self.delay.told(event.seconds, event.reason, time.monotonic())
             self._endurance.paused(event.seconds, time.monotonic())
         elif event is not None:
-            self._uplink.wander.answered()
-            if kind == "quorum" and self.settings.record is not None:
-                self._write_down(self.settings.record, down.quorum)
             self._feed(event)
-
-    @staticmethod
-    def _write_down(record: LastQuorumFile, quorum: pb.Quorum) -> None:
-        """Before the quorum is followed. Raises `RefusedError`, which ends this group: nobody would know of it."""
-        try:
-            record.keep(quorum)
-        except OSError as e:
-            raise RefusedError(unwritten(record.path, e)) from None
 
     def _session_refused(self, error: TorchftXError) -> None:
         """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""

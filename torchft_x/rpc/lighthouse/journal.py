@@ -11,11 +11,13 @@ still while the host is suspended. A process in another time namespace has anoth
 One process may use a file at a time; its lock goes with it. What can't be read, is of another job or of another boot is
 ignored with a sentence. If writing fails what is there is made void, the lighthouse goes on, and the next one waits as
 if there were no file.
+
+Behind a lease (lease_journal.py) it is for lighthouses on other hosts, too: everything is flushed, of another boot only the
+times mean nothing, and after each write the lease must still be held. If writing fails the lighthouse ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import logging
@@ -25,6 +27,7 @@ import stat
 import struct
 import zlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Quorum
@@ -42,7 +45,6 @@ MAX_DONE = limits.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
 _MAGIC = b"TFXLEDG2"
-_BLANK = b"TFXBLANK"
 # At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
 _GRANTED = struct.Struct("<qdq")
 _REST = struct.Struct("<QQI")  # at offset 32: where what counts begins, its length, its checksum
@@ -58,15 +60,24 @@ class Found:
     done: tuple[pb.Done, ...] = ()
 
 
-class Journal:
-    """Not thread-safe. Made by `open_ledger`."""
+class Fence(Protocol):
+    """What says that no other lighthouse has begun (`lease.Lease`)."""
 
-    def __init__(self, fd: int, path: str, boot_id: str, run: bytes) -> None:
+    def confirm(self) -> None:
+        """Raises, and ends this process, if one has."""
+
+    def lose(self, sentence: str) -> None:
+        """End this process, for this reason; raises."""
+
+
+class Journal:
+    """Not thread-safe. Made by `open_ledger`, or behind a lease by `lease_journal.open_journal`."""
+
+    def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
         self.path = path
-        self.blank = os.pread(fd, _HEADER, 0) == blank_header(
-            boot_id
-        )  # when it was opened nothing had ever been written
+        self._fence = fence  # of one of several lighthouses
         self._fd = fd  # locked; closed by close()
+        self._boot_id = boot_id  # of this host
         self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
         self._kin: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # as kept last, and its bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
@@ -115,14 +126,18 @@ class Journal:
         self._done.append(pb.Ledger(done=[done]).SerializeToString())
         self._write()
 
+    def end(self) -> None:
+        """The job is over: nothing counts any more. Behind a lease that is said there, when the supervisors have been told."""
+        if self._fence is not None:
+            self._fence.confirm()
+        else:
+            self.void()
+
     def void(self) -> None:
-        """Nothing counts any more: the job is over."""
+        """What is there counts no more."""
         try:
             os.pwrite(self._fd, bytes(_HEADER), 0)
         except OSError as e:
-            if self.blank:  # then at least nobody may take it for that
-                with contextlib.suppress(OSError):
-                    os.unlink(self.path)
             log.error(
                 "%s can't be made void (%s): remove it before a lighthouse starts here again.", self.path, e.strerror
             )
@@ -140,10 +155,13 @@ class Journal:
         rest = _REST.pack(at, len(data), zlib.crc32(data))
         try:
             self._put(data, at)
+            self._flush()
             self._put(_MAGIC + _GRANTED.pack(*self._granted) + rest, 0)
+            self._flush()
         except OSError as e:
             self._fail(e)
             return
+        self._confirm()
         self._place = (at, len(data))
         if self._void:
             self._void = False
@@ -153,8 +171,20 @@ class Journal:
         self._granted = granted
         try:
             self._put(_GRANTED.pack(*granted), len(_MAGIC))
+            self._flush()
         except OSError as e:
             self._fail(e)
+            return
+        self._confirm()
+
+    def _flush(self) -> None:
+        """For other hosts, and in this order: a header never comes before what it tells of."""
+        if self._fence is not None:
+            os.fdatasync(self._fd)
+
+    def _confirm(self) -> None:
+        if self._fence is not None:
+            self._fence.confirm()
 
     def _put(self, data: bytes, at: int) -> None:
         view = memoryview(data)
@@ -165,6 +195,8 @@ class Journal:
             view, at = view[written:], at + written
 
     def _fail(self, error: OSError) -> None:
+        if self._fence is not None:
+            self._fence.lose(f"{self.path} can't be written ({error.strerror}): make room there")
         if not self._void:
             self._void = True
             log.warning(
@@ -183,7 +215,8 @@ class Journal:
             found = self._read()
         except (OSError, RefusedError) as e:
             log.warning("%s is ignored: %s", self.path, e.strerror if isinstance(e, OSError) else e)
-            self.void()
+            if self._fence is None:  # else what is here says that something was written
+                self.void()
             return Found()
         return found or Found()
 
@@ -202,10 +235,14 @@ class Journal:
             raise RefusedError("it is damaged.")
         ledger = parse(pb.Ledger, data, "ledger")
         self._check_origin(ledger)
-        found = from_proto(ledger, granted, leased if ledger.clock == _clock() else math.nan, reached)
+        same_clock = self._same_boot(ledger) and ledger.clock == _clock()
+        found = from_proto(ledger, granted, leased if same_clock else math.nan, reached)
         self._place = (at, length)
         self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
         return found
+
+    def _same_boot(self, ledger: pb.Ledger) -> bool:
+        return bool(self._boot_id) and ledger.boot_id == self._boot_id
 
     def _check_origin(self, ledger: pb.Ledger) -> None:
         ours = pb.Ledger.FromString(self._head)
@@ -213,7 +250,7 @@ class Journal:
             raise RefusedError(
                 f"another version of torchft_x has written it (wire {ledger.wire}, this is {ours.wire})."
             )
-        if not ours.boot_id or ledger.boot_id != ours.boot_id:
+        if self._fence is None and not self._same_boot(ledger):
             raise RefusedError("it was written before this host was started again, or on another host.")
         if ledger.run != ours.run:
             raise RefusedError("another job has written it, or one with another token.")
@@ -258,14 +295,6 @@ def _clock() -> str:
         return ""
 
 
-def blank_header(boot_id: str) -> bytes:
-    """Where the magic comes: a lighthouse of a new job, one of several, has never written anything (shared_journal.py).
-
-    Since that boot: what was written later may have been lost with the host, and the mark have come to light again.
-    """
-    return (_BLANK + hashlib.sha256(boot_id.encode()).digest()[:16]).ljust(_HEADER, b"\0")
-
-
 def fingerprint(token: str | None, job: str | None) -> bytes:
     """Of a job: tells two apart, and nothing about the token."""
     return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
@@ -274,7 +303,11 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
 def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
     """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
     try:
-        return take_ledger(path, boot_id=boot_id, run=run)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        why = _why_not(fd)
+        if not why:
+            return Journal(fd, path, boot_id, run)
+        os.close(fd)
     except OSError as e:
         why = e.strerror or str(e)
     log.warning(
@@ -284,16 +317,6 @@ def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
         why,
     )
     return None
-
-
-def take_ledger(path: str, *, boot_id: str, run: bytes) -> Journal:
-    """The same. Raises `OSError`."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    why = _why_not(fd)
-    if why:
-        os.close(fd)
-        raise OSError(0, why)
-    return Journal(fd, path, boot_id, run)
 
 
 def _why_not(fd: int) -> str:

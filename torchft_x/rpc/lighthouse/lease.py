@@ -31,7 +31,7 @@ def lease_clock() -> float:
 
 
 class Lease:
-    """`acquire`, then `start`; `holds` and `confirm` from any thread; `release` or `finish` at the end."""
+    """`acquire`, then `start`; `holds` and `confirm` from any thread; `end`."""
 
     def __init__(
         self,
@@ -106,7 +106,9 @@ class Lease:
 
     def holds(self) -> bool:
         """Whether something may leave this process now. Says so to `on_lost` if not, whatever the thread waits for."""
-        if not self._lost and self._rule.holds(self._clock()):
+        if self._ended.is_set():
+            return False
+        if self._rule.holds(self._clock()):
             return True
         self._lose(f"the lease could not be renewed for {TTL:g} s, because {self._register!r} does not answer")
         return False
@@ -127,27 +129,20 @@ class Lease:
         self._lose(sentence)
         raise LeaseLostError(sentence)
 
-    def release(self) -> None:
-        """The job goes on without this lighthouse: a standby need not wait. Nothing is served any more."""
-        self._end(LeaseRule.released)
-
-    def finish(self, code: int) -> None:
-        """The job is over: so it is for all lighthouses."""
-        self._end(lambda rule: rule.over(code))
-
-    # --- parts ---------------------------------------------------------------------------------------------------------
-
-    def _end(self, last: Callable[[LeaseRule], LeaseEntry]) -> None:
+    def end(self, code: int | None = None) -> None:
+        """Nothing is served any more. The job goes on, so that a standby need not wait; with `code` it is over, for all."""
         self._ended.set()
         with self._lock:
             held = self._rule.held
             if held is None or self._lost:
                 return
             try:
-                self._register.swap(held, last(self._rule))
+                self._register.swap(held, self._rule.released() if code is None else self._rule.over(code))
             except OSError as e:
                 log.warning("%r can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
             self._rule.failed()
+
+    # --- parts ---------------------------------------------------------------------------------------------------------
 
     def _swap(self) -> str:
         """Advance the entry; the reason if that can't be. The lock is held."""

@@ -90,10 +90,12 @@ def parse_name(name: str) -> LeaseEntry | None:
     )
 
 
-def open_lease(folder: Path) -> LeaseDirectory:
-    """The register there; made if it is absent. Raises `OSError`."""
+def open_lease(folder: Path, *, make: bool = True) -> LeaseDirectory:
+    """The register there; made if it is absent, in a directory that must be there: where nothing is mounted any more no other
+    one shall begin. Raises `OSError`."""
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not make:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         made = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
         made.mkdir(mode=0o700)
         try:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from torchft_x import env
 from torchft_x._version import __version__
-from torchft_x.core.job.outcome import JobConfig, JobOutcome
+from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
@@ -24,12 +26,14 @@ from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.journal import Journal, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.lighthouse.shared_journal import open_shared
+from torchft_x.rpc.lighthouse.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
 
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
+STANDS_BY = DESERTED
+"""Exit code: it has lost the lease, or given it back; its next life is a standby."""
 DEFECT = 70
 """Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
 FLUSH = 1.0
@@ -59,9 +63,10 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--address_file", metavar="PATH", help="write http://HOST:PORT here when serving")
     p.add_argument("--state_file", metavar="PATH", help="what the next lighthouse on this host must know is kept here")
     p.add_argument(
-        "--place", type=int, metavar="N", help="number among several lighthouses; 0: the first, others stand by"
+        "--lease_dir",
+        metavar="DIR",
+        help="one of several lighthouses that share this directory: one serves, the others stand by",
     )
-    p.add_argument("--new_job", action="store_true", help="with --place 0: its job has not begun yet; say so once")
     p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
     p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
     p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
@@ -80,8 +85,10 @@ class Settings:
     advertise_host: str | None
     address_file: str | None
     state_file: str | None
-    new_job: bool
-    """One of several: the command says that the job has not begun yet."""
+    lease_dir: Path | None
+    """Of several lighthouses; None: this is the only one."""
+    owner: str
+    """Of the lease."""
     again: bool
     """The same command was started again by its keeper."""
     run_dir: str | None
@@ -104,10 +111,18 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster = JobConfig(groups=groups, min_replicas=args.job_min_replicas)
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
-            roster = replace(roster, deserted_after=replaced_within)
-        roster = replace(roster, several=args.place is not None)
+    if roster is not None:
+        roster = replace(roster, several=args.lease_dir is not None)
     state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
-    _check_place(args, state_file)
+    bind = parse_address(args.bind, what="--bind")
+    if args.lease_dir is not None and args.state_file is not None:
+        raise ConfigError(
+            "--state_file and --lease_dir: one of several lighthouses writes into the directory; give one."
+        )
+    if args.lease_dir is not None and bind.port == 0:
+        raise ConfigError(
+            "--lease_dir and port 0: the address of one of several is known before it serves; give a port."
+        )
     return Settings(
         lighthouse=LighthouseConfig(
             min_replicas=args.min_replicas,
@@ -118,34 +133,19 @@ def read_settings(args: argparse.Namespace) -> Settings:
             # One that a scheduler has started can't tell which it is.
             new_job=roster is not None and attempt == 0 and replaced_within is None,
             restarted=roster is not None and attempt > 0,
-            place=args.place,
             boot_id=grpc_options.boot_id(),
         ),
-        bind=parse_address(args.bind, what="--bind"),
+        bind=bind,
         token=token,
         roster=roster,
         advertise_host=args.advertise_host,
         address_file=args.address_file,
         state_file=state_file,
-        new_job=args.new_job,
+        lease_dir=None if args.lease_dir is None else Path(args.lease_dir),
+        owner=env.read(env.LEASE_OWNER) or secrets.token_hex(8),
         again=attempt > 0,
         run_dir=args.run_dir,
     )
-
-
-def _check_place(args: argparse.Namespace, state_file: str | None) -> None:
-    """Raises `ConfigError` for what can't go together with --place, or not without it."""
-    if args.place is None:
-        if args.new_job:
-            raise ConfigError("--new_job is for the first of several lighthouses: give --place 0, or leave it out.")
-        return
-    if args.new_job and args.place != 0:
-        raise ConfigError(f"--new_job and --place {args.place}: only the first lighthouse, --place 0, begins a job.")
-    if state_file is None:
-        raise ConfigError(
-            f"--place {args.place} needs --state_file PATH, on a local disk: what it has issued must not be forgotten when "
-            "it is started again."
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,11 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     ended: SimpleQueue[None] = SimpleQueue()  # no Event, which a signal's handler could wait for
-    code = 0
+    verdicts: list[int] = []
 
     def on_verdict(verdict: int, sentence: str) -> None:
-        nonlocal code
-        code = verdict
+        verdicts.append(verdict)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence)
         ended.put(None)
@@ -181,53 +180,87 @@ def _serve(settings: Settings) -> int:
     except OSError as e:
         raise ConfigError(f"--run_dir {settings.run_dir}: events can't be written there ({e.strerror}).") from None
     roster = JobOutcome(settings.roster) if settings.roster is not None else None
-    ledger = _open_ledger(settings)
-    config = settings.lighthouse
-    place = config.place
-    if place is not None and ledger is not None:
-        config = replace(config, new_job=ledger.blank, restarted=not ledger.blank)
-        log.info("%s", _how_it_begins(place, ledger.blank))
+    config, lease = settings.lighthouse, None
+    if settings.lease_dir is None:
+        ledger = _open_ledger(settings)
+    else:
+        held = _hold_lease(settings, settings.lease_dir, ended)
+        if isinstance(held, int):
+            return held
+        lease, ledger = held.lease, held.journal
+        config = replace(config, new_job=held.first and roster is not None, restarted=not held.first)
     shell = LighthouseShell(
-        config, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger
+        config, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger, lease=lease
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
-    address = grpc_options.advertised(settings.bind, port, settings.advertise_host).url
+    address = _address(settings, port)
     log.info("Lighthouse listening on %s, min_replicas=%d", address, settings.lighthouse.min_replicas)
     if settings.token is None:
         log.warning("No token is set: whoever reaches the port can take part. Give --token_file to change that.")
     events.emit("start", address=address)
+    code: int | None = None
     try:
         if settings.address_file is not None:
             _write_atomically(settings.address_file, address + "\n")
         _on_signals(ended)
         ended.get()
+        code = verdicts[0] if verdicts else None
     finally:
         loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
         events.close()
+        if lease is not None:
+            lease.end(None if code == DESERTED else code)
         if ledger is not None:
             ledger.close()
-    return code
+    return code or 0
 
 
 def _open_ledger(settings: Settings) -> Journal | None:
     if settings.state_file is None:
         return None
-    run = fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
-    if settings.lighthouse.place is not None:
-        boot_id, again = settings.lighthouse.boot_id, settings.again
-        return open_shared(settings.state_file, boot_id=boot_id, run=run, new_job=settings.new_job, again=again)
-    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=run)
+    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
 
 
-def _how_it_begins(place: int, blank: bool) -> str:
-    """For people."""
-    if place > 0:
-        return f"Number {place} of several lighthouses: it stands by until groups of a job come over."
-    if blank:
-        return "The first of several lighthouses; the job is new, and begins here."
-    return (
-        "The first of several lighthouses; its job has begun (if not: --new_job), so it waits until groups come that say "
-        "where they are."
+def _run(settings: Settings) -> bytes:
+    """Tells this job from others, in what is written down."""
+    return fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+
+
+def _address(settings: Settings, port: int) -> str:
+    return grpc_options.advertised(settings.bind, port, settings.advertise_host).url
+
+
+def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> HeldLease | int:
+    """Stand by until this lighthouse serves. An exit code if it never does: the job is over, or it was told to stop."""
+
+    def wait(seconds: float) -> bool:
+        try:
+            ended.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    def on_lost(sentence: str) -> None:
+        log.error("This lighthouse ends: %s. Its next life stands by.", sentence)
+        os._exit(STANDS_BY)  # what is still to be sent must not be
+
+    address = _address(settings, settings.bind.port)
+    if settings.address_file is not None:
+        _write_atomically(settings.address_file, address + "\n")
+    _on_signals(ended)
+    return hold_lease(
+        folder,
+        Contender(
+            settings.owner,
+            address,
+            settings.bind,
+            settings.token,
+            settings.lighthouse.boot_id,
+            _run(settings),
+            settings.again,
+        ),
+        on_lost=on_lost,
+        wait=wait,
     )
 
 

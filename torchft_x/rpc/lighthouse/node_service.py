@@ -23,9 +23,12 @@ from torchft_x.rpc.transport.stream import Stream
 class NodeService:
     """Streams become sessions of `core.job.multi_node`, its effects messages. A stream is named by the lighthouse's key."""
 
-    def __init__(self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None]) -> None:
+    def __init__(
+        self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None], confirm: Callable[[], None]
+    ) -> None:
         self._feed_group = feed_group  # takes what is true of a whole group
         self._note = note  # for the log
+        self._confirm = confirm  # raises if another lighthouse may have begun
         self._machine = GangCoordinator(make_token=lambda: secrets.token_hex(8))  # decides
         self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
 
@@ -77,6 +80,8 @@ class NodeService:
 
     def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
         if isinstance(effect, (n.SendBegin, n.SendLifeOver, n.SendStop)):
+            if isinstance(effect, n.SendBegin):
+                self._confirm()  # two lighthouses must not begin two lives of one group
             stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
         elif isinstance(effect, n.CloseStream):
             stream.finish()

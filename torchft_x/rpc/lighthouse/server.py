@@ -30,11 +30,12 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
 from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.journal import Found, Journal
+from torchft_x.rpc.lighthouse.lease import Lease
 from torchft_x.rpc.lighthouse.log import NoteLog
 from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService, Ways
 from torchft_x.rpc.lighthouse.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import file_limits, grpc_options, lighthouse_list, limits
+from torchft_x.rpc.transport import file_limits, grpc_options, limits
 from torchft_x.rpc.transport.stream import Stream, answering
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 
@@ -63,13 +64,15 @@ class LighthouseShell:
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
         ledger: Journal | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        """`lease`: of one of several lighthouses. It is looked at before anything is taken in."""
         config.check_together()
         found = Found()
         if ledger is not None:
             if not config.new_job:
                 found = ledger.read()
-            elif config.place is None:
+            else:
                 ledger.void()  # whatever it holds is of another job
             config = replace(config, keeps=True, legacy=found.legacy)
         self.config = config  # of the machine
@@ -80,6 +83,7 @@ class LighthouseShell:
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict  # see above
+        self._serves = lease.holds if lease is not None else lambda: True  # whether anything may leave any more
         self._notes = NoteLog(log)  # says what changed, not what happens each step
         self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # those that said hello
@@ -96,9 +100,9 @@ class LighthouseShell:
             Ways(
                 feed=self._feed,
                 next_attempt=self._machine.next_attempt,
-                in_charge=lambda: self._machine.in_charge,
                 note=self._note,
                 on_verdict=self._over,
+                confirm=lease.confirm if lease is not None else lambda: None,
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
             ),
             roster,
@@ -150,12 +154,13 @@ class LighthouseShell:
     def status(self) -> dict[str, Any]:
         """Json-able: what the machine (and the roster) know. On the loop's thread."""
         machine = self._machine.status(time.monotonic())
-        place = {} if self.config.place is None else {"place": self.config.place}
-        return {"version": __version__, "wire": grpc_options.WIRE, **place, **machine, **self._supervisors.status()}
+        return {"version": __version__, "wire": grpc_options.WIRE, **machine, **self._supervisors.status()}
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.config.tick)
+            if not self._serves():
+                return
             try:
                 self._feed(Tick())
                 self._supervisors.tick()
@@ -165,6 +170,8 @@ class LighthouseShell:
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.LighthouseEvent) -> None:
+        if not self._serves():
+            return
         for effect in self._machine.handle(event, time.monotonic()):
             self._carry_out(effect)
 
@@ -302,7 +309,7 @@ class LighthouseShell:
             HELLO_TIMEOUT, lambda: None if greeted() else refuse(f"No hello came within {HELLO_TIMEOUT:g} s.")
         )
         try:
-            await stream.serve(on_message)
+            await stream.serve(lambda data: on_message(data) if self._serves() else None)
         finally:
             impatience.cancel()
             self._open_streams -= 1
@@ -320,12 +327,6 @@ class LighthouseShell:
         if kind != "hello":
             raise RefusedError("The first message of a session must be hello.")
         grpc_options.check_version(up.hello.wire, f"{up.hello.replica_id:.200} ({up.hello.library:.50})")
-        if up.hello.place != self._place:  # it means another lighthouse: nothing that it says is of use here
-            if not up.hello.place:
-                raise RefusedError(lighthouse_list.lone_client("this lighthouse", self._place))
-            stream.send(pb.Down(welcome=self._welcome(self.config.silence.member_ping)).SerializeToString())
-            stream.finish()
-            return
         hello = messages.HELLO.decode(up.hello, session=session)
         self._sessions[session] = stream
         self._members[session] = (hello.replica_id, hello.life)
@@ -363,15 +364,10 @@ class LighthouseShell:
 
     def _over(self, code: int, sentence: str) -> None:
         if self._ledger is not None:
-            self._ledger.void()  # the next one here is of another job
+            self._ledger.end()
         if self._on_verdict is not None:
             self._on_verdict(code, sentence)
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config
-        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping, place=self._place)
-
-    @property
-    def _place(self) -> int:
-        """As on the wire."""
-        return lighthouse_list.of_lighthouse(self.config.place)
+        return pb.Welcome(heartbeat_timeout_s=c.silence.alone, lease_s=c.lease, ping_s=ping)

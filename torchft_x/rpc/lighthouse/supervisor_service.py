@@ -37,14 +37,14 @@ class Ways:
     """To its machine."""
     next_attempt: Callable[[str], int]
     """The number of a group's next life, see `Lighthouse.next_attempt`."""
-    in_charge: Callable[[], bool]
-    """See `Lighthouse.in_charge`."""
     note: Callable[[Note], None]
     """To its log."""
     on_verdict: Callable[[int, str], None]
     """The roster has decided that the job is over."""
     welcome: Callable[[], pb.Welcome]
     """The answer to a hello."""
+    confirm: Callable[[], None]
+    """Raises if another lighthouse may have begun."""
 
 
 class SupervisorService:
@@ -56,7 +56,7 @@ class SupervisorService:
         self._book = book  # what is over in this job
         self._visits = StandaloneSidecars()  # decides when companions end, without a roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
-        self._nodes = NodeService(self._feed_group, ways.note)  # those of groups over several nodes
+        self._nodes = NodeService(self._feed_group, ways.note, ways.confirm)  # those of groups over several nodes
         self._companions = SidecarService(self._feed_roster)  # of programs beside the groups
         for event in book.events:
             self._feed_roster(event)
@@ -76,8 +76,6 @@ class SupervisorService:
 
     def tick(self) -> None:
         self._nodes.tick()
-        if self._roster is not None and self._roster.config.several:
-            self._feed_roster(j.Charge(self._ways.in_charge()))
         self._feed_roster(Tick())
 
     def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:
@@ -108,7 +106,7 @@ class SupervisorService:
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(supervisors.GROUP_UP.decode(up, group=group), supervisors.last_word(up))
+            self._feed_group(supervisors.GROUP_UP.decode(up, group=group))
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
@@ -167,12 +165,12 @@ class SupervisorService:
 
     # --- events --------------------------------------------------------------------------------------------------------
 
-    def _feed_group(self, event: j.RosterEvent, word: m.LastWord | None = None) -> None:
-        """What is true of a group as a whole. `word`: of a life that has ended."""
+    def _feed_group(self, event: j.RosterEvent) -> None:
+        """What is true of a group as a whole."""
         if isinstance(event, j.LifeStarted):
             self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life))
         elif isinstance(event, j.LifeExited):
-            self._ways.feed(m.LifeEnded(event.life, event.code, word))
+            self._ways.feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:

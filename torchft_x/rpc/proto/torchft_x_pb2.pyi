@@ -80,7 +80,7 @@ class Traits(_message.Message):
     def __init__(self, traits: _Optional[_Iterable[_Union[Trait, _Mapping]]] = ...) -> None: ...
 
 class Quorum(_message.Message):
-    __slots__ = ("id", "config_id", "number", "members", "created", "granted_through", "lease_s", "follows", "since")
+    __slots__ = ("id", "config_id", "number", "members", "created", "granted_through", "lease_s")
     ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -88,8 +88,6 @@ class Quorum(_message.Message):
     CREATED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
-    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
     id: int
     config_id: int
     number: int
@@ -97,9 +95,7 @@ class Quorum(_message.Message):
     created: float
     granted_through: int
     lease_s: float
-    follows: _containers.RepeatedCompositeFieldContainer[Quorum]
-    since: int
-    def __init__(self, id: _Optional[int] = ..., config_id: _Optional[int] = ..., number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., created: _Optional[float] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ..., follows: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., since: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., config_id: _Optional[int] = ..., number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., created: _Optional[float] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("attempt", "started", "token")
@@ -112,7 +108,7 @@ class Life(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., started: _Optional[float] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on", "chain", "before", "place")
+    __slots__ = ("replica_id", "group_id", "life", "address", "state", "quorum", "granted_through", "lease_left_s", "boot_id", "library", "wire", "runs_on")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -125,9 +121,6 @@ class Hello(_message.Message):
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     group_id: str
     life: Life
@@ -140,10 +133,7 @@ class Hello(_message.Message):
     library: str
     wire: int
     runs_on: bool
-    chain: str
-    before: Quorum
-    place: int
-    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ..., chain: _Optional[str] = ..., before: _Optional[_Union[Quorum, _Mapping]] = ..., place: _Optional[int] = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("member", "reason", "suspects", "number", "step_seconds", "patience_s")
@@ -220,18 +210,16 @@ class Up(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "place", "others_train")
+    __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "others_train")
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PING_S_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
     OTHERS_TRAIN_FIELD_NUMBER: _ClassVar[int]
     heartbeat_timeout_s: float
     lease_s: float
     ping_s: float
-    place: int
     others_train: bool
-    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., place: _Optional[int] = ..., others_train: bool = ...) -> None: ...
+    def __init__(self, heartbeat_timeout_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., ping_s: _Optional[float] = ..., others_train: bool = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("quorum_id", "granted_through", "lease_s", "number")
@@ -258,14 +246,12 @@ class Over(_message.Message):
     def __init__(self, quorum_id: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., left: bool = ...) -> None: ...
 
 class Waits(_message.Message):
-    __slots__ = ("reason", "lease", "elsewhere")
+    __slots__ = ("reason", "lease")
     REASON_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
-    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     lease: bool
-    elsewhere: bool
-    def __init__(self, reason: _Optional[str] = ..., lease: bool = ..., elsewhere: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., lease: bool = ...) -> None: ...
 
 class Fenced(_message.Message):
     __slots__ = ("by",)
@@ -379,29 +365,17 @@ class LifeStarted(_message.Message):
     life: str
     def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ...) -> None: ...
 
-class LastWord(_message.Message):
-    __slots__ = ("replica_id", "quorum", "chain")
-    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    QUORUM_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
-    replica_id: str
-    quorum: Quorum
-    chain: str
-    def __init__(self, replica_id: _Optional[str] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., chain: _Optional[str] = ...) -> None: ...
-
 class LifeExited(_message.Message):
-    __slots__ = ("attempt", "life", "code", "reason", "word")
+    __slots__ = ("attempt", "life", "code", "reason")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    WORD_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     life: str
     code: int
     reason: str
-    word: LastWord
-    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., word: _Optional[_Union[LastWord, _Mapping]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[int] = ..., life: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LifeHalted(_message.Message):
     __slots__ = ("life", "who", "seconds")
@@ -598,15 +572,3 @@ class Ledger(_message.Message):
     left: _containers.RepeatedCompositeFieldContainer[Left]
     job: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, wire: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., boot_id: _Optional[str] = ..., run: _Optional[bytes] = ..., kin: _Optional[_Iterable[_Union[Kin, _Mapping]]] = ..., done: _Optional[_Iterable[_Union[Done, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[Quorum, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absent, _Mapping]]] = ..., clock: _Optional[str] = ..., left: _Optional[_Iterable[_Union[Left, _Mapping]]] = ..., job: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Record(_message.Message):
-    __slots__ = ("chain", "before", "replica_id", "quorum")
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    QUORUM_FIELD_NUMBER: _ClassVar[int]
-    chain: str
-    before: Quorum
-    replica_id: str
-    quorum: Quorum
-    def __init__(self, chain: _Optional[str] = ..., before: _Optional[_Union[Quorum, _Mapping]] = ..., replica_id: _Optional[str] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ...) -> None: ...

@@ -7,13 +7,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
-from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
-from torchft_x.net import parse_address
+from torchft_x.errors import RefusedError, TorchftXError
+from torchft_x.net import parse_addresses
 from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import grpc_options, lighthouse_list, limits, loop
+from torchft_x.rpc.transport import grpc_options, limits, loop
 from torchft_x.rpc.transport.notifier import Notifier
 from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
@@ -26,22 +26,16 @@ KEPT_EXITS = 8
 """Ends of lives that are said again after a reconnect with all that is known of them: a group may die more than once while
 the lighthouse is away, and the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
-"""Ends of older lives that are said again, without the reason and, with several lighthouses, without what the life had
-received: more lives than can begin and end while anybody waits for a lease."""
-
-FIRST_AGAIN, LAST_AGAIN = 2.0, 30.0
-"""Seconds until one of several lighthouses that has refused the supervisor is asked again: doubled from the first to the
-last, as it may be started again as it should be, and needs the proofs of deaths then."""
-COMING = 2.0
-"""Seconds one of several lighthouses has for its first answer; one that takes longer isn't there."""
+"""Ends of older lives that are said again, without the reason: more lives than can begin and end while anybody waits for a
+lease."""
 
 
 class SupervisorClient:
-    """Reports one group's lives to one lighthouse. No call waits for the network, except `close`.
+    """Reports one group's lives to the lighthouse that serves. No call waits for the network, except `close`.
 
     What is true now is said again after every reconnect (the last start, the last exits, the end), so a report made while
-    the lighthouse was away isn't lost. `lighthouse` is its address; raises `AddressError` if that is malformed. `place`:
-    among several (fanout_client.py), as on the wire.
+    the lighthouse was away isn't lost. `lighthouse` is its address, or those of several with commas; raises `AddressError` if that
+    is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
     `on_life` tells when a life begins and when it is over. With `companion` (a name; `group` is empty then) it speaks for
@@ -59,14 +53,8 @@ class SupervisorClient:
         node: int = 0,
         nodes: int = 1,
         companion: str = "",
-        place: int = 0,
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
-        self._place = place  # that the lighthouse should have
-        self._told_of = ""  # newest sentence about its being another one
-        self._needed: Callable[[], Collection[str]] | None = None  # see keep_words
-        self._chain: Callable[[], str] | None = None  # see keep_words
-        self._words: dict[str, str] = {}  # of reports of ends with a word: kind -> replica id
         self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
         self._name = companion or group  # for people
         self._hello = pb.SupervisorHello(
@@ -78,9 +66,6 @@ class SupervisorClient:
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
-        self._on_refused: Callable[[str], None] | None = None  # see on_refused
-        self._refusals = 0  # by one of several, since the last session
-        self._was_up = False  # a session has stood
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
         self._on_number: Callable[[int], None] | None = None  # see on_number
         self._number: int | None = None  # newest that was told
@@ -95,10 +80,9 @@ class SupervisorClient:
             down=self._down,
             refused=self._refused,
         )
-        address = parse_address(lighthouse, what="lighthouse address")
-        self._uplink = ReconnectingStream(
-            address, f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token)), self._ping, callbacks
-        )
+        first, *others = parse_addresses(lighthouse, what="lighthouse address")
+        method, proof = f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token))
+        self._uplink = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others)
         loop.post(self._uplink.start)
 
     def __repr__(self) -> str:
@@ -108,11 +92,9 @@ class SupervisorClient:
         """A new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
         self._report("started", pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)))
 
-    def exited(self, attempt: int, life: str, code: int, reason: str, word: pb.LastWord | None = None) -> None:
-        """That life has ended: proof of death for the other groups. `word`: what it had received last."""
-        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT], word=word)
-        if word is not None:
-            self._words[f"exited {life}"] = word.replica_id
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
+        """That life has ended: proof of death for the other groups."""
+        exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
         self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
 
     def halted(self, life: str, who: str, seconds: float) -> None:
@@ -125,29 +107,9 @@ class SupervisorClient:
         done = pb.SupervisorDone(code=code, sentence=sentence[: limits.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
 
-    def keep_words(self, needed: Callable[[], Collection[str]], chain: Callable[[], str]) -> None:
-        """Besides the last ends, go on telling those of these replica ids; and of this chain, that they were. Before the
-        first report."""
-        self._needed, self._chain = needed, chain
-
-    def break_chain(self) -> None:
-        """Nobody stands for the lives so far any more. From any thread."""
-        loop.post(self._ends.clear)
-
-    def on_refused(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(sentence)`, on the thread of `on_stop`, each time one of several lighthouses refuses this
-        supervisor. It is asked again, and that is no order to stop."""
-        loop.post(lambda: setattr(self, "_on_refused", callback))
-
     def is_up(self) -> bool:
         """Whether a session with the lighthouse stands."""
         return self._uplink.is_up
-
-    def may_come(self) -> bool:
-        """Whether a session with the lighthouse stands, or may soon: it has stood, or it had no time yet to answer."""
-        if self._stop is not None or self._refusals:
-            return False
-        return self.is_up() or self._was_up or self.away() < COMING
 
     def ready(self, attempt: int, meeting: str) -> None:
         """This node runs nothing and waits for the group's next life. `meeting`: host:port, from node 0."""
@@ -182,7 +144,7 @@ class SupervisorClient:
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
 
-        Also when it refuses this supervisor (wrong token, other version) and is the only one: nothing good can follow.
+        Also when it refuses this supervisor (wrong token, other version): nothing good can follow.
         """
 
         def begin() -> None:
@@ -219,27 +181,17 @@ class SupervisorClient:
                 self._reports.pop("halted", None)  # what it told of another life, or one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
-            needed = self._needed() if self._needed is not None else ()
             for old in exits[:-KEPT_EXITS]:
-                if self._words.get(old) not in needed:
-                    self._shorten(old)
+                self._shorten(old)
             self._send(data)
 
         loop.post(remember_and_send)
 
     def _shorten(self, kind: str) -> None:
-        """Keep of this end only that it was. With several lighthouses that says that it received nothing any more, and what
-        it had received must be known: a later life of its chain has received a newer quorum, and the word of that is
-        kept, and told first. A lighthouse that remembers nothing may hear of an older quorum in somebody's word, and must
-        then know that this member of it has ended."""
+        """Keep of this end only that it was."""
         up = pb.SupervisorUp.FromString(self._reports.pop(kind))
-        chain = self._chain() if self._chain is not None else ""
-        if self._words.pop(kind, None) is None or up.exited.word.chain == chain:
-            up.exited.word.ClearField("quorum")
-            if not up.exited.word.replica_id:
-                up.exited.ClearField("word")
-            up.exited.reason = ""
-            self._ends[kind] = up.SerializeToString()
+        up.exited.reason = ""
+        self._ends[kind] = up.SerializeToString()
         for old in list(self._ends)[:-KEPT_ENDS]:
             del self._ends[old]
 
@@ -248,10 +200,6 @@ class SupervisorClient:
         self._uplink.send(data)
 
     def _up(self) -> None:
-        self._was_up, self._refusals = True, 0
-        self._resend()
-
-    def _resend(self) -> None:
         self._unanswered = 0
         for data in (*self._reports.values(), *self._ends.values()):
             self._send(data)
@@ -304,21 +252,13 @@ class SupervisorClient:
 
     def _down(self, reason: str) -> None:
         if self._stop is None:  # else it has said its last word, and goes as it should
-            if self._place:
+            if len(self._uplink.addresses) > 1:
                 log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
             else:
                 log.warning("The lighthouse is away (%s); trying again.", reason)
 
-    def _refused(self, error: TorchftXError) -> float | None:
-        if not self._place or self._stop is not None:
-            self._stopped(REFUSED_CODE, str(error))
-            return None
-        pause = min(FIRST_AGAIN * 2.0 ** min(self._refusals, 10), LAST_AGAIN)
-        self._refusals += 1
-        callback, sentence = self._on_refused, str(error)
-        if callback is not None:
-            self._notifier.post(lambda: callback(sentence))
-        return pause
+    def _refused(self, error: TorchftXError) -> None:
+        self._stopped(REFUSED_CODE, str(error))
 
     def _stopped(self, code: int, sentence: str) -> None:
         if self._stop is None:
@@ -332,16 +272,7 @@ class SupervisorClient:
             self._notifier.post(lambda: callback(*stop))
 
     def _welcome(self, data: bytes) -> Keepalive:
-        welcome = _read_welcome(data)
-        wrong = lighthouse_list.mismatch(self._uplink.address.url, expected=self._place, found=welcome.place)
-        if wrong and not self._place:
-            raise RefusedError(wrong)
-        if wrong:  # the group need not end for one of several
-            if wrong != self._told_of:
-                self._told_of = wrong
-                log.error("%s", wrong)
-            raise UnreachableError(wrong)
-        return rhythm(welcome)
+        return rhythm(_read_welcome(data))
 
 
 def _read_welcome(data: bytes) -> pb.Welcome:

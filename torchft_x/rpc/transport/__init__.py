@@ -5,5 +5,5 @@
 * `token`: checked before any handler runs. `limits`: how much may arrive. `file_limits`: how many may connect.
 * `grpc_options`: names, options, listening. `grpc_errors`: our exceptions as statuses, and back.
 * `loop`: the process's one asyncio loop. `notifier`: callbacks on a thread of their own.
-* `resolve`, `lighthouse_list`: which lighthouses a group connects to, and whether both sides mean the same list.
+* `resolve`: which addresses a name has.
 """

@@ -22,10 +22,8 @@ MAX_CARRIED = 256
 """Quorums a member says it was a carrier of; `core.commit.two_phase` keeps no more."""
 MAX_FOLLOWED = 1024
 """Quorums before one that must be followed, too. Nearly always there is one; a row that nobody has received is far shorter."""
-MAX_TOLD = 2 * MAX_MEMBERS
-"""Members of all quorums that one message names: the newest, and those that must be followed, too."""
 MAX_TOLD_VALUES = 64 * MAX_MEMBERS
-"""Handles and carried quorums of all of these."""
+"""Handles and carried quorums of all members of a quorum."""
 MAX_NODES = 4096
 """Of one group."""
 MAX_ATTEMPT = 2**31

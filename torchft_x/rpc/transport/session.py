@@ -35,7 +35,6 @@ WELCOME_TIMEOUT = 5.0
 """Seconds from the first byte of a connect to the welcome."""
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
-MOVES = "others may be at the next lighthouse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ class StreamCallbacks:
     """A message after the welcome. Raises `RefusedError` if it ends all sessions."""
     down: Callable[[str], None]
     """The session that stood is gone, for this reason. It will be tried again."""
-    refused: Callable[[TorchftXError], float | None]
-    """The lighthouse won't have us (token, version, ...). Seconds until it is tried again; None: it isn't."""
+    refused: Callable[[TorchftXError], None]
+    """The lighthouse won't have us (token, version, ...). It isn't tried again."""
     pinged: Callable[[], None] = lambda: None
     """A ping is on its way."""
 
@@ -105,8 +104,6 @@ class ReconnectingStream:
         self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
         self._silent = 0  # pings sent since the other side was last heard
         self._hung: str | None = None  # why we gave the present session up, if we did
-        self._call: Any = None  # gRPC's side of the present session, or the last
-        self._moves = False  # the present session was given up for the next lighthouse
         self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
         self.last_failure = "not tried yet"  # why the last connect or session ended
 
@@ -121,12 +118,6 @@ class ReconnectingStream:
         if self._outbox is not None:
             self._sent += 1
             self._outbox.put(data)
-
-    def look_elsewhere(self) -> None:
-        """Called now and then: are the others at the next lighthouse?"""
-        if self._outbox is not None and not self._closing and self.wander.leaves(time.monotonic()):
-            self._hung, self._moves = MOVES, True
-            self._call.cancel()
 
     async def close(self, flush: float) -> None:
         """End the session: our side at once, and wait up to `flush` seconds for the other to have read everything."""
@@ -165,11 +156,8 @@ class ReconnectingStream:
                 self.last_failure = str(e)
                 if self._outbox is not None:
                     self._outbox, self.away_since = None, time.monotonic()
-                again = self._callbacks.refused(e)  # and not down
-                if again is None:
-                    return
-                await asyncio.sleep(again * random.uniform(0.5, 1.0))
-                continue
+                self._callbacks.refused(e)  # and not down
+                return
             except TorchftXError as e:
                 self.last_failure = _short(e)
             except Exception:  # a defect of ours must not end the keeper without a word
@@ -178,7 +166,7 @@ class ReconnectingStream:
             stood = self._set_down()
             if not stood:
                 self.wander.failed(time.monotonic())
-            elif not self._moves:
+            else:
                 self.wander.ended(time.monotonic())
             away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
             pause = lighthouse_choice.pause(None if stood else pause, away)
@@ -199,11 +187,11 @@ class ReconnectingStream:
         """One session, from connect to end. Raises an error of ours if it did not end cleanly."""
         self.address = self.addresses[self.wander.at]
         what = f"lighthouse at {self.address.url}"
-        self._hung, self._moves = None, False
+        self._hung = None
         channel = grpc_options.aio_channel(self.address)
         helpers: list[asyncio.Task[None]] = []
         try:
-            call = self._call = channel.stream_stream(self._method)(metadata=self._metadata)
+            call = channel.stream_stream(self._method)(metadata=self._metadata)
             for data in self._callbacks.hello():
                 await call.write(data)
             try:
@@ -220,8 +208,6 @@ class ReconnectingStream:
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
             while (data := await call.read()) is not grpc.aio.EOF:
-                if self._moves:
-                    raise UnreachableError(MOVES)
                 self._silent = 0
                 self._callbacks.message(data)
             await _check_end(call, what)

@@ -127,7 +127,6 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
             quorum_retries=options.quorum_retries,
             runs_on=True,
             commit_vote=options.commit_vote,
-            record=options.record,
         )
         hub = None
         try:

@@ -16,10 +16,6 @@ PATIENCE = 3600.0
 # meanwhile, and one that hangs is its supervisor's business.
 GROUP_TIMEOUT = 600.0
 
-# Seconds: how long a group tries a lighthouse that is gone, waits at one that can't go on, and asks at the next
-# (core.group.lighthouse_choice).
-SEVERAL_TIMEOUT = 10.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -67,8 +63,6 @@ class Options:
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
     heartbeat_interval: float | None = None
     """As given; nothing but `check_against` looks at it."""
-    record: str | None = None
-    """TORCHFT_X_RECORD: where this start writes down what it receives, with several lighthouses."""
     commit_vote: bool = True
     """Groups vote with each other before each commit."""
     group_timeout: float = GROUP_TIMEOUT
@@ -87,12 +81,6 @@ class Options:
         if self.group_rank == 0 and not self.lighthouse:
             raise ConfigError(
                 f"no lighthouse address: set {env.LIGHTHOUSE} (http://HOST:PORT) or give lighthouse_addr to Manager."
-            )
-        if self.lighthouse and "," in self.lighthouse and self.quorum_timeout < SEVERAL_TIMEOUT:
-            raise ConfigError(
-                f"quorum_timeout is {self.quorum_timeout:g} s, but with several lighthouses ({env.LIGHTHOUSE}) it may take "
-                f"{SEVERAL_TIMEOUT:g} s until all groups have found the one that goes on. Give Manager a longer "
-                f"quorum_timeout ({env.QUORUM_TIMEOUT}), or none."
             )
         if self.group_world_size > 1 and (self.store_host is None or self.store_port == 0):
             raise ConfigError(
@@ -174,7 +162,6 @@ def resolve(
         token=token if token is not None else env.read_token(environ),
         attempt=env.read_int(env.ATTEMPT, 0, environ) or 0,
         life=env.read(env.LIFE, "", environ) or "",
-        record=env.read(env.RECORD, None, environ),
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),

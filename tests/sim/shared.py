@@ -1,0 +1,63 @@
+"""The directory that all lighthouses of a run share: a lease's entry and the journals of its epochs, as rpc.lighthouse.lease_journal.
+
+While it is away nobody can read or change it: who writes hangs until it is back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchft_x.core.journal import JournalEntry
+from torchft_x.core.restart.lease import LeaseEntry
+
+if TYPE_CHECKING:
+    from tests.sim.base import Process
+    from tests.sim.world import World
+
+
+class SharedDirectory:
+    """A `Register`, and files."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.entry = LeaseEntry(0)
+        self.journals: dict[int, tuple[JournalEntry | None, str]] = {}  # epoch -> content, and the site that wrote it
+        self.away = False
+        self._hanging: list[Process] = []  # in a write
+
+    def read(self) -> LeaseEntry | None:
+        return None if self.away else self.entry
+
+    def swap(self, expected: LeaseEntry, new: LeaseEntry) -> bool:
+        if self.away or self.entry != expected:
+            return False
+        self.entry = new
+        return True
+
+    def inherit(self, site: str) -> JournalEntry | None:
+        """The holder of a new epoch begins its file with the newest before it. Times on another host's clock mean nothing."""
+        epoch = self.entry.epoch
+        found, written_at = next(
+            ((self.journals[e]) for e in range(epoch - 1, 0, -1) if e in self.journals), (None, "")
+        )
+        self.journals = {e: x for e, x in self.journals.items() if e >= epoch}
+        self.journals[epoch] = found, written_at
+        if found is None or written_at == site:
+            return found
+        absent = tuple(type(a)(a.replica_id, None, a.proof) for a in found.absent)
+        return type(found)(found.quorum, found.granted_through, found.kin, found.open, absent, None, found.reached,
+                           found.left, found.job)  # fmt: skip
+
+    def hang(self, process: Process) -> None:
+        """It writes while the directory is away: its thread stands until it is back."""
+        self._hanging.append(process)
+        self._world.pause(process, seen=False)
+
+    def leave(self) -> None:
+        self.away = True
+
+    def come_back(self) -> None:
+        self.away = False
+        hanging, self._hanging = self._hanging, []
+        for process in hanging:
+            self._world.resume(process)

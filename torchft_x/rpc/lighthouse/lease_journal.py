@@ -1,0 +1,72 @@
+"""The journal of the lighthouse that holds the lease: one file for each epoch, in the directory that all of them share.
+
+A holder's file begins as a copy of the newest before it, which its former holder has confirmed before anything left that
+process; it is there as a whole or not at all. Nobody else writes to it, so that what a former holder still writes, when it has
+been stopped for long, is read by nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.errors import ConfigError
+from torchft_x.rpc.lighthouse.journal import MAX_LEDGER, Fence, Journal
+
+_NAME = "journal."  # and the epoch
+_MOST = 3 * MAX_LEDGER  # bytes of a file: two places and a header
+_BEGIN = 64  # bytes at the begin of a file; zeros if nothing was ever written
+
+
+def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes) -> tuple[Journal, bool]:
+    """The file of this epoch; and whether nobody has written anything yet, so that no quorum was issued. Call when the lease
+    is held.
+
+    Raises `ConfigError`.
+    """
+    path = folder / f"{_NAME}{entry.epoch}"
+    part = folder / f".{_NAME}{entry.epoch}-{entry.owner}"
+    try:
+        before = _newest_before(folder, entry.epoch)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if before is not None:
+                _copy(before, fd)
+            first = not os.pread(fd, _BEGIN, 0).strip(b"\0")
+            os.fsync(fd)
+            os.rename(part, path)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as e:
+        raise ConfigError(
+            f"{path} can't be made ({e.strerror or e}); make room there, or name another directory."
+        ) from None
+    _remove_before(folder, entry.epoch)
+    return Journal(fd, str(path), boot_id, run, fence), first
+
+
+def _newest_before(folder: Path, epoch: int) -> Path | None:
+    """Each is asked for by its name: a listing may be old."""
+    paths = (folder / f"{_NAME}{e}" for e in range(epoch - 1, 0, -1))
+    return next((path for path in paths if path.exists()), None)
+
+
+def _copy(source: Path, fd: int) -> None:
+    left = _MOST
+    with open(source, "rb") as f:
+        while left > 0 and (data := f.read(min(left, 1 << 20))):
+            left -= len(data)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+
+
+def _remove_before(folder: Path, epoch: int) -> None:
+    for path in folder.glob(f"{_NAME}*"):
+        number = path.name.removeprefix(_NAME)
+        if number.isdigit() and int(number) < epoch:
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,0 +1,182 @@
+"""Standing by: until the lease is held (`lease.py`), whoever comes is told at once that this lighthouse does not serve.
+
+To a client the answer is that of an address where nobody is: it goes to the next of its list. The sentence is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from torchft_x._version import __version__
+from torchft_x.core.job.outcome import DESERTED
+from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.errors import ConfigError, UnreachableError
+from torchft_x.net import Address
+from torchft_x.rpc.lighthouse.journal import Journal
+from torchft_x.rpc.lighthouse.lease import Lease
+from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
+from torchft_x.rpc.lighthouse.lease_journal import open_journal
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import file_limits, grpc_options, loop
+from torchft_x.rpc.transport.grpc_errors import code_of
+from torchft_x.rpc.transport.stream import answering
+from torchft_x.rpc.transport.token import TokenCheck
+
+log = logging.getLogger(__name__)
+
+_AWAY_AGAIN = 1.0  # seconds between two looks for a directory that is away
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of several lighthouses."""
+
+    owner: str
+    """See `core.restart.lease.LeaseRule`."""
+    address: str
+    """As others reach it, for people."""
+    bind: Address
+    token: str | None
+    boot_id: str
+    run: bytes
+    """See `journal.fingerprint`."""
+    again: bool
+    """Not its first life: the register has been there."""
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """The lighthouse that serves."""
+
+    lease: Lease
+    journal: Journal
+    first: bool
+    """Nobody has served before, so that nothing can have come before."""
+
+
+def hold_lease(
+    folder: Path, who: Contender, *, on_lost: Callable[[str], None], wait: Callable[[float], bool]
+) -> HeldLease | int:
+    """Stand by until the lease is held. An exit code if it never is: the job is over, or a true `wait(seconds)` has told to
+    stop. Raises `AddressError`, and `ConfigError` if the directory can't be used."""
+    register = _open(folder, who.again, wait)
+    if register is None:
+        return 0
+    lease = Lease(register, who.owner, on_lost)
+    entry = _stand_by(lease, register, who, wait)
+    if entry is None:
+        return 0
+    if entry.verdict is not None:
+        log.info("The job is over: another lighthouse has ended with code %d.", entry.verdict)
+        return entry.verdict
+    lease.start()
+    register.leave_note(entry, who.address)
+    try:
+        journal, first = open_journal(folder, entry, lease, boot_id=who.boot_id, run=who.run)
+    except ConfigError as e:
+        lease.end()
+        if entry.epoch == 1:
+            raise
+        log.error("%s", e)
+        return DESERTED
+    log.info("This lighthouse has the lease (epoch %d): it serves.", entry.epoch)
+    return HeldLease(lease, journal, first)
+
+
+def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDirectory | None:
+    """The register, when it is there. None: told to stop."""
+    said = False
+    while True:
+        try:
+            return open_lease(folder / "lease", make=not again)
+        except OSError as e:
+            if not again:
+                raise ConfigError(f"--lease_dir {folder} can't be used ({e.strerror or e}); name another.") from None
+            if not said:
+                log.warning("%s is away (%s); this lighthouse stands by until it is back.", folder, e.strerror or e)
+                said = True
+        if wait(_AWAY_AGAIN):
+            return None
+
+
+def _stand_by(
+    lease: Lease, register: LeaseDirectory, who: Contender, wait: Callable[[float], bool]
+) -> LeaseEntry | None:
+    """`Lease.acquire`, with an answer for those who come meanwhile."""
+    server = StandbyServer(who.token)
+
+    def on_watch(entry: LeaseEntry) -> None:
+        server.holder = register.note(entry) or server.holder
+        if not server.serving:
+            loop.call(server.start(who.bind), 10.0, "starting the standby")
+            log.info("%s", server.sentence())
+
+    try:
+        return lease.acquire(wait, on_watch)
+    finally:
+        if server.serving:
+            loop.call(server.stop(), 5.0, "ending the standby")
+
+
+class StandbyServer:
+    """`start` and `stop` on the loop of `rpc.transport.loop`."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token  # None: open to everybody
+        self.holder = ""  # address of the one that serves; empty: not known
+        self._server: grpc.aio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"StandbyServer(the holder is {self.holder or 'unknown'})"
+
+    @property
+    def serving(self) -> bool:
+        return self._server is not None
+
+    def sentence(self) -> str:
+        """For whoever comes."""
+        where = f"the one at {self.holder}" if self.holder else "another one"
+        return f"This lighthouse stands by; {where} serves."
+
+    async def start(self, bind: Address) -> int:
+        """Listen and return the port. Raises `AddressError`."""
+        options = grpc_options.server_options(
+            guarded=self._token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
+        )
+        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
+        unary = answering(self._refuse)
+        server.add_generic_rpc_handlers(
+            (
+                grpc_options.stream_service(grpc_options.SESSION, "Session", self._refuse_stream),
+                grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._refuse_stream),
+                grpc_options.unary_service(grpc_options.STATUS, {"Status": self._status}),
+                grpc_options.unary_service(grpc_options.LIGHTHOUSE, {"Quorum": unary, "Heartbeat": unary}),
+            )
+        )
+        port = grpc_options.listen(server, bind, "The lighthouse")
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def _refuse(self, _request: bytes, _context: Any) -> bytes:
+        raise UnreachableError(self.sentence())
+
+    async def _refuse_stream(self, _iterator: Any, context: Any) -> None:
+        error = UnreachableError(self.sentence())
+        await context.abort(code_of(error), str(error))
+
+    async def _status(self, _request: bytes, _context: Any) -> bytes:
+        status = {"version": __version__, "wire": grpc_options.WIRE, "standby": self.sentence()}
+        return pb.StatusReply(json=json.dumps(status)).SerializeToString()
