@@ -17,7 +17,7 @@ from tests.sim.test_protocol import full
 from tests.sim.test_world import all_is_well, members, step_of
 from tests.sim.variants import _patched
 from tests.sim.world import World
-from torchft_x.core.restart.lease import MARGIN, TTL, LeaseEntry
+from torchft_x.core.restart.lease import MARGIN, TTL
 
 
 def two(**config: Any) -> World:
@@ -124,12 +124,6 @@ def test_while_the_directory_is_away_nobody_issues_and_groups_run_on(seconds: fl
 # --- the argument, part by part ---------------------------------------------------------------------------------------
 
 
-def _take_it_from_anybody(self: SharedDirectory, expected: LeaseEntry, new: LeaseEntry) -> bool:
-    if not self.away:
-        self.entry = new
-    return not self.away
-
-
 def _believe(self: LighthouseNode) -> bool:
     return self._holds()
 
@@ -139,7 +133,6 @@ def _no_journal(self: SharedDirectory, site: str) -> None:
 
 
 PARTS = {
-    "a swap needs no expected entry": ((SharedDirectory, "swap", _take_it_from_anybody),),
     "no swap before sending": ((LighthouseNode, "_confirm", _believe),),
     "the next one reads no journal": ((SharedDirectory, "inherit", _no_journal),),
 }
