@@ -35,10 +35,11 @@ def free_port() -> int:
 
 
 class House:
-    """A lighthouse at an address, one process after the other. All of a `folder` share one lease."""
+    """A lighthouse at an address, one process after the other. All of a `folder` share ``shared`` in it."""
 
     def __init__(self, folder: Path, place: int) -> None:
-        self.lease_dir = folder
+        self.lease_dir = folder / "shared"
+        self.lease_dir.mkdir(exist_ok=True)
         self.folder = folder / f"lighthouse{place}"
         self.folder.mkdir()
         self.place = place

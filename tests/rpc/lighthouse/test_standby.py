@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse.journal import Journal
 from torchft_x.rpc.lighthouse.lease import LeaseLostError
 from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.lease_journal import open_journal
+from torchft_x.rpc.lighthouse.lease_journal import newest_epoch, open_journal
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.lighthouse.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.status_query import lighthouse_status
@@ -95,6 +96,15 @@ def test_a_follower_that_died_before_it_wrote_is_passed_over(tmp_path: Path) -> 
     last = keep(journal, made(8))
     assert opened(tmp_path, 5)[0].read().legacy == last
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.5"]
+
+
+def test_the_newest_epoch_is_found_by_its_file(tmp_path: Path) -> None:
+    assert newest_epoch(tmp_path / "nowhere") == 0
+    assert newest_epoch(tmp_path) == 0
+    for epoch in (1, 2, 3):
+        opened(tmp_path, epoch)
+    (tmp_path / "journal.old").touch()
+    assert newest_epoch(tmp_path) == 3
 
 
 def test_where_nobody_has_written_anything_no_quorum_was_issued(tmp_path: Path) -> None:
@@ -247,6 +257,21 @@ def test_the_end_of_the_job_ends_the_standbys_with_its_code(houses: tuple[House,
     assert first.held is not None
     first.held.lease.end(1)
     wait_for(lambda: second.ends == [1], what="the standby to end")
+
+
+@pytest.mark.slow
+def test_a_lease_that_is_deleted_is_made_again_and_the_next_one_goes_on_with_the_journal(
+    houses: tuple[House, House],
+) -> None:
+    first, second = houses
+    shutil.rmtree(first.folder / "lease")
+    wait_for(lambda: bool(first.lost), 20, "the first one to notice")
+    assert "its entry in" in first.lost[0]
+    second.serve()
+    assert second.held is not None
+    assert second.held.lease.entry is not None
+    assert second.held.lease.entry.epoch == 2
+    assert Path(second.held.journal.path).name == "journal.2"
 
 
 def test_a_standby_that_is_told_to_stop_ends(houses: tuple[House, House]) -> None:

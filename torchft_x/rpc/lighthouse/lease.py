@@ -49,6 +49,7 @@ class Lease:
         self._rule = LeaseRule(owner)  # decides
         self._lock = threading.Lock()  # one swap at a time; taken by `confirm` and the thread
         self._lost = False  # on_lost was called
+        self._why = "it does not answer"  # why it could not be read or changed last
         self._ended = threading.Event()  # nobody renews any more
         self._thread: threading.Thread | None = None  # renews
 
@@ -61,23 +62,27 @@ class Lease:
         return self._rule.held
 
     def acquire(
-        self, wait: Callable[[float], bool], on_watch: Callable[[LeaseEntry], None] = lambda _: None
+        self,
+        wait: Callable[[float], bool],
+        on_watch: Callable[[LeaseEntry], None] = lambda _: None,
+        on_silence: Callable[[str], None] = lambda _: None,
     ) -> LeaseEntry | None:
         """Stand by until the lease is held, or the job is over: the entry. None: told to stop, by a true `wait(seconds)`.
 
-        `on_watch` hears of each entry that is another one's, before it is waited for.
+        `on_watch` hears of each entry that is another one's, before it is waited for; `on_silence` hears, now and then,
+        why the register can't be read or changed.
         """
-        silent_since, said = self._clock(), False
+        silent_since = self._clock()
         while True:
             entry = self._try()
             if entry is not None:
                 if entry.verdict is not None or entry is self._rule.held:
                     return entry
-                silent_since, said = self._clock(), False
+                silent_since = self._clock()
                 on_watch(entry)
-            elif not said and self._clock() - silent_since > _SAY_AFTER:
-                log.warning("%r can't be read; standing by until it can.", self._register)
-                said = True
+            elif self._clock() - silent_since > _SAY_AFTER:
+                on_silence(self._why)
+                silent_since = self._clock()
             if wait(LOOK_EVERY):
                 return None
 
@@ -86,6 +91,7 @@ class Lease:
         try:
             entry = self._register.read()
             if entry is None:
+                self._why = "its entry is missing"
                 return None
             wanted = self._rule.look(entry, self._clock())
             if wanted is None:
@@ -94,7 +100,8 @@ class Lease:
             if self._register.swap(entry, wanted):
                 self._rule.swapped(wanted, began)
                 return wanted
-        except OSError:
+        except OSError as e:
+            self._why = e.strerror or str(e)
             return None
         self._rule.failed()
         return None
@@ -110,7 +117,7 @@ class Lease:
             return False
         if self._rule.holds(self._clock()):
             return True
-        self._lose(f"the lease could not be renewed for {TTL:g} s, because {self._register!r} does not answer")
+        self._lose(self._not_renewed())
         return False
 
     def confirm(self) -> None:
@@ -139,26 +146,34 @@ class Lease:
             try:
                 self._register.swap(held, self._rule.released() if code is None else self._rule.over(code))
             except OSError as e:
-                log.warning("%r can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
+                log.warning("%s can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
             self._rule.failed()
 
     # --- parts ---------------------------------------------------------------------------------------------------------
 
     def _swap(self) -> str:
         """Advance the entry; the reason if that can't be. The lock is held."""
+        said = False
         while True:
             held, began = self._rule.held, self._clock()
             if held is None or self._lost or not self._rule.holds(began):
-                return f"the lease could not be renewed for {TTL:g} s"
+                return self._not_renewed()
             new = self._rule.renewal()
             try:
                 if not self._register.swap(held, new):
-                    return "another lighthouse has taken the lease"
+                    return f"another lighthouse has taken the lease, or its entry in {self._register} was deleted"
                 self._rule.swapped(new, began)
+                self._why = "it does not answer"
                 return ""
             except OSError as e:
-                log.warning("%r can't be written (%s); trying again.", self._register, e.strerror or e)
+                self._why = e.strerror or str(e)
+                if not said:
+                    log.warning("%s can't be written (%s); trying again.", self._register, self._why)
+                    said = True
                 time.sleep(_AGAIN)
+
+    def _not_renewed(self) -> str:
+        return f"the lease in {self._register} could not be renewed for {TTL:g} s ({self._why})"
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_EVERY):

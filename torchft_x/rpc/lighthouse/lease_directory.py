@@ -36,6 +36,9 @@ class LeaseDirectory:
     def __repr__(self) -> str:
         return f"LeaseDirectory({self.folder})"
 
+    def __str__(self) -> str:
+        return str(self.folder)
+
     def read(self) -> LeaseEntry | None:
         found = [entry for name in os.listdir(self.folder) if (entry := parse_name(name)) is not None]
         return max(
@@ -49,6 +52,14 @@ class LeaseDirectory:
         except FileNotFoundError:
             return there.exists()  # an earlier try of ours was carried out, and its answer was lost
         return True
+
+    def mend(self, epoch: int) -> bool:
+        """Put an entry there again where somebody has deleted it: of `epoch`, the newest that has written a journal. Nobody is
+        its owner, so that it is watched before it is followed. False: there is one, or no sign that there was. Raises `OSError`.
+        """
+        if not epoch or (self.folder.is_dir() and self.read() is not None):
+            return False
+        return _make(self.folder, LeaseEntry(epoch, 0, secrets.token_hex(8)))
 
     def leave_note(self, entry: LeaseEntry, text: str) -> None:
         """For people: where the holder serves. Nothing depends on it."""
@@ -90,20 +101,28 @@ def parse_name(name: str) -> LeaseEntry | None:
     )
 
 
-def open_lease(folder: Path, *, make: bool = True) -> LeaseDirectory:
-    """The register there; made if it is absent, in a directory that must be there: where nothing is mounted any more no other
-    one shall begin. Raises `OSError`."""
-    if not folder.is_dir():
+def open_lease(folder: Path, *, make: bool = True, epoch: int = 0) -> LeaseDirectory:
+    """The register there. Made if it is absent, in a directory that must be there: where nothing is mounted any more no other
+    one shall begin. `epoch`: see `LeaseDirectory.mend`. Raises `OSError`."""
+    register = LeaseDirectory(folder)
+    if not folder.is_dir() and not register.mend(epoch):
         if not make:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        made = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
-        made.mkdir(mode=0o700)
-        try:
-            (made / entry_name(LeaseEntry(0))).touch(mode=0o600)
-            os.rename(made, folder)  # fails if another one's is there: it is not empty
-        except OSError as e:
-            if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    return LeaseDirectory(folder)
+        _make(folder, LeaseEntry(0))
+    return register
+
+
+def _make(folder: Path, entry: LeaseEntry) -> bool:
+    """Whether it was not there, or empty."""
+    made = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+    made.mkdir(mode=0o700)
+    try:
+        (made / entry_name(entry)).touch(mode=0o600)
+        os.rename(made, folder)  # fails if another one's is there that is not empty, whatever a listing shows
+    except OSError as e:
+        if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return True

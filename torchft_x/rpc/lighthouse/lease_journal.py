@@ -48,6 +48,15 @@ def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str,
     return Journal(fd, str(path), boot_id, run, fence), first
 
 
+def newest_epoch(folder: Path) -> int:
+    """That has a file there; 0: none."""
+    numbers = (path.name.removeprefix(_NAME) for path in folder.glob(f"{_NAME}*"))
+    epoch = max((int(number) for number in numbers if number.isdigit()), default=0)
+    while (folder / f"{_NAME}{epoch + 1}").exists():  # a listing may be old
+        epoch += 1
+    return epoch
+
+
 def _newest_before(folder: Path, epoch: int) -> Path | None:
     """Each is asked for by its name: a listing may be old."""
     paths = (folder / f"{_NAME}{e}" for e in range(epoch - 1, 0, -1))

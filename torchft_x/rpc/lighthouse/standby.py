@@ -5,6 +5,7 @@ To a client the answer is that of an address where nobody is: it goes to the nex
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.journal import Journal
 from torchft_x.rpc.lighthouse.lease import Lease
 from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.lease_journal import open_journal
+from torchft_x.rpc.lighthouse.lease_journal import newest_epoch, open_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
@@ -95,7 +96,7 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
     said = False
     while True:
         try:
-            return open_lease(folder / "lease", make=not again)
+            return open_lease(folder / "lease", make=not again, epoch=newest_epoch(folder))
         except OSError as e:
             if not again:
                 raise ConfigError(f"--lease_dir {folder} can't be used ({e.strerror or e}); name another.") from None
@@ -113,13 +114,22 @@ def _stand_by(
     server = StandbyServer(who.token)
 
     def on_watch(entry: LeaseEntry) -> None:
-        server.holder = register.note(entry) or server.holder
+        server.holder, server.silence = register.note(entry) or server.holder, ""
         if not server.serving:
             loop.call(server.start(who.bind), 10.0, "starting the standby")
             log.info("%s", server.sentence())
 
+    def on_silence(why: str) -> None:
+        with contextlib.suppress(OSError):
+            if register.mend(newest_epoch(register.folder.parent)):
+                log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
+                return
+        said, server.silence = server.silence, f"the lease in {register} can't be taken ({why}), so that nobody serves"
+        if server.silence != said:
+            log.warning("%s Make that directory writable, or start again with another.", server.sentence())
+
     try:
-        return lease.acquire(wait, on_watch)
+        return lease.acquire(wait, on_watch, on_silence)
     finally:
         if server.serving:
             loop.call(server.stop(), 5.0, "ending the standby")
@@ -131,6 +141,7 @@ class StandbyServer:
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to everybody
         self.holder = ""  # address of the one that serves; empty: not known
+        self.silence = ""  # why nobody does; empty: somebody may
         self._server: grpc.aio.Server | None = None
 
     def __repr__(self) -> str:
@@ -142,8 +153,8 @@ class StandbyServer:
 
     def sentence(self) -> str:
         """For whoever comes."""
-        where = f"the one at {self.holder}" if self.holder else "another one"
-        return f"This lighthouse stands by; {where} serves."
+        others = f"the one at {self.holder} serves" if self.holder else "another one serves"
+        return f"This lighthouse stands by; {self.silence or others}."
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
