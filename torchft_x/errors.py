@@ -9,6 +9,7 @@
     ├── UnreachableError(RuntimeError) nobody answered at an address; trying again may help
     ├── RefusedError(RuntimeError)     the other side said no; trying again changes nothing
     │   ├── TokenError                 wrong or missing token
+    │   ├── StrangerError              another program is at the address
     │   └── FencedError                a newer life of this group is running
     ├── CollectiveError(RuntimeError)  a collective failed; the step is dropped and the next quorum repairs it
     ├── TransferError(RuntimeError)    state could not be moved; healing is tried again
@@ -47,6 +48,10 @@ class RefusedError(TorchftXError, RuntimeError):
 
 class TokenError(RefusedError):
     """Wrong or missing token."""
+
+
+class StrangerError(RefusedError):
+    """Another program is at the address."""
 
 
 class FencedError(RefusedError):

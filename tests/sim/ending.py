@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchft_x.core.admission.finished_job import GRACE
-from torchft_x.core.group.lighthouse_choice import LAST_PAUSE
 from torchft_x.core.types import Quorum, group_of
 
 if TYPE_CHECKING:
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
 
 _ASKED = 2.0
 """Seconds within which an address that has no session is asked again whether it accepts connections, and answers."""
-
-
-_COMES_OVER = LAST_PAUSE + 0.5
-"""Seconds in which a supervisor finds the lighthouse that has taken over. A group that is quicker may begin the job again; the
-supervisors' words, as the product's roster hears them, stop it (core.job.outcome)."""
 
 
 @dataclass
@@ -100,17 +94,13 @@ class Departures:
         uplink = supervisor.uplink
         there, house = supervisor.process.site, world.lighthouses[uplink.wander.at]
         if node.replica_id not in self._heard:
-            asked = min(
-                world.now - self._at[node], world.network.passable_for(node.process.site, house.site)
-            )
+            asked = min(world.now - self._at[node], world.network.passable_for(node.process.site, house.site))
             if asked < _ASKED:
                 return False
         if world.network.cannot_pass(there, house.site) or world.network.cannot_pass(house.site, there):
             return False
         if world.shared is not None and (house.machine is None or house.process is None or house.process.stopped):
             return False  # another one may serve
-        if world.shared is not None and not uplink.standing and world.now - house.serves_since < _COMES_OVER:
-            return False
         return uplink.standing or world.now - uplink._away_since < world.config.lighthouse.lease / 2
 
 

@@ -61,7 +61,6 @@ class LighthouseNode:
         self.ledger: JournalEntry | None = None  # written down on its host
         self.lease: LeaseRule | None = None  # of the present life, with a standby
         self._owner = site  # of the lease: of all lives on this host
-        self.serves_since = 0.0  # virtual time
         self._fresh = True  # nothing of its host was lost
         self._probing: set[str] = set()  # replica ids with a probe under way
         self.dies_sending = False  # at the next quorum, when some of its members have been sent it
@@ -89,7 +88,6 @@ class LighthouseNode:
         assert process is not None
         config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=keeps, legacy=legacy)
         self.machine = Lighthouse(config, now=process.clock.read(world.now), unix=UNIX + world.now)
-        self.serves_since = world.now
         world.checker.on_lighthouse(self)
         world.after(config.tick, process, self._tick)
 

@@ -33,7 +33,7 @@ def test_round_trip(kind: type[errors.TorchftXError]) -> None:
         (grpc.StatusCode.UNAVAILABLE, "connect: Connection refused", errors.UnreachableError, "Connection refused"),
         (grpc.StatusCode.CANCELLED, "Timeout expired", errors.DeadlineError, "did not answer in time"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, None, errors.DeadlineError, "did not answer in time"),
-        (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.RefusedError, "another program"),
+        (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.StrangerError, "another program"),
         (grpc.StatusCode.UNAUTHENTICATED, "wrong or missing token", errors.TokenError, "TORCHFT_X_TOKEN"),
         (grpc.StatusCode.INTERNAL, "oops", errors.UnreachableError, "INTERNAL: oops"),
         (grpc.StatusCode.UNKNOWN, "", errors.UnreachableError, "no reason given"),

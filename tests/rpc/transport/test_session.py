@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from tests.e2e.several import free_port
 from tests.util import scaled, wait_for
 from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
@@ -25,6 +26,7 @@ class Server:
 
     def __init__(self) -> None:
         self.mode = "echo"
+        self.service = "test.Echo"
         self.heard: list[bytes] = []
         self.sessions = 0
         self._server: Any = None
@@ -34,7 +36,7 @@ class Server:
         self._server = grpc.aio.server(
             interceptors=[TokenCheck(token)], options=grpc_options.server_options(guarded=True, connections=16)
         )
-        self._server.add_generic_rpc_handlers((grpc_options.stream_service("test.Echo", "Talk", self._talk),))
+        self._server.add_generic_rpc_handlers((grpc_options.stream_service(self.service, "Talk", self._talk),))
         self.port = grpc_options.listen(self._server, Address("127.0.0.1", self.port), "The test")
         await self._server.start()
 
@@ -172,4 +174,25 @@ def test_a_refusal_is_final(server: Server, token: str | None) -> None:
 
     loop.call(a_while(), scaled(5.0))
     assert server.sessions == sessions
+    owner.close()
+
+
+@pytest.mark.parametrize("kind", ["another program", "another token"])
+def test_a_stranger_at_the_address_of_one_that_was_lost_is_passed_over(server: Server, kind: str) -> None:
+    stranger = Server()
+    owner = Owner(server.port, others=(free_port(),))
+    wait_for(lambda: "up" in owner.log, what="the session")
+    loop.call(server.stop(), scaled(5.0))
+    stranger.port = server.port
+    if kind == "another program":
+        stranger.service = "test.Other"
+    loop.call(stranger.start("secret" if kind == "another token" else None), scaled(5.0))
+    wait_for(lambda: "can't be reached" in owner.uplink.last_failure, what="the next of the list")
+    wait_for(
+        lambda: "refused" in owner.uplink.last_failure or "another" in owner.uplink.last_failure, what="a stranger"
+    )
+    assert not owner.errors
+    loop.call(stranger.stop(), scaled(5.0))
+    loop.call(server.start(), scaled(5.0))
+    wait_for(lambda: owner.log.count("up") == 2, 20, "the session again")
     owner.close()

@@ -108,11 +108,9 @@ def read_settings(args: argparse.Namespace) -> Settings:
     replaced_within = env.read_seconds(env.REPLACED_WITHIN)
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
-        roster = JobConfig(groups=groups, min_replicas=args.job_min_replicas)
+        roster = JobConfig(groups=groups, min_replicas=args.job_min_replicas, several=args.lease_dir is not None)
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
-    if roster is not None:
-        roster = replace(roster, several=args.lease_dir is not None)
     state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
     bind = parse_address(args.bind, what="--bind")
     if args.lease_dir is not None and args.state_file is not None:

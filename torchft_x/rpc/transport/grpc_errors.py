@@ -10,6 +10,7 @@ from torchft_x.errors import (
     FencedError,
     RefusedError,
     StepError,
+    StrangerError,
     TokenError,
     TorchftXError,
     UnreachableError,
@@ -54,7 +55,7 @@ def error_from(code: grpc.StatusCode, details: str | None, what: str) -> Torchft
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return TokenError(_token_sentence(what, details))
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return RefusedError(
+        return StrangerError(
             f"The {what} doesn't know this call; is it another program, or torchft's own? Use torchft_x's."
         )
     if code in _BROKEN:

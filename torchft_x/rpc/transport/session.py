@@ -21,7 +21,7 @@ import grpc.aio
 
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import FailoverPolicy
-from torchft_x.errors import RefusedError, TorchftXError, UnreachableError
+from torchft_x.errors import RefusedError, StrangerError, TokenError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -104,6 +104,7 @@ class ReconnectingStream:
         self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
         self._silent = 0  # pings sent since the other side was last heard
         self._hung: str | None = None  # why we gave the present session up, if we did
+        self._has_stood = False  # a session, with any of the list
         self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
         self.last_failure = "not tried yet"  # why the last connect or session ended
 
@@ -154,10 +155,11 @@ class ReconnectingStream:
                 self.last_failure = "it ended the session"
             except RefusedError as e:
                 self.last_failure = str(e)
-                if self._outbox is not None:
-                    self._outbox, self.away_since = None, time.monotonic()
-                self._callbacks.refused(e)  # and not down
-                return
+                if not self._is_a_stranger(e):
+                    if self._outbox is not None:
+                        self._outbox, self.away_since = None, time.monotonic()
+                    self._callbacks.refused(e)  # and not down
+                    return
             except TorchftXError as e:
                 self.last_failure = _short(e)
             except Exception:  # a defect of ours must not end the keeper without a word
@@ -172,6 +174,12 @@ class ReconnectingStream:
             pause = lighthouse_choice.pause(None if stood else pause, away)
             if not self._closing:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
+
+    def _is_a_stranger(self, error: RefusedError) -> bool:
+        """Whether another program has got the address of a lighthouse that was lost: the next of the list may serve. A list that
+        nobody has ever answered is wrong, though."""
+        several = len(self.addresses) > 1 and self._has_stood and self._outbox is None
+        return several and isinstance(error, (StrangerError, TokenError))
 
     def _set_down(self) -> bool:
         """Forget the session that ended; True if one had stood."""
@@ -205,6 +213,7 @@ class ReconnectingStream:
             outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._silent = None, 0, 0
             self.wander.up()
+            self._has_stood = True
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
             while (data := await call.read()) is not grpc.aio.EOF:
