@@ -269,7 +269,7 @@ _ALL = [
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
-        patch=_patched((recover, "start", _first_come), (RestartRecovery, "lasts", lambda self, now: False)),
+        patch=_patched((recover, "start", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
@@ -339,7 +339,9 @@ _ALL = [
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
-SLOW_TAKEOVER = _patched((recover, "start", _only_who_received_it), (RestartRecovery, "lasts", lambda self, now: False))
+SLOW_TAKEOVER = _patched(
+    (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
+)
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
 
 ONE_BEFORE = _patched((OpenQuorums, "leave", lambda self, quorum: None))

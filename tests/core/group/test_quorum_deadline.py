@@ -139,9 +139,7 @@ def test_another_reason_counts_from_when_the_last_was_said() -> None:
     w = WaitNotices()
     w.tell([1], OTHER, 10.0)
     assert w.tell([1], THIRD, 14.9) == []
-    assert not w.settled  # there is something to be said yet, though not now
     assert w.tell([1], THIRD, 15.0) == [SendWaits((1,), "other too few", False)]
-    assert w.settled
 
 
 def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
@@ -149,15 +147,6 @@ def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
     w.tell([1], LEASE, 10.0)
     assert w.tell([1], OTHER, 10.1) == [SendWaits((1,), "too few", False)]
     assert w.tell([1], OTHER, 10.2) == []
-    assert w.settled
-
-
-def test_as_long_as_one_has_yet_to_hear_it_nothing_is_settled() -> None:
-    w = WaitNotices()
-    w.tell([1], OTHER, 10.0)
-    w.tell([1, 2], THIRD, 11.0)
-    assert w.tell([1, 2], THIRD, 12.0) == []
-    assert not w.settled
 
 
 def test_whether_a_lease_is_waited_for_is_as_told_last() -> None:

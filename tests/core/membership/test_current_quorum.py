@@ -148,39 +148,10 @@ def test_a_peers_client_in_the_quorum_committed_where_its_step_says() -> None:
     assert desk.tenure.with_committed_in(member("x", State(5))).state == State(5)
 
 
-def test_asks_grow_when_what_form_would_say_may_have_changed() -> None:
-    desk = Desk("a", "b", "c")
-    desk.issue(member("a"), member("b"))
-    before = desk.tenure.asks
-    desk.ask("c")  # one more newcomer: whoever is waited for is waited for still
-    assert desk.tenure.asks == before
-    desk.ask("a")
-    assert desk.tenure.asks == before + 1
-    desk.change("c", lost="silent")
-    assert desk.tenure.asks == before + 2
-    desk.change("c")
-    assert desk.tenure.asks == before + 2
-
-
-def test_asks_grow_when_one_counts_again_that_asked_before_the_others() -> None:
-    """It was kept out as late again and again: for those who have not asked, `form` waits a time from the first ask on."""
-    desk = Desk("a", "b", "c")
-    desk.issue(member("a"))
-    desk.ask("c", since=1.0)
-    desk.change("c", lost="late again and again")
-    desk.ask("b", since=2.0)
-    before = desk.tenure.asks
-    desk.change("c", lost="")
-    assert desk.tenure.asks == before + 1
-    desk.change("c")
-    assert desk.tenure.asks == before + 1
-
-
-def test_no_candidate_asked_before_the_first() -> None:
+def test_candidates_come_in_the_order_in_which_they_asked() -> None:
     desk = Desk("a", "b", "c")
     for name, since in (("b", 3.0), ("a", 2.0), ("c", 4.0)):
         desk.ask(name, since)
-    assert desk.tenure.first_asked == 2.0
     assert [c.since for c in candidates(desk.roll)] == [2.0, 3.0, 4.0]
     desk.change("a", lost="silent")
     assert [c.since for c in candidates(desk.roll)] == [3.0, 4.0]
@@ -229,7 +200,19 @@ def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
     desk.issue(*map(member, ("a", "away", "peer", "lost")))
     t = desk.tenure
     assert (t.asking, t.missing, t.gone, t.silent) == (set(), {"a", "away", "peer"}, {"lost"}, {"a", "peer"})
-    assert t.presence._here == {"a", "peer"}
+
+
+def test_announced_groups_of_which_nobody_is_here() -> None:
+    desk = Desk("train_0:a", "train_1:a", "x:a")
+    for group in ("train_0", "1", "2", "x"):
+        desk.tenure.announce(group, True)
+    assert desk.tenure.absent_groups() == {"2"}
+    desk.ask("train_0:a")
+    desk.change("train_1:a", lost="silent")
+    assert desk.tenure.absent_groups() == {"1", "2"}
+    desk.tenure.announce("2", False)
+    desk.change("x:a", session=None)
+    assert desk.tenure.absent_groups() == {"1", "x"}
 
 
 changes = st.lists(
@@ -260,4 +243,3 @@ def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> No
         assert t.missing == set(t.inside) - asking - lost
         assert t.gone == t.inside & lost
         assert t.silent == (here & quiet) - lost
-        assert t.presence._here == t.asking | t.silent

@@ -10,7 +10,6 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from torchft_x.core.admission.compatibility import CompatibilityCheck
@@ -26,12 +25,9 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.stragglers import Stragglers
-from torchft_x.core.lighthouse.wait_cache import WaitCache
 from torchft_x.core.lighthouse.wait_notices import WaitNotices
-from torchft_x.core.membership.announced import AnnouncedGroups
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
-from torchft_x.core.membership.silence_index import SilenceIndex
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart.recover import RestartRecovery
@@ -41,7 +37,7 @@ LONG = 200.0
 
 MACHINES: set[type] = {
     LossHandler, GroupVote, OpenQuorums, FinishedJob, Grants, Group, SupervisorLiveness, HeldQuorum, JournalWriter, Lighthouse, CompatibilityCheck,
-    WaitCache, PlannedPauses, TwoPhaseCommit, AnnouncedGroups, SilenceIndex, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
+    PlannedPauses, TwoPhaseCommit, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -56,19 +52,19 @@ def _nothing(_value: Any) -> Any:
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
-    QuorumTransition: dict.fromkeys(("_noted", "_unix", "_config", "_waits", "_asked", "_said_as_of"), _nothing),
+    QuorumTransition: dict.fromkeys(("_noted", "_unix", "_config", "_waits"), _nothing),
     FinishedJob: {
         "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
         **dict.fromkeys(("_looked", "_told", "_held", "_lives", "departures"), _nothing),
     },
     JournalWriter: {"_hellos": _nothing, "_left": _nothing},
-    QuorumState: {"broken": bool, **dict.fromkeys(("_number", "_last_asked", "asks", "changes", "reached"), _nothing)},
+    QuorumState: {"broken": bool, **dict.fromkeys(("_number", "reached"), _nothing)},
     MemberRecord: {
         "lost": bool,
         "proof": bool,
         **dict.fromkeys(("probed_at", "heard", "place", "pace", "longest_step", "suspected"), _nothing),
     },
-    MemberTable: {"_apart": _nothing, "_made": _nothing, "_quiet": _nothing},  # the records say the same
+    MemberTable: {"_apart": _nothing, "_made": _nothing},  # the records say the same
     RestartRecovery: {"_config": _nothing},
     LossHandler: {"_config": _nothing},
     Stragglers: {"_groups": _nothing},  # only makes a member wait longer
@@ -142,8 +138,6 @@ def key(thing: Any, seen: set[int] | None = None) -> Any:
         if id(thing) in seen:
             return getattr(thing, "replica_id", None)
         seen.add(id(thing))
-        if kind is WaitCache:  # numbers are compared only with each other, and an old witness is nobody's
-            return thing._witness.replica_id if thing._witness and thing._asks == thing._tenure.asks else None
         reduced = _REDUCED.get(kind, {})
         return tuple(
             reduced[name](getattr(thing, name)) if name in reduced else key(getattr(thing, name), seen)
@@ -180,12 +174,9 @@ def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     """A long time has passed for the lighthouse. `renewed`: those whose lease it has renewed meanwhile."""
     succession = lighthouse._succession
     lighthouse._started_at = succession._started_at = succession.takeover._started_at = -LONG
-    succession._asked = (-LONG, -LONG)
     endings = lighthouse._endings
     endings._seen = dict.fromkeys(endings._seen, -LONG)
     endings._took_over = None if endings._took_over is None else -LONG
-    if lighthouse._tenure.first_asked < inf:
-        lighthouse._tenure.first_asked = -LONG
     for record in lighthouse._roll:
         if record.lease_sent is not None and record.replica_id not in renewed:
             record.lease_sent = -LONG
@@ -197,4 +188,3 @@ def silence(lighthouse: Lighthouse, replica_ids: Collection[str]) -> None:
     """These have not been heard for longer than the heartbeat timeout, the others have. A `Tick` must follow."""
     for record in lighthouse._roll:
         record.heard = -LONG if record.replica_id in replica_ids else 0.0
-    lighthouse._roll._quiet.expect(-LONG)

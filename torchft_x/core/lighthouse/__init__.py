@@ -5,7 +5,7 @@
 * `loss`: marks a member lost, tells the others, and probes those that somebody suspects.
 * `stragglers`: leaves out a member that lives and does not come (R20).
 * `planned_pauses`: silences that were announced.
-* `wait_notices`: tells those that wait what they wait for. `wait_cache`: spares the question whether they still must.
+* `wait_notices`: tells those that wait what they wait for.
 * `journal_writer`: what the next lighthouse must know, as it changes (R8c).
 * `status`: all of it as JSON, for people.
 

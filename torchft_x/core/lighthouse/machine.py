@@ -134,7 +134,7 @@ class Lighthouse:
                 member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
                 for r in self._roll
             ],
-            "announced": sorted(self._tenure.presence.announced),
+            "announced": sorted(self._tenure.announced),
             "fresh": self._succession.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
@@ -146,7 +146,7 @@ class Lighthouse:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
         effects = self._take(event, now)
-        effects += self._succession.maybe_form(now)
+        effects += self._succession.maybe_form(now, tick=isinstance(event, Tick))
         if self._unsaid:
             effects, self._unsaid = self._unsaid + effects, []
         return self._keeping.look() + effects if self._config.keeps else effects
@@ -179,7 +179,7 @@ class Lighthouse:
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code, now)
             case GroupAnnounced(group, present):
-                self._tenure.presence.announce(group, present)
+                self._tenure.announce(group, present)
                 return []
             case GuardianHere() | GuardianHeard() | GuardianGone():
                 self._roll.guardians.take(event, now)
@@ -310,7 +310,6 @@ class Lighthouse:
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
-        self._succession.asked(candidate.since, self._now)
         self._tenure.raise_ids(candidate.member.state.committed_in)
         self._tenure.recount(record)
 

@@ -7,7 +7,6 @@ After every event the question is asked again whether a quorum can be formed. `c
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 from torchft_x.core.admission.claims import set_aside, unfounded
 from torchft_x.core.admission.compatibility import CompatibilityCheck
@@ -16,7 +15,6 @@ from torchft_x.core.heal import stranded
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.loss import LossHandler
-from torchft_x.core.lighthouse.wait_cache import WaitCache
 from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -59,12 +57,9 @@ class QuorumTransition:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self.takeover = RestartRecovery(config, now)  # of what was before this life (R8)
-        self._patience = WaitCache(config, roll, tenure, alarm)  # knows when asking `form` is no use
         self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
         self._waits = WaitNotices()  # who was told what it waits for
         self._noted = ""  # reason for waiting that was noted last
-        self._asked = (inf, -inf)  # no join that stands was made before the first or after the second
-        self._said_as_of = -1  # the tenure's `changes` when all that wait had been told what for
 
     def __repr__(self) -> str:
         return f"<QuorumTransition {self.takeover}>"
@@ -81,11 +76,8 @@ class QuorumTransition:
 
     def knows_all(self, now: float) -> bool:
         """Whether it is known who is here already, so who counts."""
-        return not (self.takeover.is_open and self.takeover.lasts(now))
-
-    def asked(self, since: float, now: float) -> None:
-        """Somebody asks, since then."""
-        self._asked = min(self._asked[0], since), now
+        open_ = self.takeover.is_open
+        return not (open_ and (self.takeover.surely_waits() or isinstance(self.takeover.decide(now), Wait)))
 
     def goes_without(self, names: frozenset[str], now: float) -> bool:
         """Whether a quorum could be formed at once if nobody waited for these members."""
@@ -117,13 +109,8 @@ class QuorumTransition:
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        first, last = self._asked
-        changes = self._tenure.changes
-        if now - first < _NOTE_WAIT_AFTER or (self._tenure.missing and changes == self._said_as_of):
-            return []  # the common cases, in constant time
         waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
-            self._asked = min((r.join.since for r in self._roll if r.join is not None), default=inf), last
             return []
         outcome = self.outcome(now) if self._tenure.asking else None
         effects: list[LighthouseEffect] = []
@@ -133,25 +120,23 @@ class QuorumTransition:
             effects.append(Note("undecided", reason))
         if isinstance(outcome, Wait):
             effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
-            settled = self._waits.settled and now - last >= _NOTE_WAIT_AFTER
-            self._said_as_of = changes if settled else -1
             if outcome.ending or outcome.finished:
                 effects += self._endings.tell(outcome, [r.join for r in waiting if r.join is not None], now)
         return effects
 
     # --- the next one ----------------------------------------------------------------------------------------------------
 
-    def maybe_form(self, now: float) -> list[LighthouseEffect]:
-        """Something may have changed."""
+    def maybe_form(self, now: float, *, tick: bool) -> list[LighthouseEffect]:
+        """Something may have changed. `tick`: time has passed."""
         effects: list[LighthouseEffect] = []
         if self.takeover.is_open:
-            if self.takeover.lasts(now):
+            if not tick and self.takeover.surely_waits():
                 return effects
             outcome = self.takeover.decide(now)
             if isinstance(outcome, Adopt):
                 effects += self._adopt(outcome, now)
-        if self._patience.lasts(now):
-            return effects  # the common case, in constant time; `form` would say the same
+        if self._surely_waits(tick=tick):
+            return effects
         while isinstance(decision := self.outcome(now), Form):
             refusals = self.refuse_misfits()  # one may have been away when the other asked
             decision, notes, doubts = self._weigh(decision)
@@ -159,8 +144,18 @@ class QuorumTransition:
             if not refusals:
                 return effects + notes + self._issue(decision, now)
             effects += refusals  # each takes candidates away
-        self._patience.begin(decision, now)
+        self._tenure.changed = False
         return effects
+
+    def _surely_waits(self, *, tick: bool) -> bool:
+        """Whether `form`, which looks at every member, need not be asked at this event: members of the present quorum
+        are waited for, too few ask, or nothing but time has changed since it said `Wait`, which counts at ticks. So do
+        asks before the first quorum, while somebody is here, or announced, that has not asked."""
+        t = self._tenure
+        if t.missing or len(t.asking) < self._config.min_replicas:
+            return True
+        first = t.current is None and (bool(t.silent) or len(t.asking) < len(t.announced))
+        return not tick and (not t.changed or first)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
         left, reached = decision.left, self._tenure.reached

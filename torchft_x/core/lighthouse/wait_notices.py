@@ -19,21 +19,19 @@ class WaitNotices:
 
     def __init__(self) -> None:
         self._told: dict[int, tuple[Wait, float]] = {}  # session -> what it was told, and when
-        self.settled = False  # whether all were told what was to be told last
 
     def __repr__(self) -> str:
         return f"<WaitNotices told={sorted(self._told)}>"
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """These wait now, and this is why. Who waits no more is forgotten."""
-        told, self._told, self.settled = self._told, {}, True
+        told, self._told = self._told, {}
         due: list[int] = []
         for session in sessions:
             before, at = told.get(session, (None, now))
             same = before is not None and before.lease == wait.lease
             if before is not None and same and (now - at < _AGAIN or before.reason == wait.reason):
                 self._told[session] = before, at
-                self.settled = self.settled and before.reason == wait.reason
             else:
                 self._told[session] = wait, now
                 due.append(session)

@@ -3,8 +3,6 @@
 * `members`: `MemberTable`: who is here, who is lost, who is fenced, who is over. Three of these are easily mixed up.
 * `supervisors`: what supervisors say about the members they watch over.
 * `failure_detector`: when silence means that a member is gone: what is known of it goes in, a reason comes out.
-* `silence_index`: the few members that may be silent, so that a tick needn't look at all.
 * `current_quorum`: `QuorumState`: the present quorum, who has asked for the next one, the ids.
-* `announced`: groups that a supervisor has announced and that have not come.
 * `config`: the lighthouse's settings, checked.
 """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from torchft_x.core.membership.announced import AnnouncedGroups
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
-from torchft_x.core.types import Member, Quorum, State, settlement
+from torchft_x.core.types import Member, Quorum, State, group_number, group_of, settlement
 
 
 class QuorumState:
@@ -24,13 +23,8 @@ class QuorumState:
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
-        self.presence = AnnouncedGroups()  # of announced groups
-        # Grows when a member of current or of an open quorum asks, when anybody asks no more, and when one counts again
-        # that had asked before others did: the wait for those who have not asked counts from the first.
-        self.asks = 0
-        self.changes = 0  # grows with every recount
-        self._last_asked = -inf  # when the candidate that asked last did
-        self.first_asked = inf  # no candidate asked before; counts before the first quorum
+        self.announced: set[str] = set()  # groups whose supervisor is here, by their ids or numbers
+        self.changed = True  # something has, since it was last found that there can be no next quorum yet
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
         self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
@@ -86,23 +80,27 @@ class QuorumState:
 
     def recount(self, record: MemberRecord) -> None:
         """Keep the sets that make 'not yet' cheap to see in step with the record."""
-        self.changes += 1
+        self.changed = True
         replica_id, lost = record.replica_id, bool(record.lost)
-        join, inside = record.join, replica_id in self.inside
-        asks = join is not None and not lost
-        counts = asks and (inside or replica_id in self.chain.members)
-        if asks and join is not None:
-            counts = counts or (replica_id not in self.asking and join.since < self._last_asked)
-            self._last_asked = max(self._last_asked, join.since)
-            self.first_asked = min(self.first_asked, join.since)
-        if counts or (replica_id in self.asking and not asks):
-            self.asks += 1
+        inside = replica_id in self.inside
+        asks = record.join is not None and not lost
         (self.asking.add if asks else self.asking.discard)(replica_id)
         (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
         (self.gone.add if inside and lost else self.gone.discard)(replica_id)
-        silent = not lost and join is None and (record.unary or record.session is not None)
+        silent = not lost and record.join is None and (record.unary or record.session is not None)
         (self.silent.add if silent else self.silent.discard)(replica_id)
-        self.presence.recount(replica_id, asks or silent)
+
+    def announce(self, group: str, present: bool) -> None:
+        """A supervisor of the group has come, or gone."""
+        (self.announced.add if present else self.announced.discard)(group)
+        self.changed = True
+
+    def absent_groups(self) -> set[str]:
+        """Announced groups of which nobody is here yet."""
+        if not self.announced:
+            return set()
+        here = {name for r in (*self.asking, *self.silent) for name in (group_of(r), str(group_number(r)))}
+        return self.announced - here
 
     def situation(
         self,
@@ -125,7 +123,7 @@ class QuorumState:
             over=over,
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
-            absent_groups=self.presence.absent,
+            absent_groups=self.absent_groups(),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,
@@ -164,8 +162,7 @@ class QuorumState:
 
     def _answered(self, records: list[MemberRecord]) -> None:
         """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
-        self.asks += 1
-        self.changes += 1
+        self.changed = True
         self.asking -= self.inside
         self.silent |= self.inside
         for record in records:

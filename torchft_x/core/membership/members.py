@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import Absent, MemberEntry
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, judge
-from torchft_x.core.membership.silence_index import SilenceIndex
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
@@ -107,7 +106,6 @@ class MemberTable:
         self._ended: set[str] = set()  # life tokens whose process has exited
         self._apart: dict[str, MemberRecord] = {}  # those without a session, by replica id
         self._made = 0  # records so far
-        self._quiet = SilenceIndex(now)  # who may have been silent for a while
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.guardians = SupervisorLiveness()  # what supervisors say about the members
 
@@ -140,7 +138,6 @@ class MemberTable:
             self._made += 1
             record = MemberRecord(replica_id, heard, self._made, unary=unary)
             self._records[replica_id] = self._apart[replica_id] = record
-            self._quiet.expect(heard)
         return record
 
     # --- sessions and lives --------------------------------------------------------------------------------------
@@ -291,11 +288,11 @@ class MemberTable:
     def find(self, record: MemberRecord) -> None:
         """It is waited for again."""
         record.lost, record.late = "", False
-        self._quiet.expect(record.heard)
 
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Members worth a closer look: silent for a while, or stopped."""
-        return self._quiet.look(self, self.guardians.halted, now, limits.shortest)
+        halted, since = self.guardians.halted, now - limits.shortest
+        return [r for r in self if not r.lost and (r.heard < since or r.life.token in halted)]
 
     def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
         """Members that have just run out of time, and why."""

@@ -71,43 +71,25 @@ class RestartRecovery:
         self._started_at = started_at
         self._reports: dict[str, MemberReport] = {}  # replica id -> what it reported
         self._newest: Quorum | None = None  # of those reported
-        self._awaited: dict[str, Member] = {}  # members of newest, and of what these hold
-        self._absent: set[str] = set()  # of these: have not vouched for it
-        self._counted: set[int] = set()  # newest, and older quorums that its members hold: members of all are awaited
+        self._reporters = 0  # members of it that can report: not those of the peer's library
+        self._unread = False  # somebody has reported since `decide` was asked last
         self.is_open = True  # no quorum issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
         if not self.is_open:
             return
-        replica_id, newest = hello.replica_id, self._newest
-        before = self._reports.get(replica_id)
         report = MemberReport(hello.quorum, hello.lease_left > 0, hello.granted_through)
-        self._reports[replica_id] = report
+        before, self._reports[hello.replica_id] = self._reports.get(hello.replica_id), report
         changed = before is not None and before.id != report.id
-        newer = report.id > (newest.id if newest is not None else 0)
-        awaited = replica_id in self._awaited
-        if newer or changed or (awaited and report.id not in self._counted and report.id):
-            self._count()
-        elif awaited:
-            here = _vouches(report, self._awaited[replica_id])
-            (self._absent.discard if here else self._absent.add)(replica_id)
+        if changed or report.id > (self._newest.id if self._newest is not None else 0):
+            self._newest = _newest(self._reports)
+            self._reporters = sum(bool(m.library) for m in self._newest.members) if self._newest is not None else 0
+        self._unread = True
 
-    def _count(self) -> None:
-        """Another quorum is the newest: who has vouched for it?"""
-        newest = self._newest = _newest(self._reports)
-        quorums = _together(newest, self._reports) if newest is not None else ()
-        self._counted = {q.id for q in quorums}
-        self._awaited = _members(quorums)
-        self._absent = {r for r, m in self._awaited.items() if not _vouches(self._reports.get(r), m)}
-
-    def lasts(self, now: float) -> bool:
-        """True: `decide` would say `Wait`, in constant time. False: it has to be asked."""
-        newest, c = self._newest, self._config
-        if newest is None:
-            return isinstance(self.decide(now), Wait)  # nobody has reported, so this is quick
-        if not self._absent:
-            return False
-        return now < self._started_at + (max(c.lease, newest.lease) + c.lease_margin)
+    def surely_waits(self) -> bool:
+        """Whether `decide`, which looks at every member, need not be asked: fewer have reported than the newest quorum has
+        members, or nobody has since it was asked. Time counts at ticks."""
+        return self._newest is not None and (not self._unread or len(self._reports) < self._reporters)
 
     def granted_through(self, quorum: Quorum) -> int:
         """The highest step that a member says it was granted in this quorum."""
@@ -116,10 +98,10 @@ class RestartRecovery:
     def end(self) -> None:
         """There is a quorum now; from here on the tenure decides."""
         self.is_open = False
-        self._reports, self._newest, self._awaited, self._absent, self._counted = {}, None, {}, set(), set()
+        self._reports, self._newest = {}, None
 
     def decide(self, now: float) -> Start | Adopt | Wait:
-        c = self._config
+        c, self._unread = self._config, False
         reports = self._reports if self._newest is not None else {}  # nobody has anything to take over: said at once
         lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
         return start(
