@@ -95,7 +95,7 @@ class LighthouseShell:
         self._server: grpc.aio.Server | None = None  # while serving
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
-        self._stopping = False  # new streams are ended at once
+        self._stopping = False  # new streams are ended at once, and nobody is probed
         self._supervisors = SupervisorService(
             Ways(
                 feed=self._feed,
@@ -136,11 +136,11 @@ class LighthouseShell:
 
     async def stop(self, flush: float = 0.0) -> None:
         """Close every stream and free the port. With `flush`, what was sent is delivered first, for so many seconds."""
+        self._stopping = True  # also before sessions close, which would be asked after
         if self._ticker is not None:
             self._ticker.cancel()
         for task in self._probes.values():
             task.cancel()
-        self._stopping = True
         if flush > 0:
             for stream in [*self._sessions.values(), *self._supervisors.streams]:
                 stream.finish()
@@ -254,8 +254,8 @@ class LighthouseShell:
             )
 
     def _probe(self, effect: m.Probe) -> None:
-        if effect.replica_id in self._probes:
-            return  # that one goes on as long as the session is gone
+        if self._stopping or effect.replica_id in self._probes:
+            return  # a probe that runs goes on as long as the session is gone
         task = asyncio.ensure_future(self._probe_until_known(effect))
         self._probes[effect.replica_id] = task
         task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
