@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOPELESS_LIVES = 3  # as `RestartRules.loop`
-KEPT_EXITS = 8  # as in rpc.supervisor.client
 TOLD_AFTER = 2 / 3  # of the limit: as launch.process.stopped with the product's
 LOOK = 0.1  # seconds between its looks at the processes
 
@@ -71,7 +70,6 @@ class SupervisorNode:
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
         report = m.LifeEnded(node.life.token, code)
         self._reports.append(report)
-        del self._reports[:-KEPT_EXITS]
         self._begun = None
         self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
