@@ -107,6 +107,13 @@ def test_who_waits_for_it_is_told_to_be_patient_again_and_again() -> None:
     assert [(e.sessions, e.seconds) for e in told] == [((s.sessions["b:2"],), 60.0)] * 4
 
 
+def test_that_a_supervised_group_refuses_connections_does_not_say_how_it_ends() -> None:
+    """Seed 7358493499289 of the soak: a probe from before the leave was answered after it, without an address."""
+    s = finishing()
+    s.feed(Probed("a:1", True))
+    assert [d.ended for d in s.lighthouse._endings.departures] == [False]
+
+
 def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     s = finishing()
     s.late()

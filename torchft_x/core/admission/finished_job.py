@@ -83,7 +83,7 @@ class FinishedJob:
     def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
         """Nobody can know how a process without a supervisor has ended: it left in good order."""
         d = self._left.get(group_of(replica_id))
-        if refused and d is not None and d.replica_id == replica_id and d.lingers == address:
+        if refused and d is not None and d.replica_id == replica_id and d.lingers and d.lingers == address:
             self._put(replace(d, ended=True), now)
 
     def issued(self, members: Iterable[Member], *, new_lineage: bool) -> None:
