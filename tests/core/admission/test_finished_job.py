@@ -301,6 +301,23 @@ def test_a_preemption_holds_nobody_up() -> None:
     assert issued(s.late()) == [["b:2"]]
 
 
+def test_who_was_preempted_finishes_nothing_after_a_new_lineage_either() -> None:
+    """Its process ends with 0 only then."""
+    s = Job(min_replicas=1)
+    s.start("a:1", "b:1")
+    s.finish("a:1", early=True)
+    s.close("a:1")
+    assert issued(s.join("b:1", s.committed(), JoinReason.FAILED)) == [["b:1"]]
+    s.kill("b:1")
+    s.exited("b:1", -9)
+    assert issued(s.late("b:2")) == [["b:2"]]
+    s.hello("c:1")
+    s.join("c:1")
+    assert issued(s.join("b:2", s.committed())) == [["b:2", "c:1"]]
+    s.exited("a:1", 0)
+    assert s.lighthouse._endings.departures == ()
+
+
 def test_all_that_finish_it_count() -> None:
     s = Job()
     s.start("a:1", "b:1", "c:1")

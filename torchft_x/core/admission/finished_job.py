@@ -95,7 +95,7 @@ class FinishedJob:
                 self.job = ()
                 self._lives.clear()
             self.trains(m.replica_id for m in members)  # a lineage that was lost was of the same job
-            self._early.clear()
+            self._early &= set(self._lives.values()) - {m.replica_id for m in members}
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
