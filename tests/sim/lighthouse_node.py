@@ -112,7 +112,7 @@ class LighthouseNode:
         if entry is not None and wanted is not None and shared.swap(entry, wanted):
             rule.swapped(wanted, began)
             world.note(self.name, "has the lease, epoch {}", wanted.epoch)
-            legacy = shared.inherit(self.site)
+            legacy = shared.inherit(self.clock)
             self._serve(new=legacy is None, legacy=legacy, keeps=True)
             world.after(RENEW_EVERY, self.process, self._renew)
             return
@@ -258,7 +258,7 @@ class LighthouseNode:
             shared.hang(process)
             self.world.after(0.0, process, self._carry_out, [lm.Keep(legacy), *rest])
             return False
-        shared.journals[rule.held.epoch] = legacy, self.site
+        shared.journals[rule.held.epoch] = legacy, self.clock
         return self._confirm()
 
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:

@@ -11,7 +11,7 @@ from torchft_x.core.journal import JournalEntry
 from torchft_x.core.restart.lease import LeaseEntry
 
 if TYPE_CHECKING:
-    from tests.sim.base import Process
+    from tests.sim.base import Clock, Process
     from tests.sim.world import World
 
 
@@ -21,7 +21,7 @@ class SharedDirectory:
     def __init__(self, world: World) -> None:
         self._world = world
         self.entry = LeaseEntry(0)
-        self.journals: dict[int, tuple[JournalEntry | None, str]] = {}  # epoch -> content, and the site that wrote it
+        self.journals: dict[int, tuple[JournalEntry | None, Clock | None]] = {}  # epoch -> content, by whose clock
         self.away = False
         self._hanging: list[Process] = []  # in a write
 
@@ -34,15 +34,16 @@ class SharedDirectory:
         self.entry = new
         return True
 
-    def inherit(self, site: str) -> JournalEntry | None:
-        """The holder of a new epoch begins its file with the newest before it. Times on another host's clock mean nothing."""
+    def inherit(self, clock: Clock) -> JournalEntry | None:
+        """The holder of a new epoch begins its file with the newest before it. Times on another clock, of
+        another host or from before it was started again, mean nothing."""
         epoch = self.entry.epoch
-        found, written_at = next(
-            ((self.journals[e]) for e in range(epoch - 1, 0, -1) if e in self.journals), (None, "")
+        found, written_by = next(
+            ((self.journals[e]) for e in range(epoch - 1, 0, -1) if e in self.journals), (None, None)
         )
         self.journals = {e: x for e, x in self.journals.items() if e >= epoch}
-        self.journals[epoch] = found, written_at
-        if found is None or written_at == site:
+        self.journals[epoch] = found, written_by
+        if found is None or written_by is clock:
             return found
         absent = tuple(type(a)(a.replica_id, None, a.proof) for a in found.absent)
         return type(found)(found.quorum, found.granted_through, found.kin, found.open, absent, None, found.reached,
