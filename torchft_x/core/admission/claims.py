@@ -38,8 +38,8 @@ def impossible(hello: Hello | Member, unix: float) -> str:
     held = hello.quorum if isinstance(hello, Hello) else None
     if held is not None and held.member(hello.replica_id) is None:
         return f"{hello.replica_id} can't join: it says that it holds quorum {held.id}, of which it is no member; restart it."
-    quorums = [hello.quorum] if isinstance(hello, Hello) and hello.quorum is not None else []
-    members = [m for q in quorums for m in q.members]  # lists, not generators: a hello names thousands of them
+    quorums = [held] if held is not None else []
+    members = [m for q in quorums for m in q.members]
     if isinstance(hello, Member):
         members.append(hello)
     said = [hello, *members]
