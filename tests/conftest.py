@@ -14,10 +14,15 @@ from hypothesis import HealthCheck, settings
 
 from tests.matrix.places import Workshop
 from tests.util import scaled
+from torchft_x import env
 
 # Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
 # question, longer than many a deadline in the tests. Children inherit it.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+# What is forked at a restart imports torch ahead, for seconds of a processor in each group of each job: half of what a
+# small job costs. Tests in which a restart is to be as users see it say so (`tests.e2e.jobs.WARM`).
+os.environ.setdefault(env.WARM, "0")
 
 # A shell's background jobs ignore SIGINT, and so would whatever the tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -12,7 +12,7 @@ from benchmarks.processes import GaveUp, wait_for
 from tests.rpc.test_peer import HOW
 
 JOBS = sorted(set(cli.BENCHMARKS) - {"lighthouse", "fanout"})
-BESIDE_THE_PEER = ["empty", "fanout", "heal", "kill"]
+BESIDE_THE_PEER = ["fanout", "heal", "kill"]
 """Of each way to run the peer one; the others take minutes of waiting for it."""
 
 

@@ -18,8 +18,8 @@ from torchft_x.observe.report import commits, training_together, workers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-COLD = {env.WARM: "0"}
-"""Variables of a job in which nobody is started again: it is spared the imports of what would be forked then."""
+WARM = {env.WARM: "1"}
+"""Variables of a job that is started again as by default: forked from a process that has imported what a worker does."""
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2")
 
 

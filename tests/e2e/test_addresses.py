@@ -77,7 +77,6 @@ class Run:
             env.LIGHTHOUSE: f"http://{self._pair.url_host('left', case.lighthouse)}:{PORT}",
             env.TOKEN: "of-the-test",
             env.TIMEOUT: str(scaled(20)),
-            env.WARM: "0",  # its imports would take longer than it saves here
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
         with (self.run_dir / f"{name}.log").open("wb") as log:

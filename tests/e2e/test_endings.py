@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import COLD, SMALL, running, torchx_ddp
+from tests.e2e.jobs import SMALL, running, torchx_ddp
 from torchft_x.observe.report import commits, workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -45,7 +45,7 @@ def test_a_group_that_comes_late_waits_for_the_end_of_those_that_finish(tmp_path
     run_dir, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)
     log = tmp_path / "log"
-    with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir, **COLD) as job:
+    with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir) as job:
         job.wait_until_training(2)
         os.kill(job.worker("1"), signal.SIGKILL)
         killed = time.time()
@@ -84,7 +84,7 @@ def test_a_final_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path)
     (tmp_path / "file").write_text("in the way")
     where = tmp_path / "file" / "state.pt"
     command = torchx_ddp(run_dir, *SMALL, "--steps", "12", "--checkpoint", str(where), "--checkpoint-every", "5")
-    with running(command, log, run_dir, **COLD) as job:
+    with running(command, log, run_dir) as job:
         assert job.wait(120) == 1, job.output()
         said = job.output()
     assert said.count("training goes on") == 1
@@ -96,7 +96,7 @@ def test_a_final_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path)
 def test_what_fails_at_every_start_ends_the_job_at_once(tmp_path: Path) -> None:
     run_dir, log, script = tmp_path / "run", tmp_path / "log", tmp_path / "script.py"
     script.write_text("import nowhere_to_be_found")
-    with running(torchx_ddp(run_dir, script=str(script)), log, run_dir, **COLD) as job:
+    with running(torchx_ddp(run_dir, script=str(script)), log, run_dir) as job:
         assert job.wait(60) == 1, job.output()
         said = job.output()
     assert "before it made a Manager: ModuleNotFoundError: No module named 'nowhere_to_be_found'" in said

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.jobs import COLD, ROOT, SMALL, running, torchx_ddp
+from tests.e2e.jobs import ROOT, SMALL, WARM, running, torchx_ddp
 from tests.e2e.test_kills import script
 from torchft_x.observe.report import commits, training_together
 
@@ -28,12 +29,18 @@ def reference(dumps: Path, *args: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_kills_of_a_rank_zero_another_rank_and_a_group(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    # seed 3: rank 0, the other rank, the whole group
-    args = ("--component", "hsdp", "--workers", "2", "--what", "mixed", "--kills", "3", "--steps-per-kill", "120")
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run of two groups of two with three kills, with every dump kept."""
+    folder = tmp_path_factory.mktemp("kills") / "run"
+    args = ("--component", "hsdp", "--workers", "2", "--kills", "3", "--steps-per-kill", "120")
+    mixed = ("--what", "mixed", "--seed", "8")  # a rank that follows, rank 0, a whole group
     more = ("--reference", "--keep", "--dir", folder)
-    done = script("kill_test.py", *args, *more, "--", *SMALL, "--pace", "0.06")
+    return folder, script("kill_test.py", *args, *mixed, *more, "--", *SMALL, "--pace", "0.06", **WARM)
+
+
+def test_kills_of_a_rank_zero_another_rank_and_a_group(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = killed
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((folder / "result.json").read_text())
     assert (result["kills"], result["exit_code"], result["findings"]) == (3, 0, [])
@@ -44,23 +51,15 @@ def test_kills_of_a_rank_zero_another_rank_and_a_group(tmp_path: Path) -> None:
     assert max(same["loss_error"], same["value_error"]) < NOISE
 
 
-def test_one_altered_shard_fails_the_check(tmp_path: Path) -> None:
-    """And a job without kills, in which the launcher's number of groups is checked by the script."""
-    run_dir = tmp_path / "run"
-    command = torchx_ddp(run_dir, "--steps", "20", "--dump-params", str(tmp_path / "dumps"), *SMALL)
-    command[command.index("./components.py:ddp")] = "./components.py:hsdp"
-    command[command.index("scripts/train_ddp.py")] = "scripts/train_hsdp.py"
-    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
-    command += ["--data_parallel_replica_degree", "2", "--data_parallel_shard_degree", "2", "--min-groups", "2"]
-    with running(command, tmp_path / "log", run_dir, **COLD) as job:
-        assert job.wait(90) == 0, job.output()[-3000:]
-    assert script("check_params.py", tmp_path / "dumps").returncode == 0
-    code, same = reference(tmp_path / "dumps", "--steps", "20")
-    assert (code, same["steps"], same["losses"], same["wholes"]) == (0, 20, 80, 40)
-    code, other = reference(tmp_path / "dumps", "--steps", "20", "--lr", "0.002")  # not the same training
+def test_other_training_or_one_altered_shard_fails_the_check(
+    killed: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    dumps = killed[0] / "dumps"
+    assert script("check_params.py", dumps).returncode == 0
+    code, other = reference(dumps, "--steps", "460", "--lr", "0.002")
     assert code == 1
     assert max(other["loss_error"], other["value_error"]) > NOISE
-    altered = script("check_params.py", tmp_path / "dumps", "--flip-one-bit")
+    altered = script("check_params.py", dumps, "--flip-one-bit")
     assert altered.returncode == 1
     assert "the parameters differ" in altered.stdout
 
@@ -73,7 +72,8 @@ def hsdp(run_dir: Path, workers: int, groups: int, *script_args: str) -> list[st
 
 
 def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: Path) -> None:
-    """2 groups of 2 ranks save; 1 group of 4 ranks goes on: the same 4 batches a step, so the same losses as one process."""
+    """2 groups of 2 ranks save; 1 group of 4 ranks goes on: the same 4 batches a step, so the same losses as one process.
+    The script checks the launcher's numbers."""
     pytest.importorskip("numpy", reason="torch.distributed.checkpoint needs NumPy: pip install numpy")
     url = f"file://{tmp_path}/saved"
     more = ("--checkpoint", url, "--checkpoint-every", "6", *SMALL)
@@ -86,9 +86,13 @@ def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: P
             str(groups),
             "--dump-params",
             str(tmp_path / f"{name}-dumps"),
+            "--data_parallel_replica_degree",
+            str(groups),
+            "--data_parallel_shard_degree",
+            str(workers),
             *more,
         )
-        with running(hsdp(run_dir, workers, groups, *args), tmp_path / f"{name}.log", run_dir, **COLD) as job:
+        with running(hsdp(run_dir, workers, groups, *args), tmp_path / f"{name}.log", run_dir) as job:
             assert job.wait(120) == 0, job.output()[-3000:]
             if name == "second":
                 assert f"resumed from {url} at step 12" in job.output()

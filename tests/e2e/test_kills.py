@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import BIN, COLD, ROOT, SMALL, gone, running, torchx_ddp
+from tests.e2e.jobs import BIN, ROOT, SMALL, WARM, gone, running, torchx_ddp
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def script(name: str, *args: str | Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+def script(name: str, *args: str | Path, timeout: float = 280, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}", **variables}
     command = [sys.executable, ROOT / "scripts" / name, *args]
     return subprocess.run(
         command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=scaled(timeout)
@@ -50,7 +50,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
         "--pace",
         "0.04",
     )
-    return folder, script("kill_test.py", *args)
+    return folder, script("kill_test.py", *args, **WARM)
 
 
 def test_two_groups_survive_kills_with_equal_parameters(killed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -76,7 +76,7 @@ def test_each_rank_of_groups_of_two_is_equal_in_both_groups(tmp_path: Path) -> N
     run_dir = tmp_path / "run"
     command = torchx_ddp(run_dir, "--steps", "20", "--dump-params", str(tmp_path / "dumps"), *SMALL)
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
-    with running(command, tmp_path / "log", run_dir, **COLD) as job:
+    with running(command, tmp_path / "log", run_dir) as job:
         assert job.wait(90) == 0, job.output()[-3000:]
     checked = script("check_params.py", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
@@ -150,7 +150,7 @@ def test_a_run_is_saved_and_resumed_at_its_step(tmp_path: Path) -> None:
     for steps in ("30", "50"):
         run_dir = tmp_path / f"run-{steps}"
         command = torchx_ddp(run_dir, "--steps", steps, "--checkpoint", str(saved), *SMALL)
-        with running(command, tmp_path / steps, run_dir, **COLD) as job:
+        with running(command, tmp_path / steps, run_dir) as job:
             assert job.wait(90) == 0, job.output()[-3000:]
     output = (tmp_path / "50").read_text()
     assert "resumed from" in output

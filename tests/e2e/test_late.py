@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.jobs import BIN, ROOT, Job, running
+from tests.e2e.jobs import BIN, ROOT, WARM, Job, running
 
 SCRIPT = str(ROOT / "tests/e2e/late.py")
 
@@ -31,7 +31,8 @@ def _trainers(job: Job) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("kind", "workers"), [("worker", 1), ("loader", 2)])
 def test_a_hung_group_is_left_out_and_started_again(kind: str, workers: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(_job(run_dir, kind, workers=workers), tmp_path / "log", run_dir) as job:
+    variables = WARM if workers > 1 else {}
+    with running(_job(run_dir, kind, workers=workers), tmp_path / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
         job.wait_for(lambda: _back(job), 120, "group 1 is back in a second life")
         events = job.events()

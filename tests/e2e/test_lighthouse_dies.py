@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import COLD, SMALL, Job, gone, running, torchx_ddp
+from tests.e2e.jobs import SMALL, Job, gone, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import lighthouse_process
@@ -68,7 +68,7 @@ def check(job: Job) -> None:
 
 def test_it_ends_with_0_when_the_lighthouse_was_killed_after_a_group_had_finished(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(torchx_ddp(run_dir, "--steps", "300", *SMALL, groups=3), tmp_path / "log", run_dir, **COLD) as job:
+    with running(torchx_ddp(run_dir, "--steps", "300", *SMALL, groups=3), tmp_path / "log", run_dir) as job:
         job.wait_until_training(3)
         kill_lighthouse(job)
         assert job.wait(120) == 0, job.output()[-3000:]

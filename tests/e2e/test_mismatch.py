@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import COLD, ROOT, gone, running, torchx_ddp
+from tests.e2e.jobs import ROOT, gone, running, torchx_ddp
 from tests.util import scaled, wait_for
 from torchft_x import LighthouseServer
 
@@ -71,7 +71,7 @@ def test_a_group_that_comes_later_and_differs_ends_with_a_sentence(
 @pytest.mark.parametrize("what", ["model", "data"])
 def test_the_verdict_of_a_job_says_what_differs(what: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with running(torchx_ddp(run_dir, what, "40", script=SCRIPT), tmp_path / "job.log", run_dir, **COLD) as job:
+    with running(torchx_ddp(run_dir, what, "40", script=SCRIPT), tmp_path / "job.log", run_dir) as job:
         code = job.wait(90)
         output = job.output()
         assert code != 0, output

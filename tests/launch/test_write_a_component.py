@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import COLD
 from tests.launch.lines import BOTH, ROOT, torchx
 
 PAGE = (ROOT / "docs" / "write_a_component.md").read_text(encoding="utf-8")
@@ -53,7 +52,7 @@ class TestOnEachLine:
     @pytest.mark.slow
     def test_it_runs(self, line: str, folder: Path) -> None:
         words = ["run", "-s", "local_cwd", "./my_component.py:my_job", "--run_dir", "out"]
-        done = torchx(*words, "--", "--lr", "0.05", folder=folder, line=line, seconds=110, PYTHONPATH=str(ROOT), **COLD)
+        done = torchx(*words, "--", "--lr", "0.05", folder=folder, line=line, seconds=110, PYTHONPATH=str(ROOT))
         out = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
         assert done.returncode == 0, out
         assert "trainer/0 step 200: loss" in out

@@ -25,17 +25,17 @@ def test_without_a_fault(vote: bool, grants: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lighthouse", "lease", "leave", "error", "fetch", "call"])
-def test_one_fault_of_a_kind(kind: str) -> None:
-    assert explore(Rules(vote=True, kinds=(kind,)), seconds=60).complete
+@pytest.mark.parametrize("vote", [False, True])
+def test_one_fault_of_a_kind(kind: str, vote: bool) -> None:
+    assert explore(Rules(vote=vote, kinds=(kind,)), seconds=60).complete
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("vote", "grants"), [(False, False), (True, True)])
-def test_any_one_fault(vote: bool, grants: bool) -> None:
-    """Complete: two groups of one rank, one step (and the one after), any one fault at any instant. As torchft's clients
-    train, and as ours do."""
-    assert explore(Rules(vote=vote, grants=grants), seconds=120).complete
+def test_any_one_fault() -> None:
+    """Complete: two groups of one rank, one step (and the one after), any one fault at any instant, as our clients train.
+    As torchft's do, of one kind at a time: above."""
+    assert explore(Rules(vote=True, grants=True), seconds=120).complete
 
 
 def test_a_slice_of_a_larger_world() -> None:
@@ -45,7 +45,7 @@ def test_a_slice_of_a_larger_world() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_longer_slice() -> None:
-    explore(Rules(groups=3, steps=2, faults=2, ranks=2, vote=True), seconds=15)
+    explore(Rules(groups=3, steps=2, faults=2, ranks=2, vote=True), seconds=8)
 
 
 def test_the_same_world_is_explored_the_same_way() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
 from tests.util import scaled, wait_for
+from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 
@@ -61,6 +62,13 @@ signal.pause()
 """
 
 Starter = Callable[..., Driven]
+
+
+@pytest.fixture(autouse=True)
+def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users have it; the other tests go without."""
+    monkeypatch.delenv(env.WARM, raising=False)
+
 
 KILLS = 4
 """More cost ever longer pauses: these lives do nothing, and are killed at once."""
