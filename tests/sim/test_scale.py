@@ -97,7 +97,8 @@ def test_an_event_costs_the_same_with_ten_times_as_many_groups() -> None:
 @pytest.mark.slow
 def test_as_many_groups_as_a_job_may_have() -> None:
     _, found = simulate(Options(groups=MAX_MEMBERS, steps=30, deaths=5, restarts=15, grants=True, troubles=2))
-    assert found["second_half_to_first"] < 2
+    assert found["steps"] >= 30
+    assert all(found["counts"][what] for what in ("deaths", "restarts", "note adopted"))
 
 
 # --- the checks themselves -------------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ def stress(folder: Path, how: str, times: int) -> dict[int, int]:
     ("how", "times"),
     [
         ("exits", 30),
-        pytest.param("exits", 600, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-        pytest.param("exits-with-torch", 30, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param("exits", 150, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param("exits-with-torch", 12, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
 def test_no_exit_is_changed_by_questions(folder: Path, how: str, times: int) -> None:
