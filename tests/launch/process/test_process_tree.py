@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.util import scaled, wait_for
 from torchft_x.launch.process import process_tree
 
@@ -18,21 +16,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     head = "import os, signal, subprocess, sys, time\nfrom torchft_x.launch.process import process_tree\n"
     command = [sys.executable, "-c", head + code]
     return subprocess.run(command, capture_output=True, text=True, timeout=scaled(20), check=False)
-
-
-@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("", 0)])
-def test_the_end_of_a_process_is_read_before_it_is_collected(end: str, code: int) -> None:
-    child = subprocess.Popen([sys.executable, "-c", f"import os, sys; {end}"])
-    wait_for(lambda: not process_tree.is_alive(child.pid))
-    assert process_tree.exit_status(child.pid) == code
-    assert child.wait() == code
-    assert process_tree.exit_status(child.pid) is None  # gone
-    assert not process_tree.is_alive(child.pid)
-
-
-def test_a_running_process_has_no_exit_status() -> None:
-    assert process_tree.exit_status(os.getpid()) is None
-    assert process_tree.is_alive(os.getpid())
 
 
 def test_a_subreaper_finds_and_ends_orphans_in_other_sessions() -> None:

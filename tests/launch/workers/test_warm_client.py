@@ -129,9 +129,9 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
         for own in ("pid", "chance", "seed"):
             assert cold[rank].pop(own) != first[rank].pop(own)
         assert cold[rank] == first[rank]
-    # The parent, the agents, the workers: all of it, by the kernel.
+    # The parent, the workers, their store: all of it, by the kernel.
     below = process_tree.descendants(run.process.pid)
-    assert len(below) >= 4  # parent, agent, workers; perhaps the next life
+    assert len(below) == 4
     run.process.kill()
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 10, "the end of all processes")
 
@@ -158,10 +158,13 @@ def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> Non
     assert len(chances) == len(seeds) == (KILLS + 1) * workers  # each process draws its own
     assert len({r["life"] for r in run.reports("started")}) == KILLS + 1
     assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == KILLS
+    # nothing waits beside the warm parent and the life: its workers, and the store where several meet
+    assert len(process_tree.descendants(run.process.pid)) == 1 + workers + (workers > 1)
     end(run)
 
 
-def test_the_workers_meet_in_the_store_of_their_life(drive: Starter) -> None:  # noqa: F811
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_workers_meet_in_the_store_of_their_life(drive: Starter, workers: int) -> None:  # noqa: F811
     text = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -171,13 +174,15 @@ print("sum", int(x), flush=True)
 if os.environ["TORCHFT_X_ATTEMPT"] == "0":
     sys.stdin.read(); import time; time.sleep(1000)
 """
-    run = warm(drive, text, workers=2)
+    run = warm(drive, text, workers=workers)
     wait_until_warm(run)
-    wait_for(lambda: run.out.read_text().count("sum 2\n") == 2, 60, "the cold sums")
+    wait_for(lambda: run.out.read_text().count(f"sum {workers}\n") == workers, 60, "the cold sums")
     (start,) = events(run, "start")
-    os.kill(next(p for p in process_tree.descendants(start["pid"]) if _rank(p) == "1"), signal.SIGKILL)
+    last = next(p for p in process_tree.descendants(start["pid"]) if _rank(p) == str(workers - 1))
+    os.kill(last, signal.SIGKILL)
     assert run.wait(60) == 0, run.err.read_text()
-    assert sorted(run.out.read_text().splitlines()) == sorted(["[rank 0] sum 2", "[rank 1] sum 2"] * 2)
+    names = [f"[rank {rank}] " for rank in range(workers)] if workers > 1 else [""]
+    assert sorted(run.out.read_text().splitlines()) == sorted([f"{name}sum {workers}" for name in names] * 2)
     assert [e["warm"] for e in events(run, "start")] == [False, True]
 
 
@@ -255,29 +260,42 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # no
     run = warm(drive, WITNESS)
     wait_until_warm(run)
     found(run, 0)
-    for pid in wait_for(lambda: _all_in_waiting(run), 30, "the next life to be forked"):
-        os.kill(pid, signal.SIGKILL)
+    (parent,) = _forkers(run)
+    os.kill(parent, signal.SIGKILL)
     wait_for(lambda: len(events(run, "warm")) >= 3, 90, "another parent")  # ready, gone, ready
     assert events(run, "warm")[1]["reason"] == "the warm parent is gone"
     assert not events(run, "exit")
     kill(run, 0)
     found(run, 1)
+    (parent,) = {*_forkers(run)} - {found(run, 1)["pid"]}
+    os.kill(parent, signal.SIGKILL)
+    wait_for(lambda: len(events(run, "warm")) >= 5, 90, "a third parent")
+    assert len(events(run, "exit")) == 1  # the life it has forked goes on
     assert [e["warm"] for e in events(run, "start")] == [False, True]
     end(run)
 
 
+def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Starter) -> None:  # noqa: F811
+    run = warm(drive, WITNESS)
+    wait_until_warm(run)
+    (parent,) = _forkers(run)
+    os.kill(parent, signal.SIGSTOP)
+    kill(run, 0)
+    found(run, 1)
+    wait_for(lambda: len(events(run, "start")) == 2, what="the event of the start")
+    assert events(run, "start")[1]["reason"] == "the warm parent did not answer within 10 s"
+    assert not process_tree.is_alive(parent)
+    wait_for(lambda: len(events(run, "warm")) >= 2, 90, "another parent")
+    kill(run, 1)
+    found(run, 2)
+    wait_for(lambda: len(events(run, "start")) == 3, what="the event of the next start")
+    assert events(run, "start")[2]["warm"]
+    end(run)
+
+
 def _forkers(run: Driven) -> list[int]:
-    """The warm parent and what it has in waiting."""
+    """The warm parent, and the warm workers and store: forked from it, they show its command line."""
     return [p for p in process_tree.descendants(run.process.pid) if b"warm_server.py" in _look(p, "cmdline")]
-
-
-def _all_in_waiting(run: Driven) -> list[int]:
-    """The same, once the parent, the agent and its worker are there: else one that is forked later outlives the others,
-    and holds the line to the supervisor open.
-    """
-    pids = _forkers(run)
-    above = [_look(pid, "stat").rpartition(b")")[2].split()[1:2] for pid in pids]
-    return pids if above.count([str(run.process.pid).encode()]) == 2 and len(pids) == 3 else []
 
 
 def _look(pid: int, name: str) -> bytes:

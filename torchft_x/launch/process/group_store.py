@@ -2,7 +2,7 @@
 
 A listener that the supervisor keeps for as long as a life runs: of a group on one node on the loopback. The store itself
 is torch's, in a process of its own, which is started when the first caller comes: most groups of one rank never need it.
-Where several ranks will call it starts at once, and imports torch while they do.
+Where several ranks will call it starts at once. The warm parent forks it; without one it imports torch first.
 
     python group_store.py DESCRIPTOR HOST PORT      that process
 """
@@ -16,8 +16,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from torchft_x.net import Address
 
@@ -36,20 +37,28 @@ def loopback() -> socket.socket:
 class GroupStore:
     """Used by the supervisor's main thread, to which the death signal is tied."""
 
-    def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:
-        self._listener = listener  # ours
+    def __init__(
+        self, listener: socket.socket, environ: Mapping[str, str], log: Path, fork: Callable[[GroupStore], int | None]
+    ) -> None:
+        self.listener = listener  # ours
+        self.log = log  # what the process says, for people
         self._environ = environ  # of the group's workers
-        self._log = log  # what the process says, for people
+        self._fork = fork  # the pid of a warm process that serves it; None: there is none
         self.pid: int | None = None  # once it is started
 
     @property
     def address(self) -> Address:
-        host, port = self._listener.getsockname()[:2]
+        host, port = self.listener.getsockname()[:2]
         return Address(host, port)
+
+    @property
+    def called(self) -> Address:
+        """Where torch's server calls itself."""
+        return Address("::1" if self.listener.family == socket.AF_INET6 else "127.0.0.1", self.address.port)
 
     def fds(self) -> list[int]:
         """Readable: there is a caller."""
-        return [self._listener.fileno()] if self.pid is None and self._listener.fileno() >= 0 else []
+        return [self.listener.fileno()] if self.pid is None and self.listener.fileno() >= 0 else []
 
     def tend(self) -> bool:
         """Start the process if somebody calls; whether it was started now."""
@@ -59,36 +68,42 @@ class GroupStore:
         return called
 
     def start(self) -> None:
-        host = "::1" if self._listener.family == socket.AF_INET6 else "127.0.0.1"
-        served = [str(Path(__file__)), str(self._listener.fileno()), host, str(self._listener.getsockname()[1])]
-        with self._log.open("wb") as log:
+        """Unless it is."""
+        self.pid = self.pid or self._fork(self) or self._start_cold()
+
+    def _start_cold(self) -> int:
+        served = [str(Path(__file__)), str(self.listener.fileno()), self.called.host, str(self.called.port)]
+        with self.log.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-S", SHIM, "agent", str(os.getpid()), sys.executable, *served],
+                [sys.executable, "-S", SHIM, "server", str(os.getpid()), sys.executable, *served],
                 env=dict(self._environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(self._listener.fileno(),),
+                pass_fds=(self.listener.fileno(),),
             )
         process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
-        self.pid = process.pid
+        return process.pid
 
     def close(self) -> None:
-        self._listener.close()
+        self.listener.close()
+
+
+def serve(descriptor: int, host: str, port: int) -> NoReturn:
+    """In the process with the store: until the end of the life, which is a SIGKILL."""
+    from torch.distributed import TCPStore
+
+    _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 def main() -> None:
-    """Serve until the end of the life, which is a SIGKILL."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # our own folder: its `tree` and `parse` are not what others mean
-    descriptor, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    from torch.distributed import TCPStore
-
-    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
-    while store is not None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+    serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
 
 
 if __name__ == "__main__":

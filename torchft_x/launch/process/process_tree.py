@@ -52,17 +52,6 @@ def is_alive(pid: int) -> bool:
     return state(pid) not in ("", "Z", "X")
 
 
-def exit_status(pid: int) -> int | None:
-    """How a process that is dead but not yet waited for ended: exit code, or -signal. None: it is gone or runs.
-
-    Works for processes that are not our children (torchrun's workers), as long as torchrun has not collected them.
-    """
-    stat = _stat(pid)
-    if stat is None or stat[0] not in ("Z", "X"):
-        return None
-    return os.waitstatus_to_exitcode(int(stat[49]))  # field 52 of proc(5), readable for processes of the same user
-
-
 def descendants(root: int, keep: Collection[int] = ()) -> list[int]:
     """Pids below `root`, zombies included, in no order; without those to `keep` and what is below them."""
     children: dict[int, list[int]] = {}

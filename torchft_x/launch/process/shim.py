@@ -1,6 +1,6 @@
 """Becomes another program, and dies with whoever started it. Run by file path, standard library only.
 
-    python shim.py agent PARENT PROGRAM [ARG...]                the program, and nothing else
+    python shim.py server PARENT PROGRAM [ARG...]               the program, and nothing else
     python shim.py worker PARENT RANK FOLDER SCRIPT [ARG...]    a worker of a group: the user's script
     python shim.py program PARENT 0 FOLDER PROGRAM [ARG...]     the same for a program that is no Python script
 
@@ -50,7 +50,7 @@ def become(command: list[str]) -> None:
 if __name__ == "__main__":
     kind, parent, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     die_with(parent)
-    if kind == "agent":
+    if kind == "server":
         os.execvp(words[0], words)
     speak_into(int(words[0]), words[1])
     reset_signals()

@@ -123,7 +123,7 @@ class LighthouseSupervisor:
         """One life of the server: its exit code, or -signal."""
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
         child = subprocess.Popen(
-            [sys.executable, SHIM, "agent", str(os.getpid()), *server],
+            [sys.executable, SHIM, "server", str(os.getpid()), *server],
             env=self._child_environ(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C is passed on, once

@@ -1,8 +1,8 @@
 """One life of a group (of its part on this node): its workers and their store, until no process of it is left.
 
 The workers are the supervisor's own children, in the environment that torchrun would give them (torchrun itself isn't
-used: decision 31), or a warm agent's. The supervisor watches each by pidfd: the cause of a death is known within a
-millisecond, and the rest of the group, which shares its fate, is killed at once.
+used: decision 31), started anew or forked by the warm parent. The supervisor watches each by pidfd: the cause of a death
+is known within a millisecond, and the rest of the group, which shares its fate, is killed at once.
 """
 
 from __future__ import annotations
@@ -76,17 +76,11 @@ class _Worker:
         self.pid = pid
         self.pidfd = process_tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
         self.code: int | None = None  # exit code or -signal, once known
-        self.gone = False  # ended
+        self.gone = False  # ended and collected
         self.stopped = False  # by a signal or a debugger
 
     def look(self) -> None:
-        if self.gone:
-            return
-        state = process_tree.state(self.pid)
-        self.stopped = state in STOPPED
-        if state in ("", "Z", "X"):
-            self.code = process_tree.exit_status(self.pid)
-            self.gone = True
+        self.stopped = not self.gone and process_tree.state(self.pid) in STOPPED
 
 
 class Attempt:
@@ -103,32 +97,38 @@ class Attempt:
         self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
         self.relay = Relay(spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None)
         self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
-        os.mkfifo(spec.folder / "pids", 0o600)  # where warm workers say who they are
-        self._pids = os.open(spec.folder / "pids", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._announced = b""  # read from it, the last line may be partial
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = StoppedProcesses()  # which of them have been stopped, and for how long
-        self._log = spec.folder / "agent.log"  # words of the process with the store
-        self._store: GroupStore | None = None  # in a cold life, where this node serves it
-        self._agent: int | None = None  # pid of the process with the store; of a warm life the workers' parent
-        self._agent_fd: int | None = None
-        self._agent_code: int | None = None
-        forked = warm.fork(spec, self._log) if warm is not None else "there is no warm parent"
+        self._log = spec.folder / "store.log"  # words of the process with the store
+        self._store = cold_start.open_store(spec, self._log, self._fork_store)  # where this node serves it
+        self._store_fd: int | None = None  # of its process, once that runs
+        self._store_code: int | None = None  # how that process ended
+        meet = cold_start.rendezvous(spec, self._store)
+        called = self._store if spec.workers * spec.nodes > 1 else None  # the store will be
+        forked = "there is no warm parent" if warm is None or meet is None else warm.fork(spec, meet, called)
         self.cold = forked if isinstance(forked, str) else None  # why nothing was forked; None: it was
-        if isinstance(forked, str):
-            self._store = cold_start.open_store(spec, self._log)
-            self._workers = {r: _Worker(pid) for r, pid in enumerate(cold_start.start_workers(spec, self._store))}
-            if self._store is not None and spec.workers * spec.nodes > 1:  # it will be called
-                self._store.start()
-        else:
-            self._watch_agent(forked)
+        pids = cold_start.start_workers(spec, meet) if isinstance(forked, str) else forked
+        self._workers = {rank: _Worker(pid) for rank, pid in enumerate(pids)}
+        if called is not None:
+            called.start()
+            self._watch_store()
 
-    def _watch_agent(self, pid: int) -> None:
-        self._agent, self._agent_fd = pid, process_tree.open_pidfd(pid)
+    def _fork_store(self, store: GroupStore) -> int | None:
+        """The process with the store, from the warm parent; None: there is none."""
+        if self._warm is None or not self._warm.is_ready:
+            return None
+        pid = self._warm.fork_store(store)
+        if pid is None:  # one it has forked in spite of that would serve beside the next one
+            self._collect(process_tree.kill_descendants(keep=self.pids.values()))
+        return pid
+
+    def _watch_store(self) -> None:
+        if self._store is not None and self._store.pid is not None:
+            self._store_fd = process_tree.open_pidfd(self._store.pid)
 
     @property
     def pids(self) -> dict[int, int]:
-        """Of the workers announced so far, by group rank."""
+        """Of the workers, by group rank."""
         return {self.spec.first_rank + rank: worker.pid for rank, worker in self._workers.items()}
 
     @property
@@ -138,23 +138,20 @@ class Attempt:
     def fds(self) -> list[int]:
         """Descriptors that become readable when `poll` has something to see."""
         pidfds = [w.pidfd for w in self._workers.values() if w.pidfd is not None and not w.gone]
-        agent = [self._agent_fd] if self._agent_fd is not None and self._agent_code is None else []
+        process = [self._store_fd] if self._store_fd is not None and self._store_code is None else []
         store = self._store.fds() if self._store is not None else []
-        return [*self.relay.fds(), self._pids, *pidfds, *agent, *store]
+        return [*self.relay.fds(), *pidfds, *process, *store]
 
     def poll(self) -> AttemptEnd | None:
         """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
         self.relay.pump()
-        self._read_announcements()
+        self._collect(process_tree.reap())
         for worker in self._workers.values():
             worker.look()
-        self._collect(process_tree.reap())
-        if self._store is not None:
-            self._store.tend()
-            if self._agent is None and self._store.pid is not None:
-                self._watch_agent(self._store.pid)
+        if self._store is not None and self._store.tend():
+            self._watch_store()
         failed = [r for r, w in self._workers.items() if w.code]
-        if self._agent_code is None and not self._is_over(bool(failed)):
+        if self._store_code is None and not self._is_over(bool(failed)):
             return None
         return self._end(failed)
 
@@ -163,7 +160,7 @@ class Attempt:
         finished: the others' may still call node 0's store. But not if we are stopping anyway.
         """
         if self._stopping:
-            return len(self._workers) == self.spec.workers and all(w.gone for w in self._workers.values())
+            return all(w.gone for w in self._workers.values())
         return failed or (self.spec.nodes == 1 and self.has_finished)
 
     def halt(self) -> tuple[str, float] | None:
@@ -177,10 +174,7 @@ class Attempt:
     def terminate(self) -> None:
         """Ask the workers to end (SIGTERM)."""
         self._stopping = True
-        alive = [w.pid for w in self._workers.values() if not w.gone]
-        if not alive and not self._workers and self._agent is not None:  # a warm life that has just been forked
-            alive = [self._agent]
-        process_tree.send(alive, signal.SIGTERM)
+        process_tree.send([w.pid for w in self._workers.values() if not w.gone], signal.SIGTERM)
 
     def kill(self) -> AttemptEnd:
         """End it now. What had finished well before has."""
@@ -189,48 +183,35 @@ class Attempt:
 
     # --- how it ended --------------------------------------------------------------------------------------------------
 
-    def _read_announcements(self) -> None:
-        try:
-            self._announced += os.read(self._pids, 65536)
-        except BlockingIOError:
-            return
-        *lines, self._announced = self._announced.split(b"\n")
-        for line in lines:
-            rank, pid = line.split()
-            self._workers[int(rank)] = _Worker(int(pid))
-
     def _collect(self, ended: dict[int, int]) -> None:
-        if self._agent in ended:
-            self._agent_code = ended[self._agent]
-        for worker in self._workers.values():  # a warm one becomes ours if its agent ends first
+        if self._store is not None and self._store.pid in ended:
+            self._store_code = ended[self._store.pid]
+        for worker in self._workers.values():
             if worker.pid in ended and worker.code is None:
                 worker.code, worker.gone = ended[worker.pid], True
 
     @property
     def has_finished(self) -> bool:
         """Every worker is known to have exited with 0."""
-        return len(self._workers) == self.spec.workers and all(w.code == 0 for w in self._workers.values())
+        return all(w.code == 0 for w in self._workers.values())
 
     def _end(self, failed: list[int]) -> AttemptEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
-        store_failed = (
-            self._store is not None and self._agent_code is not None and not failed
-        )  # then we kill the workers
+        store_failed = self._store_code is not None and not failed  # then we kill the workers
         if failed and self.before_kill is not None and not self._stopping:
             self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
         self._collect(process_tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
-        self._read_announcements()
         self.relay.close()
         if not store_failed:
             failed = failed or [r for r, w in self._workers.items() if w.code]
         progress = any(self._committed(w.pid) for w in self._workers.values())
         if self._store is not None:
             self._store.close()
-        for fd in (self._pids, self._agent_fd, *(w.pidfd for w in self._workers.values())):
+        for fd in (self._store_fd, *(w.pidfd for w in self._workers.values())):
             if fd is not None:
                 os.close(fd)
-        if well or (self._agent_code == 0 and not failed and not self._stopping):
+        if well:
             return AttemptEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
@@ -247,7 +228,7 @@ class Attempt:
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""
         if not failed:
-            return self._blame_agent()
+            return self._blame_store()
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
         code = self._workers[rank].code or 0
         words = self.relay.tail(rank)
@@ -259,16 +240,15 @@ class Attempt:
             return code, f"{name} aborted by gloo, {mismatch}", ()
         return code, f"{name} killed by {process_tree.signal_name(-code)}", words
 
-    def _blame_agent(self) -> tuple[int, str, tuple[str, ...]]:
+    def _blame_store(self) -> tuple[int, str, tuple[str, ...]]:
         """No worker has failed."""
-        if self._workers and all(w.code == 0 for w in self._workers.values()):
+        if self.has_finished:
             return 1, "its workers ended when they were asked to", ()
-        code = self._agent_code if self._agent_code is not None else -signal.SIGKILL
+        code = self._store_code if self._store_code is not None else -signal.SIGKILL
         how = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        when = "" if self._workers else " before a worker started"
         words = self._log.read_text("utf-8", "replace").splitlines() if code > 0 and self._log.exists() else []
         last = tuple([line.rstrip() for line in words if line.strip()][-_WORDS:])
-        return code or 1, f"the process with the group's store {how}{when}", last
+        return code or 1, f"the process with the group's store {how}", last
 
     def _committed(self, pid: int) -> bool:
         """Whether that worker wrote a commit into its event file."""

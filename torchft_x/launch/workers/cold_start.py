@@ -8,31 +8,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchft_x.launch.process.environment import Rendezvous, error_file, worker_environment
 from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
-from torchft_x.net import Address, parse_address
+from torchft_x.net import parse_address
 
 if TYPE_CHECKING:
     from torchft_x.launch.workers.attempt import AttemptSpec
 
 
-def open_store(spec: AttemptSpec, log: Path) -> GroupStore | None:
-    """The group's store, where this node serves it; a program that is no worker has none."""
+def open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | None]) -> GroupStore | None:
+    """The group's store, where this node serves it; a program that is no worker has none. `fork` as of `GroupStore`."""
     listener = spec.listener
     if listener is None and spec.nodes == 1 and not spec.program:
         listener = loopback()
-    return None if listener is None else GroupStore(listener, spec.env, log)
+    return None if listener is None else GroupStore(listener, spec.env, log, fork)
 
 
-def start_workers(spec: AttemptSpec, store: GroupStore | None) -> list[int]:
-    """Their pids, by local rank."""
+def rendezvous(spec: AttemptSpec, store: GroupStore | None) -> Rendezvous | None:
+    """How the workers of this node meet the others, with folders for their error files; a program meets nobody."""
     if spec.program:
-        return [_start(spec, 0, spec.env)]
-    at = parse_address(spec.meeting) if spec.meeting else _address(store)
-    meet = Rendezvous(
+        return None
+    assert spec.meeting or store is not None, "a group on one node has a store of its own"
+    at = parse_address(spec.meeting) if store is None or spec.meeting else store.address
+    for rank in range(spec.workers):
+        error_file(spec.folder, rank).parent.mkdir(parents=True)
+    return Rendezvous(
         name=spec.name,
         host=at.host,
         port=at.port,
@@ -41,16 +45,13 @@ def start_workers(spec: AttemptSpec, store: GroupStore | None) -> list[int]:
         node=spec.node,
         nodes=spec.nodes,
     )
-    pids = []
-    for rank in range(spec.workers):
-        error_file(spec.folder, rank).parent.mkdir(parents=True)
-        pids.append(_start(spec, rank, worker_environment(spec.env, meet, rank)))
-    return pids
 
 
-def _address(store: GroupStore | None) -> Address:
-    assert store is not None, "a group on one node has a store of its own"
-    return store.address
+def start_workers(spec: AttemptSpec, meet: Rendezvous | None) -> list[int]:
+    """Their pids, by local rank."""
+    if meet is None:
+        return [_start(spec, 0, spec.env)]
+    return [_start(spec, rank, worker_environment(spec.env, meet, rank)) for rank in range(spec.workers)]
 
 
 def _start(spec: AttemptSpec, rank: int, environ: dict[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""The supervisor's side of the warm parent (warm_server.py): start it, ask it for a life, do without it.
+"""The supervisor's side of the warm parent (warm_server.py): start it, ask it for processes, do without it.
 
 It is started a few seconds into a life, so that it doesn't slow down the start itself, and is there for all that
 follow. Whatever is wrong with it costs warmth only: the next life is a cold one, and says why.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import warm_rules
 
 if TYPE_CHECKING:
+    from torchft_x.launch.process.environment import Rendezvous
+    from torchft_x.launch.process.group_store import GroupStore
     from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
@@ -43,7 +46,6 @@ class WarmParent:
         self._given: dict[str, str] = {}  # the environment it was started with
         self._log = ""  # file with its words, for people
         self._ready = False  # its imports are done
-        self._agent: int | None = None  # pid of the one in waiting
         self._why = "the warm parent is not started in the first seconds of a life"  # while it isn't ready
         self._losses = 0
 
@@ -57,16 +59,15 @@ class WarmParent:
 
     def keep(self) -> tuple[int, ...]:
         """Processes that outlive a life."""
-        parent = None if self._process is None else self._process.pid
-        return tuple(pid for pid in (parent, self._agent) if pid is not None)
+        return () if self._process is None else (self._process.pid,)
 
     def close(self) -> None:
         """End it."""
-        if self._process is not None:
-            self._give_up("the supervisor ends")
+        self._give_up("the supervisor ends")
 
     def _start(self, spec: AttemptSpec) -> None:
         ours, theirs = socket.socketpair()
+        ours.settimeout(_REPLY)  # for a request that it does not take in
         self._log = os.devnull if spec.run_dir is None else str(spec.run_dir / "logs" / f"{spec.file_name}.warm.log")
         command = [
             sys.executable,
@@ -74,7 +75,6 @@ class WarmParent:
             _PARENT,
             str(theirs.fileno()),
             str(os.getpid()),
-            str(spec.workers),
             *spec.command,
         ]
         environ = {**spec.env, "OPENBLAS_NUM_THREADS": "1"}  # else NumPy starts threads when it is imported
@@ -103,8 +103,6 @@ class WarmParent:
         if words.get("ready"):
             self._ready = True
             self._tell(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
-        elif "agent" in words:
-            self._agent = words["agent"]
         elif "unfit" in words:
             self._never = f"{words['unfit']}"
             self._tell(reason=self._never)
@@ -140,7 +138,7 @@ class WarmParent:
         self._forget(why)
 
     def _forget(self, why: str) -> None:
-        self._ready, self._agent, self._why = False, None, why
+        self._ready, self._why = False, why
         if self._process is not None:
             self._process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
         self._process = None
@@ -150,50 +148,49 @@ class WarmParent:
 
     # --- asking it -------------------------------------------------------------------------------------------------------
 
-    def fork(self, spec: AttemptSpec, log: Path) -> int | str:
-        """Start that life's processes; the pid of their parent, or why they must be started cold. Nothing else of the
-        group may run."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be asked."""
         self._look()
-        why = self._never or (None if self._ready else self._why) or warm_rules.difference(self._given, spec.env)
+        return self._ready
+
+    def fork(self, spec: AttemptSpec, meet: Rendezvous, store: GroupStore | None) -> list[int] | str:
+        """Start that life's workers, and the store if it is given; the workers' pids, or why they must be started cold.
+        Nothing else of the group may run."""
+        ready = self.is_ready
+        why = self._never or (None if ready else self._why) or warm_rules.difference(self._given, spec.env)
         if why is not None:
             return why
-        agent = self._next_agent()
-        if agent is None:
-            return self._give_up(f"the warm parent had nothing forked within {_REPLY:g} s")
+        pids = self._ask({"env": spec.env, "meet": asdict(meet)}, store)
+        if not pids:
+            process_tree.kill_descendants()  # what it may have forked before it was lost
+        elif store is not None:
+            store.pid = pids.pop()
+        return pids or self._why
+
+    def fork_store(self, store: GroupStore) -> int | None:
+        """The process that serves it. None: the parent is lost; what it may have forked must be ended."""
+        pids = self._ask({}, store)
+        return pids[0] if pids else None
+
+    def _ask(self, request: dict[str, Any], store: GroupStore | None) -> list[int]:
+        """Pids of what it forks for that, the store's last; none: it is lost, `_why` says how."""
+        assert self._socket is not None
+        fds = [] if store is None else [store.listener.fileno()]
+        if store is not None:
+            request["store"] = {"log": str(store.log), "host": store.called.host, "port": store.called.port}
+        text = json.dumps(request).encode() + b"\n"
         with contextlib.suppress(OSError):  # it is gone: so says the reading
-            assert self._socket is not None
-            self._socket.sendall(json.dumps(_request(spec, log)).encode() + b"\n")
+            self._socket.sendall(text[socket.send_fds(self._socket, [text], fds) :])
         words = self._read(_REPLY)
-        if words is None or words.get("taken") != agent:
-            return self._give_up(f"the warm parent did not answer within {_REPLY:g} s")
-        return agent
-
-    def _next_agent(self) -> int | None:
-        """One that lives; the next is forked a moment after the last was taken."""
-        until = time.monotonic() + _REPLY
-        while True:
-            agent, self._agent = self._agent, None
-            if agent is not None and process_tree.is_alive(agent):
-                return agent
-            words = self._read(max(0.0, until - time.monotonic()))
-            if words is None:
-                return None
+        if words is not None:
             self._hear(words)
+        elif self._process is not None:
+            self._give_up(f"the warm parent did not answer within {_REPLY:g} s")
+        return [] if words is None else list(words.get("pids", ()))
 
-    def _give_up(self, why: str) -> str:
-        """End it and all that it has forked; why the life is cold. Another one is started later."""
+    def _give_up(self, why: str) -> None:
+        """End it. Another one is started later."""
         if self._process is not None:
-            process_tree.send(list(self.keep()), signal.SIGKILL)
+            process_tree.send([self._process.pid], signal.SIGKILL)
             self._forget(why)
-            process_tree.kill_descendants()
-        return self._why
-
-
-def _request(spec: AttemptSpec, log: Path) -> dict[str, Any]:
-    return {
-        "env": spec.env,
-        "workers": spec.workers,
-        "folder": str(spec.folder),
-        "name": spec.name,
-        "log": str(log),
-    }

@@ -1,14 +1,13 @@
 """The warm parent: a process that has imported what a worker imports, and forks workers. Run by file path:
 
-    python -u warm_server.py CONTROL SUPERVISOR WORKERS SCRIPT [ARG...]
+    python -u warm_server.py CONTROL SUPERVISOR SCRIPT [ARG...]
 
 CONTROL is the descriptor of a socket to the supervisor (warm_client.py): one line of JSON each way. SCRIPT's text is looked
 at for what it imports; it is run only in the workers. Its arguments are there for people who read ``ps``.
 
-A life is a small tree: an *agent*, the supervisor's own child, which serves the group's store and
-is the parent of the workers. It is forked ahead and waits until the supervisor asks for a life, then the next one is
-forked. So that all of it dies with the supervisor and none of it with the warm parent, the agent is forked by a child
-that ends at once, and is adopted by the supervisor (a sub-reaper).
+It forks when it is asked to: the workers of a life, or the process with their store. A child that ends at once forks
+them, so the supervisor (a sub-reaper) adopts them: it watches them like all its children, all of them die with it, and
+none with the warm parent.
 
 A process may be forked only while it has one thread: the parent never makes a tensor operation, a channel, a store,
 or a context on a device. It looks before each fork, and ends with its reason rather than fork unsoundly.
@@ -20,6 +19,7 @@ if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # our own folder: its `parse` and `tree` are not what others mean
 
 import contextlib
+import ctypes
 import gc
 import importlib.util
 import json
@@ -35,8 +35,9 @@ from torchft_x.launch.process import environment, group_store, shim
 from torchft_x.launch.workers import warm_rules, warm_worker
 from torchft_x.launch.workers.warm_worker import Worker
 
-_NEXT = 0.5  # seconds until the next life is forked: the one that begins shall have the processor
-_ADOPTED = 5.0  # seconds until the supervisor must have become the agent's parent
+_ADOPTED = 5.0  # seconds until the supervisor must have become the parent of what was forked
+_HUGE_PAGE = 2 << 20  # bytes
+_MADV_COLLAPSE = 25
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # open while a driver is in use
 
 
@@ -90,131 +91,104 @@ def resident() -> int:
     return (int(pages) - int(shared)) * os.sysconf("SC_PAGESIZE")
 
 
-class Parent:
-    """Keeps one agent in waiting, until the supervisor ends."""
+def collapse() -> None:
+    """Move our memory into huge pages. A fork copies an entry for each page; so it takes a fifth of the time.
 
-    def __init__(self, control: socket.socket, supervisor: int, workers: int) -> None:
-        self._control = control  # to the supervisor; the agent in waiting reads it, we only write
+    Where the kernel can't (before 6.1) or may not, nothing changes. A child that writes to a page gets a small copy.
+    """
+    libc = ctypes.CDLL(None)
+    with open("/proc/self/maps") as f:
+        regions = [line.split() for line in f.readlines()]
+    for bounds, access, _, _, inode, *name in regions:
+        if access != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
+            continue
+        begin, end = (int(bound, 16) for bound in bounds.split("-"))
+        for at in range(-(-begin // _HUGE_PAGE) * _HUGE_PAGE, end - _HUGE_PAGE + 1, _HUGE_PAGE):
+            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(_HUGE_PAGE), _MADV_COLLAPSE)
+
+
+class Parent:
+    """Forks what the supervisor asks for, until that ends."""
+
+    def __init__(self, control: socket.socket, supervisor: int) -> None:
+        self._control = control  # to the supervisor
         self._supervisor = supervisor  # its pid
-        self._workers = workers  # of a life
         self._given = env.everything()  # before the imports, which may set variables of their own
 
     def serve(self) -> Worker:
         """Returns in a worker only."""
         while True:
+            request, listener = self._next_request()
             reason = unfit()
             if reason is not None:
                 tell(self._control, unfit=reason)
                 sys.exit(0)
-            taken, take = os.pipe()
-            pid, worker = self._fork(taken, take)
-            if worker is not None:
-                return worker
-            os.close(take)
-            tell(self._control, agent=pid)
-            os.read(taken, 1)  # until it is asked for a life, or is dead
-            os.close(taken)
-            time.sleep(_NEXT)
-
-    def _fork(self, taken: int, take: int) -> tuple[int, Worker | None]:
-        """An agent's pid; in a worker: the second."""
-        receive, send = os.pipe()
-        between = os.fork()
-        if between == 0:
-            os.close(receive)
-            agent = os.fork()
-            if agent:
-                os.write(send, b"%d" % agent)
-                os._exit(0)
-            os.close(send)
-            os.close(taken)
-            return 0, Agent(self._control, take, self._supervisor, self._set_by_imports()).run(self._workers)
-        os.close(send)
-        pid = int(os.read(receive, 32) or b"0")
-        os.close(receive)
-        os.waitpid(between, 0)  # from here on the agent is the supervisor's
-        return pid, None
-
-    def _set_by_imports(self) -> dict[str, str]:
-        return {name: value for name, value in env.everything().items() if self._given.get(name) != value}
-
-
-class Agent:
-    """Parent of a life's workers, and their store."""
-
-    def __init__(self, control: socket.socket, take: int, supervisor: int, by_imports: dict[str, str]) -> None:
-        self._control = control  # to the supervisor; closed once a life is asked for
-        self._take = take  # pipe to the parent; written then
-        self._supervisor = supervisor  # pid
-        self._by_imports = by_imports  # variables that a worker's own imports would set
-
-    def run(self, workers: int) -> Worker:
-        """Returns in a worker only."""
-        os.setsid()
-        self._be_adopted()
-        server = group_store.loopback()
-        agent = os.getpid()
-        pids: list[int] = []
-        words: list[int] = []  # pipes, by rank
-        for _ in range(workers):
-            read_end, write_end = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                for fd in (write_end, *words, self._take):
-                    os.close(fd)
-                server.close()
+            workers = request["meet"]["workers"] if "meet" in request else 0
+            pids, index = fork_orphans(workers + ("store" in request))
+            if index is not None:
                 self._control.close()
-                return Worker(agent, read_end)
-            os.close(read_end)
-            pids.append(pid)
-            words.append(write_end)
-        self._serve(server, pids, words)
+                self._be_adopted()
+            if index == workers and listener is not None:
+                self._serve_store(listener, **request["store"])
+            if listener is not None:
+                os.close(listener)
+            if index is not None:
+                return self._worker(request, index)
+            tell(self._control, pids=pids)
+
+    def _next_request(self) -> tuple[dict[str, Any], int | None]:
+        """With the listener of the store it asks for. The supervisor waits for the answer: there is never more than one."""
+        text, listener = b"", None
+        while not text.endswith(b"\n"):
+            data, fds, _, _ = socket.recv_fds(self._control, 65536, 1)
+            if not data:
+                sys.exit(0)  # the supervisor has ended
+            text += data
+            listener = fds[0] if fds else listener
+        return dict(json.loads(text)), listener
 
     def _be_adopted(self) -> None:
+        """In what was forked: it is to die with the supervisor, not with us."""
+        os.setsid()
         deadline = time.monotonic() + _ADOPTED
         while os.getppid() != self._supervisor and time.monotonic() < deadline:
             time.sleep(0.0002)
         shim.die_with(self._supervisor)
 
-    def _serve(self, server: socket.socket, pids: list[int], words: list[int]) -> NoReturn:
-        """Until all workers have ended. They stay uncollected: the supervisor reads how they ended.
+    def _worker(self, life: dict[str, Any], local_rank: int) -> Worker:
+        meet = environment.Rendezvous(**life["meet"])
+        by_imports = {name: value for name, value in env.everything().items() if self._given.get(name) != value}
+        environ = by_imports | environment.worker_environment(life["env"], meet, local_rank)
+        return Worker(local_rank, meet.folder, environ)
 
-        The store comes after the forks, since it brings threads.
-        """
-        from torch.distributed import TCPStore
+    def _serve_store(self, listener: int, log: str, host: str, port: int) -> NoReturn:
+        words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(words, 1)
+        os.dup2(words, 2)
+        os.close(words)
+        group_store.serve(listener, host, port)
 
-        host, port = server.getsockname()[:2]
-        store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
-        self._give_out(self._await_life(), host, port, words)
-        ended = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
-        del store
-        os._exit(any(e is None or e.si_status for e in ended))
 
-    def _await_life(self) -> dict[str, Any]:
-        """What the supervisor asks for; it waits for an answer, so there is never more than one line."""
-        with self._control.makefile("rb") as lines:
-            line = lines.readline()
-        if not line:
-            os._exit(0)
-        tell(self._control, taken=os.getpid())
-        self._control.close()
-        os.write(self._take, b"!")
-        os.close(self._take)
-        return dict(json.loads(line))
-
-    def _give_out(self, life: dict[str, Any], host: str, port: int, words: list[int]) -> None:
-        """Tell each worker which one of which life it is."""
-        log = os.open(life["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        folder = life["folder"]
-        meet = environment.Rendezvous(name=life["name"], host=host, port=port, workers=len(words), folder=folder)
-        for rank, fd in enumerate(words):
-            environment.error_file(folder, rank).parent.mkdir(parents=True)
-            environ = self._by_imports | environment.worker_environment(life["env"], meet, rank)
-            with open(fd, "w") as pipe:
-                json.dump({"rank": rank, "folder": folder, "env": environ}, pipe)
+def fork_orphans(count: int) -> tuple[list[int], int | None]:
+    """Fork by a child that ends at once. The pids, and None; in what was forked: nothing, and which of them it is."""
+    receive, send = os.pipe()
+    between = os.fork()
+    if between == 0:
+        os.close(receive)
+        pids: list[int] = []
+        for index in range(count):
+            pid = os.fork()
+            if pid == 0:
+                os.close(send)
+                return [], index
+            pids.append(pid)
+        os.write(send, json.dumps(pids).encode())
+        os._exit(0)
+    os.close(send)
+    text = os.read(receive, 65536)
+    os.close(receive)
+    os.waitpid(between, 0)
+    return (json.loads(text), None) if text else sys.exit("A fork has failed.")
 
 
 def tell(control: socket.socket, **words: object) -> None:
@@ -224,12 +198,13 @@ def tell(control: socket.socket, **words: object) -> None:
 def main() -> Worker:
     """Returns in a worker only."""
     began = time.monotonic()
-    control, supervisor, workers = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    control, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     shim.die_with(supervisor)
-    parent = Parent(control, supervisor, workers)
-    failed = preload(sys.argv[4])
+    parent = Parent(control, supervisor)
+    failed = preload(sys.argv[3])
     gc.collect()
     gc.freeze()  # so that the children's collector leaves these pages shared
+    collapse()
     reason = unfit()
     if reason is not None:
         tell(control, unfit=reason)
@@ -239,4 +214,4 @@ def main() -> Worker:
 
 
 if __name__ == "__main__":
-    warm_worker.run(main().prepare(sys.argv[4:]))
+    warm_worker.run(main().prepare(sys.argv[3:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import json
 import os
 import signal
 import sys
@@ -15,24 +14,17 @@ from torchft_x.launch.process import shim
 
 
 class Worker:
-    """One worker of a life that has not begun yet."""
+    """One worker of a life, in the process itself, right after the fork."""
 
-    def __init__(self, agent: int, word: int) -> None:
-        """In the process itself, right after the fork."""
-        self._word = word  # pipe; says which worker of which life this is
-        os.setsid()
-        shim.die_with(agent)
+    def __init__(self, rank: int, folder: str, environ: dict[str, str]) -> None:
+        self._rank = rank  # on this node
+        self._folder = folder  # with the pipes to the supervisor
+        self._environ = environ  # the whole of it
 
     def prepare(self, command: list[str]) -> types.ModuleType:
-        """Wait until the life begins, and become the process that runs `command`; the module to run it in."""
-        with open(self._word) as pipe:
-            text = pipe.read()
-        if not text:  # the agent is gone, and this process about to be
-            os._exit(1)
-        word = json.loads(text)
-        shim.speak_into(word["rank"], word["folder"])
-        _announce(word["rank"], word["folder"])
-        env.become(word["env"])
+        """Become the process that runs `command`; the module to run it in."""
+        shim.speak_into(self._rank, self._folder)
+        env.become(self._environ)
         _reseed()
         _reset_signals()
         sys.argv = list(command)
@@ -50,13 +42,6 @@ class Worker:
         )
         sys.modules["__main__"] = main
         return main
-
-
-def _announce(rank: int, folder: str) -> None:
-    """Tell the supervisor which process this rank is."""
-    pids = os.open(f"{folder}/pids", os.O_WRONLY)
-    os.write(pids, f"{rank} {os.getpid()}\n".encode())
-    os.close(pids)
 
 
 def _reset_signals() -> None:
