@@ -100,7 +100,7 @@ def assemble(
         step, peers, log, events, connection.client.suspect, connection.stop, heal_patience=options.timeout
     )
     connection.client.watch(failures.on_over, failures.on_end)
-    status = status_of(options, step, connection.replica_id)
+    status = status_of(options, step, connection.replica_id, connection.client.story)
     if transport is None:
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
