@@ -82,7 +82,7 @@ def test_a_straggler_is_named(tmp_path: Path) -> None:
 
 
 def test_a_death_is_told_with_its_error_and_last_lines(tmp_path: Path) -> None:
-    put(tmp_path, "0", "hang-0.json", config=None)
+    put(tmp_path, "0", "hang-0.json", config=None, story=["3.0 s ago, Ask of rank 0: It asks."])
     why(tmp_path, "0", "", "")
     why(tmp_path, "1", "died", "worker 0 exited with code 1")
     (tmp_path / "1-0.error.json").write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": {}}}))
@@ -90,6 +90,7 @@ def test_a_death_is_told_with_its_error_and_last_lines(tmp_path: Path) -> None:
     dump = read_folder(tmp_path)
     assert examine(dump)[0] == "group 1 died: worker 0 exited with code 1; rank 0: ValueError: x"
     assert "    two" in describe(dump)
+    assert "      its group, 3.0 s ago, Ask of rank 0: It asks." in describe(dump)
 
 
 def test_what_could_not_be_collected_is_said(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from torchft_x import env
-from torchft_x.core.types import readable
-from torchft_x.observe.console import Narrator
+from torchft_x.core.types import group_of, readable
+from torchft_x.observe.console import TYPICAL, Narrator
 from torchft_x.observe.events import EventLog
 
 ONE, OTHER = "1:b6e4153e-12f2-4290-96a8-dc215ba7e2d6", "0:75ff4448-509a-4d61-a1ed-887556c8ff74"
@@ -20,7 +21,7 @@ class Speaker:
     def __init__(self, replica_id: str, rank: int = 0) -> None:
         self.lines: list[str] = []
         self.events = EventLog(None, "trainer", replica_id=replica_id, rank=rank)
-        self.narrator = Narrator(replica_id, rank, self.lines.append)
+        self.narrator = self.events.narrator = Narrator(group_of(replica_id), self.lines.append)
 
     def live_through_a_death(self) -> None:
         self.events.emit("quorum", members=[OTHER, ONE], step=0)
@@ -34,14 +35,12 @@ def speakers() -> Iterator[list[Speaker]]:
     made = [Speaker(OTHER), Speaker(ONE)]
     yield made
     for speaker in made:
-        speaker.narrator.close()
+        speaker.events.close()
 
 
 def test_the_lowest_group_tells_it_in_group_numbers(speakers: list[Speaker]) -> None:
     for speaker in speakers:
         speaker.live_through_a_death()
-    of_rank_1 = EventLog(None, "trainer", replica_id=OTHER, rank=1)
-    of_rank_1.emit("member_lost", lost=OTHER, reason="not this one's")
     first, other = (s.lines for s in speakers)
     assert first[0] == "group 1 died (its address http://h:1 refuses connections) at step 1"
     assert first[1].startswith("training goes on at step 2 with 1 group: ")
@@ -50,9 +49,26 @@ def test_the_lowest_group_tells_it_in_group_numbers(speakers: list[Speaker]) -> 
 
 
 def test_who_has_left_is_silent(speakers: list[Speaker]) -> None:
-    speakers[0].narrator.close()
+    speakers[0].events.close()
     speakers[0].live_through_a_death()
     assert speakers[0].lines == []
+
+
+def test_commits_are_kept_until_something_happens(speakers: list[Speaker]) -> None:
+    events, narrator = speakers[0].events, speakers[0].narrator
+    events.emit("quorum", members=[OTHER, ONE], step=0)
+    steps = 3 * TYPICAL
+    for step in range(steps):
+        events.emit("commit", step=step, quorum=1, participants=2)
+    assert narrator.story.step == 0
+    assert len(narrator.commits) == TYPICAL + 1  # a step costs no more than this
+    usual = [later["mono"] - earlier["mono"] for earlier, later in pairwise(narrator.commits)]
+    events.emit("member_lost", lost=ONE, reason="gone")
+    assert speakers[0].lines == [f"group 1 died (gone) at step {steps}"]
+    assert not narrator.commits
+    assert narrator.story.usual_step == sorted(usual)[TYPICAL // 2]
+    events.emit("commit", step=steps, quorum=2)  # heard at once: it has something to say
+    assert speakers[0].lines[1].startswith(f"training goes on at step {steps + 1} with 1 group: ")
 
 
 def test_replica_ids_become_groups() -> None:

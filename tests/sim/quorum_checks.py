@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
@@ -21,9 +21,13 @@ TAIL = 60  # lines of trace that a violation shows
 class Violation(AssertionError):
     """An invariant does not hold."""
 
-    def __init__(self, seed: int, invariant: str, what: str, time: float, lines: list[str]) -> None:
-        super().__init__(seed, invariant, what, time, lines)
+    def __init__(
+        self, seed: int, invariant: str, what: str, time: float, lines: list[str], stories: Sequence[str] = ()
+    ) -> None:
+        """`lines`: of the trace; `stories`: what the machines have decided lately."""
+        super().__init__(seed, invariant, what, time, lines, stories)
         self.seed, self.invariant, self.what, self.time, self.lines = seed, invariant, what, time, lines
+        self.stories = stories
 
     @property
     def headline(self) -> str:
@@ -33,7 +37,7 @@ class Violation(AssertionError):
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines[-TAIL:], self.headline])
+        return "\n".join([*self.lines[-TAIL:], *self.stories, self.headline])
 
 
 class QuorumChecks:

@@ -104,8 +104,8 @@ class RankNode:
         """It begins to wait for other groups. Returns the seconds that may take."""
         quorum = self.node.machine.quorum
         carriers = {m.replica_id for m in quorum.carriers} | {self.who} if quorum is not None else set()
-        heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
-        return self.budget.wait(self.world.now, unlimited=heals or not self.node.uplink.standing)
+        self.budget.somebody_heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
+        return self.budget.wait(self.world.now, connected=self.node.uplink.standing)
 
     def works(self) -> None:
         self.budget.work(self.world.now)

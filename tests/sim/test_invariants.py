@@ -250,6 +250,8 @@ def test_a_violation_says_how_to_see_it_again() -> None:
     assert "I3 is violated at 2.0" in text
     assert "python -m tests.sim.run --seed 3 --trace" in text
     assert "lighthouse   issues q" in text
+    assert "QuorumArrived: The group holds quorum q" in text  # what the machines have decided, and why
+    assert "members, 2 of them up to date." in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text  # it crosses processes in the soak
 
 

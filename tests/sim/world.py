@@ -180,7 +180,19 @@ class World:
         self.trace.note(self.now, who, what, *args)
 
     def violated(self, invariant: str, what: str) -> None:
-        raise Violation(self.seed, invariant, what, self.now, self.trace.lines())
+        raise Violation(self.seed, invariant, what, self.now, self.trace.lines(), self.stories())
+
+    def stories(self) -> list[str]:
+        """What each machine that runs has decided lately, and why."""
+        found = []
+        for house in self.lighthouses:
+            if house.machine is not None:
+                found += [f"{house.name} {line}" for line in house.machine.story(house.clock.read(self.now))]
+        for node in self.nodes.values():
+            if not node.ended:
+                now = node.process.clock.read(self.now)
+                found += [f"{node.replica_id} {line}" for line in node.machine.story(now)]
+        return found
 
     # --- what faults do ------------------------------------------------------------------------------------------
 

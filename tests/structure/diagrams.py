@@ -10,6 +10,8 @@ from tests.test_rooms import WALLS
 FOLDER = Path("docs") / "diagrams"
 # File name: module, class, enum of its phases.
 PHASES = {"step_phases.svg": ("core.commit.step", "Step", "Phase")}
+# File name: module, enum of the phases, table of the ways between them.
+TRANSITIONS = {"group_phases.svg": ("core.group.phase", "Phase", "TRANSITIONS")}
 # File name: module with one class that has `handle`.
 EVENTS = {"group_events.svg": "core.group.machine", "lighthouse_events.svg": "core.lighthouse.machine"}
 
@@ -21,6 +23,9 @@ def drawn(root: Path) -> dict[str, str]:
     for name, (module, cls, enum) in PHASES.items():
         phases = machines.phases(next(m for m in modules if m.name == module), cls, enum)
         found[name] = pictures.draw_phases(phases, f"Phases of {cls} ({module}) and the verbs between them")
+    for name, (module, enum, table) in TRANSITIONS.items():
+        phases = machines.transitions(next(m for m in modules if m.name == module), enum, table)
+        found[name] = pictures.draw_phases(phases, f"The ways between phases in {module}")
     for name, module in EVENTS.items():
         machine = machines.machine(modules, module)
         found[name] = pictures.draw_events(machine, f"{machine.name} ({module}): what each event may lead to")

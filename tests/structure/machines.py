@@ -59,6 +59,25 @@ def phases(module: Module, machine: str, enum: str) -> Phases:
     return Phases(names, tuple(verbs))
 
 
+def transitions(module: Module, enum: str, table: str) -> Phases:
+    """Of a module with ``TABLE = {(Enum.X, Enum.Y): "what leads from the one to the other", ...}``."""
+    (cls,) = (n for n in module.tree.body if isinstance(n, ast.ClassDef) and n.name == enum)
+    names = tuple(t.id for n in cls.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name))
+    (written,) = (
+        n.value
+        for n in module.tree.body
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and n.targets[0].id == table
+    )
+    assert isinstance(written, ast.Dict)
+    verbs = []
+    for pair, words in zip(written.keys, written.values, strict=True):
+        assert isinstance(pair, ast.Tuple)
+        assert isinstance(words, ast.Constant)
+        before, after = (end.attr for end in pair.elts if isinstance(end, ast.Attribute))
+        verbs.append(Verb(str(words.value), (before,), after))
+    return Phases(names, tuple(verbs))
+
+
 def _is_property(node: ast.FunctionDef) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
 

@@ -12,10 +12,11 @@ from tests.sim import swarm
 from tests.structure import diagrams, machines, source
 from tests.structure.drawing import CHAR, SIZE
 from torchft_x.core.group.machine import Group
+from torchft_x.core.group.phase import TRANSITIONS, Phase
 from torchft_x.core.lighthouse.machine import Lighthouse
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("packages.svg", *diagrams.PHASES, *diagrams.EVENTS)
+NAMES = ("packages.svg", *diagrams.PHASES, *diagrams.TRANSITIONS, *diagrams.EVENTS)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -86,6 +87,15 @@ def test_what_the_machines_do_is_in_the_diagrams(monkeypatch: pytest.MonkeyPatch
         assert len(events) > 5
         for event, effects in events.items():
             assert effects <= machine.leads_to[event] | machine.always, event
+
+
+def test_the_phases_of_a_group() -> None:
+    module = next(m for m in source.read(ROOT, "core") if m.name == "core.group.phase")
+    phases = machines.transitions(module, "Phase", "TRANSITIONS")
+    assert phases.names == tuple(p.name for p in Phase)
+    assert [(v.before[0], v.after, v.name) for v in phases.verbs] == [
+        (before.name, after.name, words) for (before, after), words in TRANSITIONS.items()
+    ]
 
 
 def test_the_phases_of_a_step() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.types import group_number, group_of
-from torchft_x.observe.events import subscribe
 
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
 
@@ -143,30 +142,33 @@ class Story:
 
 
 class Narrator:
-    """Prints a `Story` of one Manager's events to stderr, in one group for all: the lowest that takes part.
+    """Prints the `Story` of an event log to stderr, in one group for all: the lowest that takes part (`EventLog.narrator`).
 
     Events come on any thread; between two losses it prints nothing. The details are in the event log.
     """
 
-    def __init__(self, replica_id: str, rank: int, say: Callable[[str], object] | None = None) -> None:
-        self.story = Story(group_of(replica_id))
-        self._replica_id = replica_id  # fixed, as the next two
-        self._rank = rank
+    def __init__(self, group: str, say: Callable[[str], object] | None = None) -> None:
+        self.story = Story(group)
+        self.interrupted = True  # the next commit has something to say
+        # Commits that had nothing to say: the log puts them here, and the story hears of them before the next event. More
+        # than these it makes nothing of; one more than it keeps gaps, as the first gap may span commits that are forgotten.
+        self.commits: deque[dict[str, Any]] = deque(maxlen=TYPICAL + 1)
         self._say = say or _print
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
-        self.close = subscribe(self._hear)
 
-    def _hear(self, event: dict[str, Any]) -> None:
-        if event.get("replica_id") != self._replica_id or event.get("rank") != self._rank:
-            return
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take first what is in `commits`, then the event."""
         with self._lock:
-            if event["event"] == "commit" and not self.story.interrupted:
-                self.story.tell(event)  # once a step: it has no lines
-                return
-            spoke = self.story.speaks  # who hands over to a group that is back still tells that it is
-            for line in self.story.tell(event):
-                if spoke or self.story.speaks:
-                    self._say(line)
+            while self.commits:
+                self._tell(self.commits.popleft())
+            self._tell(event)
+            self.interrupted = self.story.interrupted
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        spoke = self.story.speaks  # who hands over to a group that is back still tells that it is
+        for line in self.story.tell(event):
+            if spoke or self.story.speaks:
+                self._say(line)
 
 
 def _print(line: str) -> None:

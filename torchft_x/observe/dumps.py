@@ -18,6 +18,7 @@ from torchft_x.observe.collectives import BETWEEN, Finding, Op, Who, by_group, c
 
 _FILE = re.compile(r"^(?P<group>.+)-(?P<rank>\d+)\.(?P<kind>status\.json|stack\.txt|fr\.json|log\.txt|error\.json)$")
 _SHOWN = 12  # log lines of a worker that died
+_DECISIONS = 3  # newest of a group, in what a person reads
 
 
 @dataclass
@@ -188,6 +189,8 @@ def describe(dump: Dump) -> list[str]:
         lines.append(f"    {names([who])}: {at}" + (f", in {worker.place}" if worker.place else ""))
         if s.get("error"):
             lines.append(f"      its newest error: {s['error']}")
+        if isinstance(s.get("story"), list):
+            lines += [f"      its group, {line}" for line in s["story"][-_DECISIONS:]]
     dead = {str(why.get("group")) for why in dump.whys if why.get("why") == "died"}
     for who, worker in sorted(dump.workers.items()):
         if who[0] in dead and worker.log:

@@ -12,9 +12,10 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 EVENTS = frozenset(
     [
@@ -74,6 +75,16 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     return unsubscribe
 
 
+class Narration(Protocol):
+    """Who tells a person what a log says. A commit that nothing has interrupted says nothing: it is only kept."""
+
+    interrupted: bool
+    commits: deque[dict[str, Any]]
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take first what is in `commits`, then the event. On the thread that emits it."""
+
+
 class EventLog:
     """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them.
 
@@ -87,6 +98,7 @@ class EventLog:
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
         self._fd: int | None = None  # None: nothing is written
         self._path = ""  # of the open file
+        self.narrator: Narration | None = None  # told beside the listeners
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             folder.mkdir(parents=True, exist_ok=True)
@@ -108,8 +120,8 @@ class EventLog:
         """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
-        listeners = _listeners
-        if self._fd is None and not listeners:
+        listeners, narrator = _listeners, self.narrator
+        if self._fd is None and not listeners and narrator is None:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
@@ -117,6 +129,12 @@ class EventLog:
                 self._write(line)
         for listener in listeners:
             listener(line)
+        if narrator is None:
+            return
+        if event == "commit" and not narrator.interrupted:
+            narrator.commits.append(line)  # once a step
+        else:
+            narrator.hear(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         """Under the lock, with an open file."""
@@ -133,6 +151,7 @@ class EventLog:
                 os.close(os.open(self._path + _INCOMPLETE, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     def close(self) -> None:
+        self.narrator = None
         with self._lock:
             if self._fd is not None:
                 os.close(self._fd)

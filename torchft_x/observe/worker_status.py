@@ -58,11 +58,11 @@ def place_of_moment(number: int) -> int:
 
 
 def encode_story(number: int, values: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Offset and bytes. What is too long is cut: members first, then everything but the shortest."""
+    """Offset and bytes. What is too long is cut: the group's story first, then members, then everything but the shortest."""
     cut = {key: value[:_TEXT] if isinstance(value, str) else value for key, value in values.items()}
     cut["members"] = list(cut.get("members") or ())[:_MEMBERS]
     text = b""
-    for drop in ((), ("members",), ("members", "lost", "error")):
+    for drop in ((), ("story",), ("story", "members"), ("story", "members", "lost", "error")):
         text = json.dumps({k: v for k, v in cut.items() if k not in drop}, default=str).encode()
         if len(text) <= _STORY_PLACE - _STORY.size:
             break

@@ -433,8 +433,6 @@ class Manager:
         c.peers.shutdown()
         c.events.emit("leave", step=self.current_step())
         c.events.close()
-        if c.narrator is not None:
-            c.narrator.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

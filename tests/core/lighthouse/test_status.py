@@ -70,3 +70,20 @@ def test_on_what_a_member_speaks() -> None:
     gone = members(s)["b:1"]
     assert (gone["lost"], gone["over"]) == ("its process ended with exit code -9", True)
     assert s.lighthouse.status(s.now)["quorum"]["broken"] != ""
+
+
+def test_the_newest_decisions_with_what_caused_them() -> None:
+    s = Scene(now=50.0, min_replicas=1)
+    s.hello("a:1")
+    s.hello("b:1")
+    s.join("a:1")
+    s.join("b:1")
+    s.now = 52.0
+    s.leave("b:1", State())
+    lines = s.lighthouse.status(55.0)["story"]
+    assert lines == s.lighthouse.story(55.0)
+    assert lines[0] == "5.0 s ago, Hello of a:1: a:1 is here, at step 0 (quorum 0)."
+    assert "5.0 s ago, Join of b:1: Quorum q1 is formed at step 0 (quorum 0): 2 members, 2 of them up to date." in lines
+    assert next(line for line in lines if line.startswith("3.0 s ago")) == (
+        "3.0 s ago, Leave: b:1 leaves at step 0 (quorum 0)."
+    )

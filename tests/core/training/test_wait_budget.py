@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.core.training.step_clock import LEAST, MOMENT, TIMES, WaitBudget
+from torchft_x.errors import CollectiveError
 
 
 def budget(own: float, **more: float) -> WaitBudget:
@@ -27,8 +28,29 @@ def test_a_limit_of_the_user_is_kept_to_and_never_exceeds_the_timeout() -> None:
 
 def test_only_the_timeout_counts_where_nobody_could_be_left_out() -> None:
     b = budget(0.1)
-    b.unlimited = True
-    assert b.limit == 60.0
+    assert b.wait(0.2, connected=False) == 60.0
+    assert b.wait(0.3) == LEAST
+    b.somebody_heals = True
+    assert b.wait(0.4) == 60.0
+
+
+def test_who_looks_on_hears_of_each_wait() -> None:
+    told: list[bool] = []
+    b = WaitBudget(0.0, most=60.0, tell=told.append)
+    b.wait(1.0)
+    b.work(2.0)
+    assert told == [True, False]
+
+
+def test_only_an_error_at_a_limit_of_its_own_is_explained() -> None:
+    b = budget(0.1)
+    late = CollectiveError("no answer", ("b:1",))
+    assert b.explain(late, LEAST - 0.1) is late
+    assert "another group is late: this one has waited 2.5 s" in str(b.explain(late, 2.5))
+    other = ValueError("no limit's")
+    assert b.explain(other, 2.5) is other
+    b.wait(0.2, connected=False)
+    assert b.explain(late, 2.5) is late
 
 
 def test_waiting_is_not_work() -> None:

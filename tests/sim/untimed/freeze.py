@@ -18,6 +18,7 @@ from torchft_x.core.commit.step import LocalVote, Step
 from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
 from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.group.machine import Group
+from torchft_x.core.group.phase import Progression
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import LossHandler
@@ -37,7 +38,7 @@ LONG = 200.0
 
 MACHINES: set[type] = {
     LossHandler, GroupVote, OpenQuorums, FinishedJob, Grants, Group, SupervisorLiveness, HeldQuorum, JournalWriter, Lighthouse, CompatibilityCheck,
-    PlannedPauses, TwoPhaseCommit, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
+    PlannedPauses, Progression, TwoPhaseCommit, MemberRecord, MemberTable, Step, Stragglers, QuorumTransition, RestartRecovery, QuorumState, WaitNotices,
 }  # fmt: skip
 """Classes that are walked into. Anything else is a value: shared, and compared as it is."""
 
@@ -51,7 +52,7 @@ def _nothing(_value: Any) -> Any:
 # What does not matter for what a machine does next, or only in part: texts for people, counts nobody looks at,
 # errors (which one is only told to people), and numbers that only grow and are given out afresh.
 _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Lighthouse: dict.fromkeys(("_now", "_unix", "_config"), _nothing),
+    Lighthouse: dict.fromkeys(("_now", "_unix", "_config", "_decisions"), _nothing),
     QuorumTransition: dict.fromkeys(("_noted", "_unix", "_config", "_waits"), _nothing),
     FinishedJob: {
         "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
@@ -70,6 +71,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Stragglers: {"_groups": _nothing},  # only makes a member wait longer
     Grants: {"_config": _nothing},
     Group: {"_no_session": _nothing, "_end": bool, "_config": _nothing},
+    Progression: dict.fromkeys(("now", "event", "_decisions"), _nothing),
     HeldQuorum: {"over": bool},
     Step: {
         "error": bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.train.context.test_failures import plan
 from tests.util import wait_for
-from torchft_x.train.context.waits import PeerWaits
+from torchft_x.core.training.step_clock import WaitBudget
 from torchft_x.train.heal.overseer import look_after
 
 
@@ -19,14 +20,15 @@ class Source:
     """What `look_after` needs of a Manager's context; it waits from the beginning, for 0.2 s if nothing moves."""
 
     def __init__(self, progress: Any) -> None:
-        options: Any = SimpleNamespace(timeout=60.0, straggler_timeout=0.2, group_world_size=1)
         self.failed: list[tuple[str, int]] = []
-        self.options = options
-        self.waits = PeerWaits(options, None, SimpleNamespace(connected=True))
+        self.options = SimpleNamespace(timeout=60.0, group_world_size=1)
+        self.waits = WaitBudget(time.monotonic(), most=60.0, fixed=0.2)
         self.step = SimpleNamespace(quorum_id=7)
         self.transport = SimpleNamespace(progress=progress)
-        self.failures = SimpleNamespace(fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)))
-        self.waits.begin()
+        self.failures = SimpleNamespace(
+            fail=lambda error, quorum_id: self.failed.append((str(error), quorum_id)), given_up=Counter()
+        )
+        self.waits.wait(time.monotonic())
 
 
 def offered() -> Any:
@@ -42,7 +44,7 @@ def test_who_stands_still_is_given_up(done: bool, words: str) -> None:
     assert sentence.startswith("b:1 ")
     assert words in sentence
     assert quorum_id == 7
-    assert source.waits.given_up == ({"b": 1} if done else {})
+    assert source.failures.given_up == ({"b": 1} if done else {})
 
 
 def test_who_moves_is_waited_for_until_the_quorum_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,10 +22,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def make() -> SharedStatus:
+def make(story: Callable[[], list[str]] = list) -> SharedStatus:
     step = Step(min_replica_size=1)
     step.state = State(4, 7)
-    return SharedStatus(options(0), step, "1:a")
+    return SharedStatus(options(0), step, "1:a", story)
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
@@ -70,6 +71,13 @@ def test_it_says_whom_it_lost_and_with_whom_it_is() -> None:
     assert [lost["left"] for lost in said["lost"]] == [False] * 7 + [True]
     assert (said["number"], said["members"], said["config"], said["configured"]) == (3, ["1:a", "2:b"], 9, 49.5)
     assert (said["step"], said["phase"], said["leaving"]) == (4, "idle", False)
+
+
+def test_it_says_what_its_group_has_decided_lately() -> None:
+    decided = [f"decision {n}" for n in range(20)]
+    said = make(lambda: decided).read()
+    assert said["story"] == decided[-8:]
+    assert said["story_t"] == pytest.approx(said["t"], abs=60)
 
 
 def test_others_events_are_not_its_own() -> None:

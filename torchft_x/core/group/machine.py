@@ -2,7 +2,8 @@
 
 It turns one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
 quorum in hand is over. A group is *asking* while a join is unanswered: it stands frozen at a step boundary (R4) and
-asks again on every new session, because a join belongs to its session (R3).
+asks again on every new session, because a join belongs to its session (R3). Its phases are those of `core.group.phase`;
+`story` says which decisions have led it to where it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torchft_x.core.commit.two_phase import TwoPhaseCommit
 from torchft_x.core.fingerprint import Fingerprint, merge
 from torchft_x.core.group.join import GroupConfig, make_join
 from torchft_x.core.group.lease import HeldQuorum
+from torchft_x.core.group.phase import Phase, Progression, why_asked, why_held
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import (
     AnswerQuorum,
@@ -44,14 +46,17 @@ from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
 
+_JOINING, _IN_QUORUM = Phase.JOINING, Phase.IN_QUORUM  # asked for in every step, where the enum takes longer
+
 
 class Group:
     """See the module's first lines. One thread at a time; the shell holds the lock."""
 
     def __init__(self, config: GroupConfig, now: float) -> None:
         self._config = config
+        self._at = Progression(now)  # its phase, and how it came there
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
-        self._join: SendJoin | None = None  # sent or to be sent, and unanswered; the group is frozen (R4)
+        self._join: SendJoin | None = None  # the unanswered one; not None exactly while JOINING
         self._declared: dict[int, Fingerprint] = {}  # rank -> what it last declared
         self._traits: Fingerprint | None = None  # of the whole group; None: to be merged from declared
         self._told: Fingerprint | None = None  # what was sent on the present session
@@ -75,6 +80,10 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self._config.replica_id} {self._state} {self._hold} {self.waiting or 'idle'}>"
 
+    def story(self, now: float) -> list[str]:
+        """The newest decisions, the oldest first: how long ago, because of what, and what was decided."""
+        return self._at.story(now)
+
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
@@ -94,7 +103,7 @@ class Group:
     @property
     def waiting(self) -> str:
         """What the asking ranks wait for, as a sentence for deadlines and status; '' if nobody waits."""
-        if self._join is not None:
+        if self._at.phase is _JOINING:
             if not self._session:
                 return f"the lighthouse has not answered the join: {self._no_session}."
             return "the lighthouse has not answered the join; its status says what it waits for."
@@ -138,7 +147,7 @@ class Group:
         held = self._hold.quorum
         if held is None or not all(m.library for m in held.members):  # the peer's clients ask at each step
             return False
-        return self._config.runs_on and self._join is None and self._settled and self._hold.usable(now)
+        return self._config.runs_on and self._at.phase is not _JOINING and self._settled and self._hold.usable(now)
 
     @property
     def _settled(self) -> bool:
@@ -149,6 +158,7 @@ class Group:
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
         """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        self._at.now, self._at.event = now, event
         match event:
             case Ask():
                 return self._on_ask(event, now)
@@ -160,6 +170,7 @@ class Group:
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
+                self._at.note("The lighthouse has taken the group's hello.")
                 self._hold.greeted(now)
                 self._hold.forget_requests()
                 self._told = None
@@ -199,7 +210,7 @@ class Group:
         owed = self._owed.pop(ask.rank, None)
         # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
         worth = self._commit is not None or self._hold.usable(now)
-        if owed is not None and owed.state == ask.state and self._join is None and worth:
+        if owed is not None and owed.state == ask.state and self._at.phase is not _JOINING and worth:
             return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
@@ -221,8 +232,9 @@ class Group:
             join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
                 # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
-                sent = self._join is not None and self._sent_at is not None and self._session
+                sent = self._at.phase is _JOINING and self._sent_at is not None and self._session
                 self._join = join
+                self._at.reach(Phase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
         return effects
 
@@ -231,19 +243,24 @@ class Group:
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
-                if self._join is not None:
+                if self._at.phase is _JOINING:
                     self._owed[rank] = ask  # the join stands at the lighthouse and can't be taken back
         self._maybe_withdraw()
 
     def _maybe_withdraw(self) -> None:
         """The join died with its session (R3) and no rank waits for the answer: the group is not frozen any more."""
-        if self._session or self._asks or self._join is None:
-            return
-        self._join = None
-        self._sent_at = None
+        if self._at.phase is _JOINING and not (self._session or self._asks):
+            self._withdraw("there is no session to the lighthouse")
+
+    def _withdraw(self, why: str) -> None:
+        self._join = self._sent_at = None
         self._owed.clear()
+        held = Phase.IDLE if self._hold.quorum is None else Phase.REVOKED if self._hold.over else Phase.IN_QUORUM
+        self._at.enter(held, f"The join is withdrawn: {why}, and no rank waits for the answer.")
 
     def _on_session_down(self, reason: str, now: float) -> list[GroupEffect]:
+        if self._session:
+            self._at.note(f"The session to the lighthouse is gone: {reason}.")
         self._session = False
         self._no_session = reason
         self._hold.forget_requests()
@@ -255,6 +272,7 @@ class Group:
         stale = quorum.id <= self._hold.quorum_id
         if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
             text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
+            self._at.note(text)
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
         self._hold.receive(quorum, self._sent_at)
         self._cleared = None
@@ -262,6 +280,7 @@ class Group:
         self._commit = commit
         if commit is not None:
             self._state = commit.state
+        self._at.enter(Phase.IN_QUORUM, why_held(quorum, commit))
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
@@ -289,6 +308,8 @@ class Group:
         if event.quorum_id != self._hold.quorum_id or self._hold.over:
             return []
         self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
+        revoked = Phase.REVOKED if self._at.phase is _IN_QUORUM else self._at.phase
+        self._at.reach(revoked, f"The quorum in hand is over: {event.reason}")
         push = PushOver(event.quorum_id, event.lost, event.reason, event.left)
         return [push, *self._pledge.over(self._hold.over)]
 
@@ -297,11 +318,12 @@ class Group:
     @property
     def _frozen(self) -> str:
         """R4: why nothing is committed now, or ''."""
-        return self._end or ("the group has asked for the next quorum." if self._join is not None else "")
+        return self._end or ("the group has asked for the next quorum." if self._at.phase is _JOINING else "")
 
     def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
         objection = self._end or self._hold.over or self._frozen
         if objection:
+            self._at.note(f"Step {vote.step} is not committed: {objection}")
             return [AnswerVote((vote.call,), False, objection)]
         # a peer's client may vote without a quorum
         lease_until = self._hold.lease_until if self._hold.quorum is not None else now
@@ -321,11 +343,16 @@ class Group:
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
         """See whether these answers tell a commit, and move on with it."""
-        if self._hold.quorum is not None and any(isinstance(e, AnswerVote) and e.commit for e in effects):
-            state = State(step + 1, self._hold.quorum.id)
-            if state != self._state:
-                self._state = state
-                self._pledge.committed()
+        for answer in effects:
+            if not isinstance(answer, AnswerVote):
+                continue
+            if not answer.commit:
+                self._at.note(f"Step {step} is not committed: {answer.reason}")
+            elif self._hold.quorum is not None:
+                state = State(step + 1, self._hold.quorum.id)
+                if state != self._state:
+                    self._state = state
+                    self._pledge.committed()
         return effects
 
     # --- running on ----------------------------------------------------------------------------------------------
@@ -333,7 +360,7 @@ class Group:
     def _may_run_on(self, ask: Ask, now: float) -> bool:
         """Whether this rank's next step is covered by what the group holds. All ranks at a state hear the same."""
         held = self._hold.quorum
-        if not self._config.runs_on or held is None or self._join is not None or self._hold.over:
+        if not self._config.runs_on or held is None or self._at.phase is not _IN_QUORUM:
             return False
         plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
@@ -349,7 +376,7 @@ class Group:
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps, or a longer lease, ahead of need."""
-        if not (self._config.runs_on and self._session) or self._join is not None:
+        if not (self._config.runs_on and self._session) or self._at.phase is _JOINING:
             return []
         if not self._hold.wants_more(self._state.step, now):
             return []
@@ -364,9 +391,13 @@ class Group:
         if effects or self._join is None:
             return effects
         # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
-        self._join = replace(self._join, reason=JoinReason.REJOINED) if self._asks else None
+        if not self._asks:
+            self._withdraw("the grant that answers it can't be used")
+            return []
+        self._join = replace(self._join, reason=JoinReason.REJOINED)
         self._sent_at = None
         self._owed.clear()
+        self._at.note("The grant that answers the join can't be used: the group asks again.")
         return self._send_join(now)
 
     def _run_on(self, now: float) -> list[GroupEffect]:
@@ -380,6 +411,7 @@ class Group:
         if not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []
         self._cleared = self._state
+        self._at.enter(Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._hold.granted_through}.")
         self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
         return self._answer_asks(base=self._state)
 
@@ -398,6 +430,7 @@ class Group:
     def _stop_calls(self, sentence: str) -> list[GroupEffect]:
         """Nothing will be answered any more: every waiting rank hears why, at once."""
         self._end = sentence
+        self._at.enter(Phase.ENDED, sentence)
         self._join = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchft_x.core import decisions
 from torchft_x.core.admission.claims import impossible
 from torchft_x.core.admission.compatibility import PEER, CompatibilityCheck
 from torchft_x.core.admission.finished_job import FinishedJob
+from torchft_x.core.decisions import Decision
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
-from torchft_x.core.lighthouse.status import member_status, quorum_status
+from torchft_x.core.lighthouse.status import decided, member_status, quorum_status
 from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -70,6 +72,7 @@ class Lighthouse:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self._now = now  # of the latest event
+        self._decisions: tuple[Decision, ...] = ()  # the newest, for `story`
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
         self._tenure = QuorumState(first_id)
         self._roll = MemberTable(now)  # every member heard of
@@ -122,6 +125,10 @@ class Lighthouse:
         """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
         return self._roll.next_attempt(group)
 
+    def story(self, now: float) -> list[str]:
+        """The newest decisions, the oldest first: how long ago, because of what, and what was decided."""
+        return decisions.story(self._decisions, now)
+
     def status(self, now: float) -> dict[str, Any]:
         """What the lighthouse knows, as JSON-able values. Ages in seconds."""
         inside = self._tenure.inside
@@ -138,6 +145,7 @@ class Lighthouse:
             "fresh": self._succession.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
+            "story": self.story(now),
         }
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -149,6 +157,8 @@ class Lighthouse:
         effects += self._succession.maybe_form(now, tick=isinstance(event, Tick))
         if self._unsaid:
             effects, self._unsaid = self._unsaid + effects, []
+        for sentence in filter(None, map(decided, effects)):
+            self._decisions = decisions.after(self._decisions, now, event, sentence)
         return self._keeping.look() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:

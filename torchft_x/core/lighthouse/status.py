@@ -1,4 +1,4 @@
-"""The lighthouse's state as JSON-able values, for the status page and for people."""
+"""The lighthouse's state as JSON-able values, and its decisions as sentences: for the status page and for people."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, SendOver, StopGroup
 from torchft_x.core.types import Quorum
 
 
@@ -51,3 +53,23 @@ def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float)
         "pause": max(0.0, record.pause_until - now),
         "over": over,
     }
+
+
+def decided(effect: LighthouseEffect) -> str:
+    """What an effect decides; '' for what goes on in every step (grants, quorums of the same members), and for messages
+    that only tell what is known."""
+    match effect:
+        case Note():
+            return effect.text
+        case Issue(quorum) if quorum.config_id == quorum.id:
+            groups = f"{len(quorum.members)} members, {len(quorum.carriers)} of them up to date"
+            return f"Quorum q{quorum.number} is formed at {quorum.top}: {groups}."
+        case SendOver() if effect.sessions:
+            return f"Quorum {effect.quorum_id} is over for {len(effect.sessions)} members: {effect.reason}"
+        case Fence(by=by):
+            return f"An older life must stop: {by} is running."
+        case Refuse(sentence):
+            return f"Refused: {sentence}"
+        case StopGroup(group, sentence):
+            return f"Group {group} is stopped: {sentence}"
+    return ""

@@ -13,6 +13,10 @@ The wait does not end anybody. It ends the step's collectives; the lighthouse th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from torchft_x.errors import CollectiveError
+
 _ENOUGH = 3  # steps before anything is said: one that was short by chance would be granted a hundred times
 _WEIGHT = 0.2  # of the newest step, once as many have been seen that it is less than an equal share
 _OUTLIER = 4.0  # a step counts as at most so many usual ones: a checkpoint's pause says nothing about the next
@@ -50,21 +54,32 @@ class StepTimeEstimate:
 
 
 class WaitBudget:
-    """One rank's, over all of its steps. Times in monotonic seconds.
+    """One rank's, over all of its steps. Whoever is about to wait calls `wait`, and `work` in any case. Times in monotonic
+    seconds.
 
     Args:
         most: limit in any case (the Manager's timeout).
         fixed: the lateness that the user allows, instead of what is derived.
+        tell: called with True when a wait begins, and with False when it has ended: whoever looks on may see it.
     """
 
-    def __init__(self, now: float, *, most: float, fixed: float | None = None) -> None:
+    def __init__(
+        self,
+        now: float,
+        *,
+        most: float,
+        fixed: float | None = None,
+        tell: Callable[[bool], object] | None = None,
+    ) -> None:
         self._most = most
         self._fixed = fixed
+        self._tell = tell
+        self.somebody_heals = False  # another one, in the quorum in hand: it is waited for while its copy moves
         self._own = 0.0  # seconds of own work since the last step ended
         self._works_since: float | None = now  # None: it waits for others
         self._waited = 0.0  # seconds of the longest wait for others in the step in hand
         self._waits_since: float | None = None  # when the wait in hand began
-        self.unlimited = False  # see `wait`
+        self._unlimited = False  # of the wait in hand, or the last one: only `most` counts
 
     def __repr__(self) -> str:
         return f"<WaitBudget own={self._own:.3g} s limit={self.limit:.3g} s>"
@@ -72,16 +87,16 @@ class WaitBudget:
     @property
     def limit(self) -> float:
         """Seconds a wait for other groups may take now."""
-        return self._most if self.unlimited else min(self._most, self.lateness)
+        return self._most if self._unlimited else min(self._most, self.lateness)
 
     @property
     def lateness(self) -> float:
-        """Seconds another group may come later than this rank did in the step in hand."""
+        """Seconds another group may come later than this rank did in the step in hand. From any thread."""
         return max(LEAST, TIMES * self._own) if self._fixed is None else self._fixed
 
     @property
     def waits_since(self) -> float | None:
-        """When the wait in hand began; None: it does its own part."""
+        """When the wait in hand began; None: it does its own part. From any thread."""
         return self._waits_since if self._works_since is None else None
 
     def patience(self, now: float) -> float:
@@ -94,15 +109,18 @@ class WaitBudget:
         """A step has ended, committed or dropped."""
         self._own, self._works_since, self._waited, self._waits_since = 0.0, now, 0.0, None
 
-    def wait(self, now: float, *, unlimited: bool = False) -> float:
+    def wait(self, now: float, *, connected: bool = True) -> float:
         """A wait begins, for other groups or for a quorum. Returns the seconds it may take.
 
-        `unlimited`: another member copies state in this quorum, or the lighthouse is away, so that only `most` counts.
+        Only `most` counts while `somebody_heals`, and without a session to the lighthouse (not `connected`): nobody can be
+        left out then, so there is no use in giving a wait up early.
         """
         if self._works_since is not None:
             self._own += now - self._works_since
             self._works_since = None
-        self._waits_since, self.unlimited = now, unlimited
+        self._waits_since, self._unlimited = now, self.somebody_heals or not connected
+        if self._tell is not None:
+            self._tell(True)
         return self.limit
 
     def work(self, now: float) -> None:
@@ -110,3 +128,16 @@ class WaitBudget:
         if self._waits_since is not None:
             self._waited, self._waits_since = max(self._waited, now - self._waits_since), None
         self._works_since = now
+        if self._tell is not None:
+            self._tell(False)
+
+    def explain(self, error: Exception, seconds: float) -> Exception:
+        """`error`, with which a wait ended after so many seconds, in words that say why if its limit was ours."""
+        limit = self.limit
+        if self._unlimited or limit >= self._most or seconds < limit or not isinstance(error, CollectiveError):
+            return error
+        return CollectiveError(
+            f"another group is late: this one has waited {seconds:.1f} s for it in a reduction or vote; the lighthouse is "
+            f"asked to go on with those who are there ({error})",
+            error.suspects,
+        )

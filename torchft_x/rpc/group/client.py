@@ -172,6 +172,10 @@ class GroupClient:
     def pause(self, seconds: float, reason: str) -> None:
         """The same: the group's silence is that of rank 0, which speaks for it."""
 
+    def story(self) -> list[str]:
+        """What the group has decided lately is rank 0's to tell."""
+        return []
+
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
 
@@ -248,6 +252,7 @@ class LocalGroupClient:
         self.watch = server.watch
         self.pause = server.pause
         self.suspect = server.suspect
+        self.story = server.shell.story
 
     def __repr__(self) -> str:
         return f"LocalGroupClient({self._server!r})"

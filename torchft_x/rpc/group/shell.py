@@ -252,6 +252,11 @@ class GroupShell:
         self._endurance.end(call)
         return self._calls.pop(call, None)
 
+    def story(self) -> list[str]:
+        """What the group has decided lately, and why. From any thread."""
+        with self._lock:
+            return self._machine.story(time.monotonic())
+
     def checkpoint_metadata(self, rank: int) -> str:
         """Where this rank serves its state."""
         metadata = self._machine.metadata(rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from torchft_x import env
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
-from torchft_x.core.training.step_clock import StepTimeEstimate
+from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import group_of
 from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
@@ -18,7 +19,6 @@ from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
-from torchft_x.train.context.waits import PeerWaits
 from torchft_x.train.introspection.setup import status_of
 from torchft_x.train.introspection.shared_status import SharedStatus
 from torchft_x.train.setup.connect import GroupConnection, connect
@@ -49,9 +49,8 @@ class RankContext:
     world_size_mode: WorldSizeMode
     init_sync: bool
     step_time: StepTimeEstimate
-    waits: PeerWaits  # for other groups
+    waits: WaitBudget  # for other groups
     fingerprint: FingerprintBuilder  # what must be alike in all groups
-    narrator: Narrator | None  # of rank 0, unless only warnings are wanted
 
     def counters(self) -> dict[str, int]:
         """Return this library's own part of the state."""
@@ -94,17 +93,14 @@ def assemble(
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
     connection = connect(options)
     group = group_of(connection.replica_id)
-    events = EventLog(
-        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=connection.replica_id,
-        attempt=options.attempt,
-    )  # fmt: skip
+    events = _event_log(options, group, connection.replica_id)
     log = StepLogger(f"group {group} rank {options.group_rank}", step)
     peers = PeerLinks(pg, options)
     failures = StepFailures(
         step, peers, log, events, connection.client.suspect, connection.stop, heal_patience=options.timeout
     )
     connection.client.watch(failures.on_over, failures.on_end)
-    status = status_of(options, step, connection.replica_id)
+    status = status_of(options, step, connection.replica_id, connection.client.story)
     if transport is None:
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
@@ -124,7 +120,22 @@ def assemble(
         world_size_mode=mode,
         init_sync=init_sync,
         step_time=StepTimeEstimate(),
-        waits=PeerWaits(options, status, connection.link),
+        waits=WaitBudget(
+            time.monotonic(),
+            most=options.timeout,
+            fixed=options.straggler_timeout,
+            tell=None if status is None else status.waits,
+        ),
         fingerprint=fingerprint,
-        narrator=Narrator(connection.replica_id, 0) if options.group_rank == 0 and env.wants_news() else None,
     )
+
+
+def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
+    """Of this rank; rank 0's is told to people, unless they want warnings only."""
+    events = EventLog(
+        options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=replica_id,
+        attempt=options.attempt,
+    )  # fmt: skip
+    if options.group_rank == 0 and env.wants_news():
+        events.narrator = Narrator(group)
+    return events

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ class StepFailures:
         self._peers = peers
         self._log = log
         self._heal_retries = HealRetries(heal_patience)  # heals that failed; decides when there were too many
+        self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
         self._stop = stop  # releases who waits for other ranks of the group
         self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
         self.plan: Plan | None = None  # of the quorum in hand or the last one

@@ -25,7 +25,7 @@ def look_after(context: RankContext, plan: Plan) -> None:
 def _oversee(context: RankContext, plan: Plan) -> None:
     names = tuple(plan.replica_ids[rank] for rank in plan.dst_ranks)
     groups = [group_of(name) for name in names]
-    given_up = context.waits.given_up
+    given_up = context.failures.given_up
     healers = plan.replica_world_size - plan.max_world_size
     all_heals = len(names) == healers and context.options.group_world_size == 1
     copying = HealWait(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
@@ -37,8 +37,9 @@ def _oversee(context: RankContext, plan: Plan) -> None:
             return
         signs, done = progress
         still = copying.look(
-            time.monotonic(), signs=signs, done=done, lateness=context.waits.lateness, waits_since=context.waits.since
-        )
+            time.monotonic(), signs=signs, done=done, lateness=context.waits.lateness,
+            waits_since=context.waits.waits_since,
+        )  # fmt: skip
         if still and context.step.quorum_id == plan.quorum_id:
             given_up.update(groups if done else ())
             who = listed(names)

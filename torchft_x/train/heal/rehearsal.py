@@ -59,7 +59,7 @@ class Rehearsal:
         if began is None:
             return
         c = self._context
-        c.waits.next_step()  # what it took says nothing about the steps of the others
+        c.waits.next_step(time.monotonic())  # what it took says nothing about the steps of the others
         duration = time.monotonic() - began
         c.log.info("the first step took %.1f s; now this group asks to join", duration)
         c.events.emit("rehearsal", step=c.step.state.step, duration=duration)

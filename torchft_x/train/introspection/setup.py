@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 
 from torchft_x import env
@@ -36,13 +37,15 @@ _answers: QueryServer | None = None  # one per process
 _status: SharedStatus | None = None  # of the newest Manager
 
 
-def status_of(options: Options, step: Step, replica_id: str) -> SharedStatus | None:
-    """Of this Manager; the supervisor sees it from now on. None: there is no supervisor. Never raises."""
+def status_of(
+    options: Options, step: Step, replica_id: str, group_story: Callable[[], list[str]] = list
+) -> SharedStatus | None:
+    """Of this Manager, whose group decides as `group_story` says; the supervisor sees it from now on. None: there is no supervisor. Never raises."""
     global _status
     folder = env.read(env.PRIVATE, None)
     if folder is None or not os.path.isdir(folder):
         return None
-    status = SharedStatus(options, step, replica_id)
+    status = SharedStatus(options, step, replica_id, group_story)
     subscribe(status.hear)
     with _lock:
         if _owner != os.getpid():

@@ -11,6 +11,7 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.commit.step import Phase, Step
@@ -22,7 +23,7 @@ from torchft_x.train.setup.options import Options
 _NUMBERS = {id(phase): worker_status.PHASES.index(phase.value) for phase in Phase}  # an Enum's own hash takes longer
 _pack = MOMENT.pack_into
 _STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
-_KEPT = 8  # newest losses
+_KEPT = 8  # newest losses, and decisions of the group
 
 
 class Board:
@@ -52,10 +53,13 @@ class Board:
 class SharedStatus:
     """Of one Manager. Its methods may be called on any thread, and wait for none."""
 
-    def __init__(self, options: Options, step: Step, replica_id: str) -> None:
+    def __init__(
+        self, options: Options, step: Step, replica_id: str, group_story: Callable[[], list[str]] = list
+    ) -> None:
         self._options = options  # fixed
         self._step = step  # read only
         self._replica_id = replica_id  # fixed
+        self._group_story = group_story  # what the group has decided lately, if this rank knows it
         self._board: Board | None = None  # None: nobody reads
         self._lock = threading.Lock()  # of the story
         self._told = 0  # number of the newest story
@@ -78,8 +82,10 @@ class SharedStatus:
         self._publish_story()
         self.publish()
 
-    def publish(self) -> None:
-        """The step has changed. Half a microsecond, three or four times a step."""
+    def publish(self, *, story: bool = False) -> None:
+        """The step has changed. Half a microsecond, three or four times a step. `story`: the group has decided something."""
+        if story:
+            self._publish_story()
         board, step = self._board, self._step
         if board is not None:
             board.write(
@@ -175,6 +181,8 @@ class SharedStatus:
             "lost": self._lost,
             "error": self._error,
             "apart": self._apart,
+            "story": self._group_story()[-_KEPT:],
+            "story_t": time.time(),
         }
 
     def _publish_story(self) -> None:

@@ -120,12 +120,12 @@ class QuorumRound:
             raise self.error
 
     def _wait(self, event: threading.Event) -> bool:
-        waiting = self._context.waits
-        waiting.begin()
+        waits = self._context.waits
+        waits.wait(time.monotonic())
         try:
             return event.wait(self._limit + self._context.options.timeout + _PATIENCE)
         finally:
-            waiting.end()
+            waits.work(time.monotonic())
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
@@ -145,7 +145,7 @@ class QuorumRound:
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int) -> None:
         """Log how the step ended: loudly only if something happened in it. `sent`: bytes of its reductions."""
         c = self._context
-        c.waits.next_step()
+        c.waits.next_step(now := time.monotonic())
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
         why = "" if outcome.committed or vote.errored is not None else f" ({outcome.reason})"
         c.log.log(level, "should_commit=%s %s%s", outcome.committed, vote, why)
@@ -154,7 +154,7 @@ class QuorumRound:
             step=outcome.step,
             quorum=outcome.quorum_id,
             participants=outcome.participants,
-            duration=time.monotonic() - self._began,
+            duration=now - self._began,
             bytes=sent or None,
             reason=outcome.reason or None,
         )
@@ -236,12 +236,12 @@ class QuorumRound:
 
     def run_inline(self, *, exchange: bool = True) -> None:
         """The same on the training thread, which waits for others meanwhile."""
-        waiting = self._context.waits
-        waiting.begin()
+        waits = self._context.waits
+        waits.wait(time.monotonic())
         try:
             self.run(exchange=exchange)
         finally:
-            waiting.end()
+            waits.work(time.monotonic())
 
     def exchange_state(self) -> None:
         """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
@@ -296,7 +296,7 @@ class QuorumRound:
             suspects=t.suspects,
             traits=c.fingerprint.traits,
             step_seconds=c.step_time.seconds,
-            patience=c.waits.patience,
+            patience=c.waits.patience(time.monotonic()),
             keeps=self._keeps,
             votes_late=self.votes_late,
             usual=self._options.timeout if self._options.patience > 0 else 0.0,
@@ -336,9 +336,9 @@ class QuorumRound:
         if c.status is not None:
             c.status.publish()
         c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
-        if c.waits.given_up:
+        if c.failures.given_up:
             for member in reply.quorum.carriers:
-                c.waits.given_up.pop(group_of(member.replica_id), None)
+                c.failures.given_up.pop(group_of(member.replica_id), None)
         if reply.base is not None:
             self._check_intact(plan)
         self.computed_at = top if self._in_place or not plan.heal else None

@@ -19,9 +19,7 @@ from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.quantized.work import QuantizedWork
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext
-from torchft_x.train.context.digest import digest
-from torchft_x.train.context.futures import Report
-from torchft_x.train.context.waits import PeerWaits
+from torchft_x.train.step.vote import digest
 
 TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
 """What a lost member or a broken connection looks like: the gradients are as good as before."""
@@ -43,21 +41,21 @@ class ManagedWork(dist.Work):
     Args:
         inner: the process group's handle; None: it failed before it was issued.
         tensor: what is reduced, in place.
-        waiting: says how long `wait` may take, unless it is given a shorter time.
-        report: called with the error.
+        context: says how long `wait` may take, unless it is given a shorter time, and hears of the error.
+        quorum_id: in which it is reduced.
         turn: take the result's digest, for the vote between the groups; see `digest`. None: take none.
 
     A quantised reduction goes in chunks; there the timeout is of each phase of a chunk, so it needn't grow with the tensor.
     """
 
     def __init__(
-        self, inner: Any, tensor: torch.Tensor, waiting: PeerWaits, report: Report, *, turn: int | None = None
+        self, inner: Any, tensor: torch.Tensor, context: RankContext, quorum_id: int, *, turn: int | None = None
     ) -> None:
         super().__init__()
         self._inner = inner  # dropped when it is done
         self._tensor = tensor  # value of the future
-        self._waiting = waiting
-        self._report = report
+        self._context = context
+        self._quorum_id = quorum_id
         self._turn = turn
         self.digest = 0  # of the result, as it was when it came
         self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
@@ -66,7 +64,8 @@ class ManagedWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         with self._lock:
             if self.good is None:
-                limit, began = timedelta(seconds=self._waiting.begin()), time.monotonic()
+                c, began = self._context, time.monotonic()
+                limit = timedelta(seconds=c.waits.wait(began, connected=c.connection.link.connected))
                 try:
                     if isinstance(self._inner, QuantizedWork):
                         good = self._inner.wait(timeout, each=limit)
@@ -74,9 +73,9 @@ class ManagedWork(dist.Work):
                         good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
                 except Exception as e:
                     good = False
-                    self._report(self._waiting.explain(e, time.monotonic() - began))
+                    c.failures.fail(c.waits.explain(e, time.monotonic() - began), self._quorum_id)
                 finally:
-                    self._waiting.end()
+                    c.waits.work(time.monotonic())
                 if good and self._turn is not None:
                     self.digest = digest(self._tensor, self._turn)
                 self._inner, self.good = None, good
@@ -98,7 +97,7 @@ class ManagedWork(dist.Work):
             try:
                 result.value()
             except Exception as e:
-                self._report(e)
+                self._context.failures.fail(e, self._quorum_id)
             return self._tensor
 
         return inner.get_future().then(done)
@@ -166,7 +165,7 @@ class Reductions:
                 c.failures.fail(e, quorum_id)
                 if isinstance(e, ConfigError):
                     raise
-        managed = ManagedWork(inner, tensor, c.waits, lambda e: c.failures.fail(e, quorum_id), turn=turn)
+        managed = ManagedWork(inner, tensor, c, quorum_id, turn=turn)
         self.works.append(managed)
         return managed
 

@@ -110,7 +110,7 @@ class StepLoop:
             self.wait_quorum()
             return
         if c.status is not None:
-            c.status.publish()
+            c.status.publish(story=True)
         if waits:
             round.run_inline()
             self.wait_quorum()

@@ -1,0 +1,83 @@
+"""What a group is doing, how it gets from one to the other, and because of what."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from torchft_x.core import decisions
+from torchft_x.core.decisions import Decision
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.group import GroupEvent, SendJoin
+from torchft_x.core.types import JoinReason, Prepared, Quorum, listed
+
+
+class Phase(Enum):
+    IDLE = "idle"  # it holds no quorum, and some rank has not asked for one
+    JOINING = "joining"  # a join is sent, or to be sent, and unanswered: the group is frozen (R4)
+    IN_QUORUM = "in quorum"  # a quorum is in hand: its ranks vote in it, and run on as far as grant and lease go
+    REVOKED = "revoked"  # the quorum in hand is over: only a vote that has passed inside the group goes on (R13)
+    ENDED = "ended"  # the group leaves, or must stop: nothing is answered any more but with the reason
+
+
+TRANSITIONS = {
+    (Phase.IDLE, Phase.JOINING): "all ranks ask",
+    (Phase.JOINING, Phase.IN_QUORUM): "quorum or grant",
+    (Phase.IN_QUORUM, Phase.JOINING): "all ranks ask",
+    (Phase.IN_QUORUM, Phase.REVOKED): "revoked",
+    (Phase.REVOKED, Phase.JOINING): "all ranks ask",
+    # The join has died with its session, or with the grant that answered it, and no rank waits for it any more.
+    (Phase.JOINING, Phase.IDLE): "withdrawn",
+    (Phase.JOINING, Phase.REVOKED): "withdrawn",
+    (Phase.IDLE, Phase.ENDED): "ends",
+    (Phase.JOINING, Phase.ENDED): "ends",
+    (Phase.IN_QUORUM, Phase.ENDED): "ends",
+    (Phase.REVOKED, Phase.ENDED): "ends",
+}
+"""All that there are, with what leads to each. A withdrawn join leaves the group in the quorum that it holds."""
+
+
+class Progression:
+    """A group's phase and its newest decisions. `now` and `event` are those in hand: what is decided is because of them."""
+
+    def __init__(self, now: float) -> None:
+        self.phase = Phase.IDLE
+        self.now = now
+        self.event: GroupEvent = Tick()
+        self._decisions: tuple[Decision, ...] = ()
+
+    def note(self, sentence: str) -> None:
+        """Something is decided, and the phase stays."""
+        self._decisions = decisions.after(self._decisions, self.now, self.event, sentence)
+
+    def enter(self, phase: Phase, sentence: str) -> None:
+        assert (self.phase, phase) in TRANSITIONS, f"no way from {self.phase.value} to {phase.value}: {sentence}"
+        self.phase = phase
+        self.note(sentence)
+
+    def reach(self, phase: Phase, sentence: str) -> None:
+        """`enter` unless it is there already; decided is something in any case."""
+        self.note(sentence) if phase is self.phase else self.enter(phase, sentence)
+
+    def story(self, now: float) -> list[str]:
+        return decisions.story(self._decisions, now)
+
+
+_BECAUSE = {
+    JoinReason.NEW: "as a newcomer",
+    JoinReason.BOUNDARY: "as its grant is used up",
+    JoinReason.FAILED: "as its last step has failed",
+    JoinReason.HEALED: "as it has copied the state",
+    JoinReason.REJOINED: "as it can't go on in its quorum",
+}
+
+
+def why_asked(join: SendJoin) -> str:
+    suspects = f"; it suspects {listed(join.suspects)}" if join.suspects else ""
+    return f"The group asks for the next quorum at {join.member.state}, {_BECAUSE[join.reason]}{suspects}."
+
+
+def why_held(quorum: Quorum, commit: Prepared | None) -> str:
+    groups = f"{len(quorum.members)} members, {len(quorum.carriers)} of them up to date"
+    first = f"; it commits {commit.state} first" if commit is not None else ""
+    lease = f"through step {quorum.granted_through}, for {quorum.lease:g} s"
+    return f"The group holds quorum q{quorum.number} ({groups}) {lease}{first}."
