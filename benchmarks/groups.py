@@ -64,9 +64,11 @@ class OurGroups:
         self._quiet_since = time.monotonic()
 
     async def open(self) -> None:
-        self._calls = [c.stream_stream(f"/{grpc_options.SESSION}/Session")() for c in self._channels]
         for begin in range(0, self.number, _AT_ONCE):
-            await asyncio.gather(*(self._hello(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
+            wave = range(begin, min(begin + _AT_ONCE, self.number))
+            self._calls += [self._channels[i].stream_stream(f"/{grpc_options.SESSION}/Session")() for i in wave]
+            await asyncio.gather(*(self._hello(i) for i in wave))
+            await self.refresh()  # those that came first are not to be silent
 
     async def _hello(self, i: int) -> None:
         hello = pb.Hello(
