@@ -191,7 +191,7 @@ def config(scenario: Scenario) -> WorldConfig:
         retry_quorum=False,  # a script ends by the DeadlineError
         connect_limit=10.0,  # comm.gloo
         keepalive=15.0,  # rpc.transport.grpc_options
-        welcome_timeout=5.0,  # rpc.transport.session
+        welcome_timeout=5.0,  # rpc.transport.streams.session
         startup=STARTUP,
         commit_vote=True,
         runs_on=True,

@@ -1,10 +1,12 @@
 """A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse.server` does.
 
-What it remembers dies with each life, except for what it has written down (`Keep`), as in rpc.lighthouse.journal: that survives its
-process, not its host. Groups and supervisors speak on streams, the peer's clients in single calls.
+What it remembers dies with each life, except for what it has written down (`Keep`), as in
+rpc.lighthouse.failover.journal: that survives its process, not its host. Groups and supervisors speak on streams, the
+peer's clients in single calls.
 
-One of several serves while it holds the lease (`core.restart.lease`), as rpc.lighthouse.lease has it: it looks at its clock before it takes
-anything in, and after each write it proves that nobody has taken the lease. The others stand by.
+One of several serves while it holds the lease (`core.restart.lease`), as rpc.lighthouse.failover.lease has it: it looks
+at its clock before it takes anything in, and after each write it proves that nobody has taken the lease. The others
+stand by.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 UNIX = 1_700_000_000.0  # of the virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
-LOOK_EVERY = 0.25  # as in rpc.lighthouse.lease
+LOOK_EVERY = 0.25  # as in rpc.lighthouse.failover.lease
 _CLOSING = 0.0005  # seconds a server needs to end a stream
 _STANDS_BY_AFTER = (
     0.5  # seconds from the end of a life that has lost the lease to the next: as launch.supervisor.lighthouse

@@ -1,5 +1,6 @@
-"""The directory that all lighthouses of a run share: a lease's entry and the journals of its epochs, as rpc.lighthouse.lease_journal.
+"""The directory that all lighthouses of a run share: a lease's entry and the journals of its epochs.
 
+As rpc.lighthouse.failover has them: lease_directory, lease_journal.
 While it is away nobody can read or change it: who writes hangs until it is back.
 """
 

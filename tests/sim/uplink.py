@@ -1,5 +1,6 @@
-"""The client's side of a stream to the lighthouse, as `rpc.transport.session` keeps it: hello, welcome, pings, reconnects.
+"""The client's side of a stream to the lighthouse: hello, welcome, pings, reconnects.
 
+As `rpc.transport.streams.session` keeps it.
 Its owner (a group server or a supervisor) provides `hello`, `on_up`, `on_down`, `on_word` and `on_refused`.
 """
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
     from tests.sim.world import World
 
-MISSED_PINGS = 5  # as rpc.transport.session has it
+MISSED_PINGS = 5  # as rpc.transport.streams.session has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a lighthouse leaves to the next one at its address: all it must remember to go on as if nothing had happened.
 
-Its shell keeps this where it survives the process (rpc/lighthouse/journal.py), and writes it *before* a quorum or a grant is sent.
-So whoever finds it knows that no newer quorum and no higher grant exists (R8c).
+Its shell keeps this where it survives the process (rpc/lighthouse/failover/journal.py), and writes it *before* a
+quorum or a grant is sent. So whoever finds it knows that no newer quorum and no higher grant exists (R8c).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torchft_x.launch.doctor import network
 from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.net import Address
-from torchft_x.rpc.lighthouse.standby import StandbyServer
+from torchft_x.rpc.lighthouse.failover.standby import StandbyServer
 from torchft_x.rpc.transport import loop
 
 

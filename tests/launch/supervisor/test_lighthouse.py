@@ -24,7 +24,7 @@ from torchft_x.launch.supervisor.lighthouse import RULES, LighthouseSupervisor, 
 from torchft_x.launch.supervisor.stop_requests import StopRequests
 from torchft_x.net import any_host, parse_address
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
 ROOT = Path(__file__).parents[3]

@@ -1,8 +1,8 @@
 """Keeps the lighthouse running: ``torchft_x lighthouse`` is this, and the lighthouse is its child.
 
 A lighthouse that is killed, or fails, is started again at the same port, and finds what the one before it has written
-down (rpc/lighthouse/journal.py): the groups go on. This parent imports neither grpc nor torch, and the port stays taken while no
-child listens on it: it is bound here, too, without listening.
+down (rpc/lighthouse/failover/journal.py): the groups go on. This parent imports neither grpc nor torch, and the port
+stays taken while no child listens on it: it is bound here, too, without listening.
 
 The exit code is the child's: 0 and 1 are the job's verdict (or 0 the answer to SIGTERM), 2 a mistake in the arguments.
 Nothing else ends it but too many deaths.

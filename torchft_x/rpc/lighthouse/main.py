@@ -24,9 +24,9 @@ from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
-from torchft_x.rpc.lighthouse.journal import Journal, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.lighthouse.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
 

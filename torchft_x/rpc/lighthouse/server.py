@@ -28,15 +28,15 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
-from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
-from torchft_x.rpc.lighthouse.journal import Found, Journal
-from torchft_x.rpc.lighthouse.lease import Lease
+from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
+from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.log import NoteLog
-from torchft_x.rpc.lighthouse.supervisor_service import SupervisorService, Ways
-from torchft_x.rpc.lighthouse.torchft_service import TorchftService
+from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
+from torchft_x.rpc.lighthouse.services.supervisor_service import SupervisorService, Ways
+from torchft_x.rpc.lighthouse.services.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, limits
-from torchft_x.rpc.transport.stream import Stream, answering
+from torchft_x.rpc.transport.streams.stream import Stream, answering
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)

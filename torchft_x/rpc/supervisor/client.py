@@ -15,7 +15,7 @@ from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits, loop
 from torchft_x.rpc.transport.notifier import Notifier
-from torchft_x.rpc.transport.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
+from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
 
 log = logging.getLogger(__name__)

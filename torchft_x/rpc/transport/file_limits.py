@@ -2,7 +2,7 @@
 
 A connection that says nothing costs a descriptor, too. Were all of them taken by strangers, the process could open no
 socket of its own: a lighthouse no connection to a member's address, a trainer none to the others. So gRPC takes a part
-only, and closes what is over it at once; the rest of `wire.server_options` makes room again.
+only, and closes what is over it at once; the rest of `grpc_options.server_options` makes room again.
 """
 
 from __future__ import annotations

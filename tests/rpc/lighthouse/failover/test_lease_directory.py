@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchft_x.core.restart.lease import LeaseEntry, LeaseRule
-from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, entry_name, open_lease, parse_name
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, entry_name, open_lease, parse_name
 
 
 @pytest.fixture

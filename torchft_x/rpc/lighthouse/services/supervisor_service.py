@@ -19,12 +19,12 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopCompanion
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
-from torchft_x.rpc.lighthouse.finished_supervisors import FinishedSupervisors
-from torchft_x.rpc.lighthouse.node_service import NodeService
-from torchft_x.rpc.lighthouse.sidecar_service import SidecarService
+from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
+from torchft_x.rpc.lighthouse.services.node_service import NodeService
+from torchft_x.rpc.lighthouse.services.sidecar_service import SidecarService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.stream import Stream
+from torchft_x.rpc.transport.streams.stream import Stream
 
 _PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
 

@@ -18,11 +18,11 @@ from tests.core.scene import member, quorum
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Life, Quorum, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.journal import Found, Journal, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import Found, Journal, fingerprint, open_ledger
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RUN = fingerprint("secret", "job")
 KIN = (MemberEntry("a:1", Life(2, 5.0, "token-a"), "boot"), MemberEntry("b:1", Life(0, 1.0, "token-b"), "boot"))
 
@@ -121,7 +121,7 @@ def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: py
         messages.quorum_bytes(value),
     )
     ledger.close()
-    monkeypatch.setattr("torchft_x.rpc.lighthouse.journal._clock", lambda: "time:[1]")
+    monkeypatch.setattr("torchft_x.rpc.lighthouse.failover.journal._clock", lambda: "time:[1]")
     assert read(tmp_path).legacy == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
 
 
@@ -282,7 +282,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from tests.rpc.lighthouse.test_journal import *
+        from tests.rpc.lighthouse.failover.test_journal import *
         ledger = opened(Path(sys.argv[1]))
         members = made(1, members=20).members
         for i in range(2, 10**9):

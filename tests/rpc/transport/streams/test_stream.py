@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 
 from torchft_x.errors import ConfigError, DeadlineError
-from torchft_x.rpc.transport import loop, stream
+from torchft_x.rpc.transport import loop
+from torchft_x.rpc.transport.streams import stream
 
 
 class Context:

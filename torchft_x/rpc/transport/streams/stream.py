@@ -13,7 +13,7 @@ import grpc.aio
 from torchft_x.errors import DeadlineError, TorchftXError
 from torchft_x.rpc.transport.grpc_errors import code_of
 from torchft_x.rpc.transport.grpc_options import UnaryHandler, time_left
-from torchft_x.rpc.transport.outbox import Outbox
+from torchft_x.rpc.transport.streams.outbox import Outbox
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.core.restart.lease import MARGIN, RENEW_EVERY, TTL, LeaseEntry
-from torchft_x.rpc.lighthouse.lease import Lease, LeaseLostError
+from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
 
 
 class Cell:

@@ -20,14 +20,14 @@ from torchft_x.core.job.outcome import DESERTED
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError, UnreachableError
 from torchft_x.net import Address
-from torchft_x.rpc.lighthouse.journal import Journal
-from torchft_x.rpc.lighthouse.lease import Lease
-from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.lease_journal import newest_epoch, open_journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal
+from torchft_x.rpc.lighthouse.failover.lease import Lease
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
 from torchft_x.rpc.transport.grpc_errors import code_of
-from torchft_x.rpc.transport.stream import answering
+from torchft_x.rpc.transport.streams.stream import answering
 from torchft_x.rpc.transport.token import TokenCheck
 
 log = logging.getLogger(__name__)

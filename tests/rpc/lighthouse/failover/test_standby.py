@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.several import free_port
-from tests.rpc.lighthouse.test_journal import KIN, RUN, keep, made
+from tests.rpc.lighthouse.failover.test_journal import KIN, RUN, keep, made
 from tests.rpc.support import Asking, group, members
 from tests.rpc.test_nodes import Supervisor, close
 from tests.util import scaled, wait_for
@@ -21,12 +21,12 @@ from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.coordination import LighthouseClient
-from torchft_x.rpc.lighthouse.journal import Journal
-from torchft_x.rpc.lighthouse.lease import LeaseLostError
-from torchft_x.rpc.lighthouse.lease_directory import LeaseDirectory, open_lease
-from torchft_x.rpc.lighthouse.lease_journal import newest_epoch, open_journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal
+from torchft_x.rpc.lighthouse.failover.lease import LeaseLostError
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
+from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_journal
+from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.lighthouse.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.rpc.transport import loop
 

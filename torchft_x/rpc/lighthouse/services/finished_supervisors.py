@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages.job import CompanionEvent
-from torchft_x.rpc.lighthouse.journal import Found, Journal
+from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
 

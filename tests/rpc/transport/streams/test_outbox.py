@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from torchft_x.rpc.transport import loop
-from torchft_x.rpc.transport.outbox import Begun, Outbox
+from torchft_x.rpc.transport.streams.outbox import Begun, Outbox
 
 
 class Wire:

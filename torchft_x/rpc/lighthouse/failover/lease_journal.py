@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.journal import MAX_LEDGER, Fence, Journal
+from torchft_x.rpc.lighthouse.failover.journal import MAX_LEDGER, Fence, Journal
 
 _NAME = "journal."  # and the epoch
 _MOST = 3 * MAX_LEDGER  # bytes of a file: two places and a header
