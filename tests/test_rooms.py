@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.structure import source
 from tests.util import scaled
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "torchft_x"
 
 LEAVES = {"errors", "env", "net", "durations", "_version"}  # may be imported by every room
 WALLS = {  # bottom up: a package imports only from those above it in this table, and of them only from these
@@ -67,8 +69,6 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch": "launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe",
 }
-STDLIB_ONLY = {"core"}
-GRPC_ONLY_IN = {"rpc"}
 NO_TORCH_AT_START = [
     "torchft_x",
     "torchft_x.core.lighthouse.machine",
@@ -85,86 +85,86 @@ NO_TORCH_AT_START = [
 ]
 
 
-def modules(room: str) -> list[Path]:
-    return [p for p in sorted((PACKAGE / room).rglob("*.py")) if not p.name.endswith("_pb2.py")]
+MODULES = source.read(ROOT)
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names a module imports, anywhere in its text (also inside functions)."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(a.name for a in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide which room is meant"
-            names.add(node.module or "")
-            names.update(f"{node.module}.{a.name}" for a in node.names if node.module == "torchft_x")
-    return names
+def trespasses(modules: list[source.Module], walls: Mapping[str, str]) -> list[str]:
+    """Imports that the walls forbid. A face may show what lies below it."""
+    package = {m.name: m.package for m in modules}
+    found = []
+    for name, targets in source.arrows(modules).items():
+        allowed = {package[name], *walls.get(package[name], "").split()} - {""}
+        leaves = {"errors"} if name.startswith("core.") else LEAVES
+        if package[name]:
+            found += [
+                f"{name} imports {t or 'torchft_x'}" for t in targets if t not in leaves and package[t] not in allowed
+            ]
+    return sorted(found)
 
 
-def package_of(name: str) -> str:
-    """The package that an imported dotted name (without ``torchft_x.``) belongs to; "" for the leaves."""
-    parts = name.split(".")
-    while parts and not (PACKAGE.joinpath(*parts) / "__init__.py").exists():
-        parts.pop()
-    return ".".join(parts)
+def test_a_package_imports_only_what_the_table_allows() -> None:
+    assert trespasses(MODULES, WALLS) == []
 
 
-@pytest.mark.parametrize("package", sorted(WALLS))
-def test_a_package_imports_only_what_the_table_allows(package: str) -> None:
-    allowed = set(WALLS[package].split())
-    leaves = {"errors"} if package.split(".")[0] == "core" else LEAVES
-    for path in sorted((PACKAGE / package.replace(".", "/")).glob("*.py")):
-        if path.name.endswith("_pb2.py") or path.name == "__init__.py":  # a face may show what lies below it
-            continue
-        for name in imported(path):
-            if name.startswith("torchft_x."):
-                name = name.removeprefix("torchft_x.")
-                target = package_of(name)
-                inside = target in allowed | {package} or (not target and name.split(".")[0] in leaves)
-                assert inside, f"{path.relative_to(ROOT)} imports {name}"
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("from torchft_x.core.deep.rule import decide", []),
+        ("from torchft_x.errors import RefusedError", []),
+        ("from torchft_x.rpc.server import serve", ["core.types imports rpc.server"]),
+        ("from torchft_x import rpc", ["core.types imports rpc"]),
+        ("def f():\n    import torchft_x.rpc.made_pb2", ["core.types imports rpc"]),
+        ("from torchft_x import env", ["core.types imports env"]),  # a leaf, but not to core
+        ("from torchft_x import Manager", ["core.types imports torchft_x"]),
+    ],
+)
+def test_a_forbidden_import_is_refused(tmp_path: Path, line: str, refused: list[str]) -> None:
+    names = ["__init__", "env", "errors", "core/__init__", "core/deep/__init__", "core/deep/rule", "rpc/__init__"]
+    texts = dict.fromkeys(names, "") | {"core/types": line, "rpc/server": "from torchft_x import core, env"}
+    for name, text in texts.items():
+        path = tmp_path / "torchft_x" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert trespasses(source.read(tmp_path), {"core.deep": "", "core": "core.deep", "rpc": "core"}) == refused
 
 
 def test_the_table_has_every_package_and_no_circle() -> None:
-    packages = {".".join(p.parent.relative_to(PACKAGE).parts) for p in PACKAGE.rglob("__init__.py")} - {""}
-    assert set(WALLS) == packages
+    assert set(WALLS) == {m.package for m in MODULES} - {""}
     above: set[str] = set()
     for package, allowed in WALLS.items():
         assert set(allowed.split()) <= above, f"{package} may import only from packages above it in the table"
         above.add(package)
 
 
-@pytest.mark.parametrize("package", sorted(WALLS))
-def test_a_package_has_at_most_ten_files(package: str) -> None:
-    files = {p.name for p in (PACKAGE / package.replace(".", "/")).glob("*.py")} - {"__init__.py"}
-    assert len(files) <= 10, f"{package}: files that decide one thing together belong in a package of their own"
+def test_a_package_has_at_most_ten_files() -> None:
+    files = Counter(m.package for m in MODULES if not m.is_face)
+    assert max(files.values()) <= 10, (
+        f"{files.most_common(1)}: files that decide one thing belong in a package of their own"
+    )
 
 
-@pytest.mark.parametrize("room", sorted(STDLIB_ONLY))
-def test_the_core_is_standard_library_only(room: str) -> None:
-    forbidden = {"socket", "threading", "time", "asyncio", "logging", "random", "os", "subprocess"}
-    for path in modules(room):
-        for name in imported(path):
-            top = name.split(".")[0]
-            assert top == "torchft_x" or top in sys.stdlib_module_names, f"{path.name} imports {name}"
-            assert top not in forbidden, f"{path.name} imports {name}: the core has no clock, socket, thread or log"
+def test_the_core_is_standard_library_only() -> None:
+    allowed = {"torchft_x", *sys.stdlib_module_names}
+    allowed -= {"socket", "threading", "time", "asyncio", "logging", "random", "os", "subprocess"}
+    for module in MODULES:
+        if module.name.split(".")[0] == "core":
+            libraries = {name.split(".")[0] for name in module.imports}
+            assert libraries <= allowed, f"{module.name}: the core has no clock, socket, thread, log or other library"
 
 
 def test_only_rpc_knows_grpc_and_nobody_unpickles() -> None:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        names = {n.split(".")[0] for n in imported(path)}
-        if path.relative_to(PACKAGE).parts[0] not in GRPC_ONLY_IN:
-            assert "grpc" not in names, f"{path.relative_to(ROOT)} imports grpc"
-        assert "pickle" not in names, f"{path.relative_to(ROOT)} imports pickle"
+    for module in MODULES:
+        libraries = {name.split(".")[0] for name in module.imports}
+        assert "grpc" not in libraries or module.name.split(".")[0] == "rpc", f"{module.name} imports grpc"
+        assert "pickle" not in libraries, f"{module.name} imports pickle"
 
 
 def test_only_env_reads_the_environment() -> None:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if path.name == "env.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in MODULES:
+        for node in ast.walk(module.tree):
             touched = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "putenv"}
-            assert not touched or ast.unparse(node).split(".")[0] != "os", f"{path.relative_to(ROOT)}:{node.lineno}"
+            if touched and ast.unparse(node).split(".")[0] == "os":
+                assert module.name == "env", f"{module.name}, line {node.lineno}"
 
 
 @pytest.mark.parametrize("module", NO_TORCH_AT_START)
@@ -174,10 +174,9 @@ def test_start_up_without_torch(module: str) -> None:
     assert done.returncode == 0, done.stderr or f"{module} loads torch or numpy"
 
 
-def test_every_room_is_in_the_wheel() -> None:
+def test_every_package_is_in_the_wheel() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for init in PACKAGE.rglob("__init__.py"):
-        name = ".".join(init.parent.relative_to(ROOT).parts)
+    for name in {f"torchft_x.{m.package}".rstrip(".") for m in MODULES}:
         assert f'"{name}"' in text, f"{name} is missing from [tool.setuptools] packages"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +29,15 @@ class Module:
     package: str  # where it lies; "" at the top
     lines: int
     is_face: bool  # an ``__init__``: it may show what lies below it, so its imports don't count
+    imports: frozenset[str]  # dotted names, anywhere in its text: ``grpc``, ``torchft_x.core.types.Quorum``
     tree: ast.Module = field(repr=False)
 
 
 def read(root: Path, below: str = "") -> list[Module]:
-    """The modules of the checkout at `root`, all or those of one folder, by name. Not generated ones (``*_pb2.py``)."""
+    """The modules of the checkout at `root`, all or those of one folder, by name. Not generated ones (``*_pb2.py``).
+
+    Raises ValueError for a relative import.
+    """
     top = root / NAME
     modules = []
     for path in sorted((top / below).rglob("*.py")):
@@ -43,8 +47,19 @@ def read(root: Path, below: str = "") -> list[Module]:
         package = ".".join(path.parent.relative_to(top).parts)
         face = path.stem == "__init__"
         name = package if face else ".".join(path.relative_to(top).with_suffix("").parts)
-        modules.append(Module(name, package, text.count("\n"), face, ast.parse(text)))
+        tree = ast.parse(text)
+        modules.append(Module(name, package, text.count("\n"), face, frozenset(_imports(tree, name)), tree))
     return sorted(modules, key=lambda m: m.name)
+
+
+def _imports(tree: ast.Module, module: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"{module}, line {node.lineno}: a relative import hides which package is meant")
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def is_protocol(module: Module) -> bool:
@@ -55,31 +70,18 @@ def is_protocol(module: Module) -> bool:
 
 
 def arrows(modules: Iterable[Module]) -> dict[str, set[str]]:
-    """Module -> modules it imports, anywhere in its text, also in functions and for types only."""
+    """Module -> modules it imports, also in functions and for types only. What lies in none is the package's own face, ""."""
     known = {m.name for m in modules}
-    found: dict[str, set[str]] = {}
-    for module in modules:
-        if not module.is_face:
-            found[module.name] = {t for t in _imports(module.tree, known) if t != module.name}
-    return found
+    return {m.name: set(_homes(m.imports, known)) - {m.name} for m in modules if not m.is_face}
 
 
-def _imports(tree: ast.Module, known: set[str]) -> Iterable[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{a.name}" for a in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts.pop(0) != NAME:
-                continue
+def _homes(names: Iterable[str], known: set[str]) -> Iterator[str]:
+    for name in names:
+        first, *parts = name.split(".")
+        if first == NAME and parts:
             while parts and ".".join(parts) not in known:  # a name of a module rather than a module
                 parts.pop()
-            if parts:
-                yield ".".join(parts)
+            yield ".".join(parts)
 
 
 def package_arrows(modules: Iterable[Module], between: Graph) -> dict[str, set[str]]:

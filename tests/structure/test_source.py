@@ -42,6 +42,13 @@ def test_imports_are_found_wherever_they_stand_and_those_of_faces_do_not_count(m
     }
 
 
+def test_a_relative_import_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "torchft_x").mkdir()
+    (tmp_path / "torchft_x" / "here.py").write_text("from . import there\n")
+    with pytest.raises(ValueError, match="here, line 1: a relative import"):
+        source.read(tmp_path)
+
+
 def test_packages_import_from_packages_and_the_top_is_a_leaf(modules: list[source.Module]) -> None:
     arrows = source.package_arrows(modules, source.arrows(modules))
     assert arrows == {"core": set(), "core.deep": {"core"}, "core.job": {"core"}, "rpc": {"core.deep"}}
