@@ -1,4 +1,4 @@
-"""The large messages field by field, written by hand: whatever makes them must make the same, of any value."""
+"""The large messages field by field, written by hand: of any value the codec makes the same, and reads it back."""
 
 from __future__ import annotations
 

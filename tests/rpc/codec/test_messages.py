@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rpc.codec.test_fingerprint import traits
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
+from torchft_x.core.types import Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import messages, ranks, supervisors
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import grpc_options, limits
+from torchft_x.rpc.transport import limits
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_categories=("C",)), max_size=20)
 words = texts.filter(str.isprintable)
@@ -65,61 +63,12 @@ def test_a_quorum_survives(quorum: Quorum) -> None:
     assert messages.down_to_event(down) == gm.QuorumArrived(quorum)
 
 
-declared = st.none() | traits
-
-
-@given(members, st.sampled_from(list(JoinReason)), st.lists(texts, max_size=3).map(tuple), declared, numbers, seconds)
-def test_a_join_survives(
-    member: Member,
-    reason: JoinReason,
-    suspects: tuple[str, ...],
-    declared: Fingerprint | None,
-    number: int,
-    pace: float,
-) -> None:
-    up = messages.parse(
-        pb.Up, messages.up_bytes(gm.SendJoin(member, reason, suspects, declared, number, pace)), "message"
-    )
-    assert messages.up_to_event(7, up) == lm.Join(7, member, reason, suspects, declared, number, pace)
-
-
 @given(numbers, numbers, numbers, seconds)
 def test_what_asks_for_a_grant_and_the_grant_survive(quorum: int, step: int, number: int, span: float) -> None:
     up = messages.parse(pb.Up, messages.up_bytes(gm.SendProgress(quorum, step, number, span)), "message")
     assert messages.up_to_event(7, up) == lm.Progress(7, quorum, step, number, span)
     down = messages.parse(pb.Down, messages.down_bytes(lm.Extend(7, quorum, step, span, number)), "message")
     assert messages.down_to_event(down) == gm.GrantArrived(quorum, step, span, number)
-
-
-@given(st.none() | quorums, states, seconds)
-def test_a_hello_survives(quorum: Quorum | None, state: State, lease: float) -> None:
-    hello = lm.Hello(3, "a:1", Life(2, 5.5, "t"), "http://h:1", state, quorum, 9, lease, "boot", "torchft_x/1", True)
-    proto = messages.hello_to_proto(hello, "a")
-    assert proto.wire == grpc_options.WIRE
-    assert messages.HELLO.decode(proto, session=3) == hello
-
-
-@given(
-    st.builds(
-        gm.Ask,
-        call=st.just(4),
-        rank=st.integers(0, limits.MAX_RANKS),
-        state=states,
-        torn=st.booleans(),
-        shrink_only=st.booleans(),
-        commit_failures=numbers,
-        checkpoint_metadata=texts,
-        handle=texts,
-        reason=st.sampled_from(list(JoinReason)),
-        suspects=st.lists(texts, max_size=3).map(tuple),
-        traits=st.none() | traits.filter(lambda t: bool(t.items)),
-        step_seconds=seconds,
-        keeps=st.booleans(),
-        votes_late=st.booleans(),
-    )
-)
-def test_an_ask_survives(ask: gm.Ask) -> None:
-    assert ranks.ask_from_proto(4, ranks.ask_to_proto(ask, init_sync=True, ours=True)) == ask
 
 
 @given(
