@@ -24,7 +24,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Probed,
     Refuse,
-    SendOver,
+    RevokeQuorum,
     UnaryGone,
     UnaryJoin,
 )
@@ -189,7 +189,7 @@ def issued(effects: list[LighthouseEffect]) -> list[list[str]]:
 
 
 def overs(effects: list[LighthouseEffect]) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
-    return [(e.sessions, e.lost) for e in of(SendOver, effects)]
+    return [(e.sessions, e.lost) for e in of(RevokeQuorum, effects)]
 
 
 def notes(effects: list[LighthouseEffect]) -> list[str]:

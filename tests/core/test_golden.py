@@ -29,7 +29,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Probed,
     Refuse,
-    SendOver,
+    RevokeQuorum,
     SendWaits,
 )
 from torchft_x.core.types import JoinReason, Life, State
@@ -137,7 +137,7 @@ class Player:
                 to = [f"sessions {_list(sessions)}"] * bool(sessions) + [f"calls {_list(calls)}"] * bool(calls)
                 head = f"issue q{quorum.number} {quorum.id} config {quorum.config_id} through step"
                 text = f"{head} {quorum.granted_through} to {' and '.join(to)}: {members}"
-            case SendOver(sessions, quorum_id, lost, reason):
+            case RevokeQuorum(sessions, quorum_id, lost, reason):
                 text = f"over {quorum_id} to sessions {_list(sessions)}, lost {_list(lost) or 'nobody'}: {reason}"
             case SendWaits(sessions, reason, lease):
                 text = f"waits{' for a lease' if lease else ''}, to sessions {_list(sessions)}: {reason}"

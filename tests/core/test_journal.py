@@ -21,7 +21,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Progress,
     Refuse,
-    SendOver,
+    RevokeQuorum,
 )
 from torchft_x.core.types import JoinReason, Life, State
 
@@ -255,7 +255,7 @@ def test_R8c_what_ended_or_left_is_known_to_the_next_one() -> None:
         "c:1": "it has left",
     }
     scene = follow(before, kept(before))
-    assert of(SendOver, scene.hello("a:1"))  # nobody waits for them
+    assert of(RevokeQuorum, scene.hello("a:1"))  # nobody waits for them
     assert of(Refuse, scene.hello("b:1"))  # it can't be back
     (issue,) = of(Issue, scene.join("a:1", scene.quorums["a:1"].top, JoinReason.FAILED))
     assert [m.replica_id for m in issue.quorum.members] == ["a:1"]
@@ -292,7 +292,7 @@ def test_R8c_who_does_not_come_back_is_probed_and_lost() -> None:
     scene.now += 0.1
     probes = of(Probe, scene.feed(Tick()))
     assert [p.replica_id for p in probes] == ["b:1"]
-    assert of(SendOver, scene.refused("b:1"))
+    assert of(RevokeQuorum, scene.refused("b:1"))
     record = scene.lighthouse._roll.get("b:1")
     assert record.proof  # the boot id was written down, too
 
@@ -303,7 +303,7 @@ def test_R8c_a_quorum_that_nobody_received_is_over_when_they_say_so() -> None:
     before.join_all("a:1", "b:1", state=at(before, "a:1"))
     scene = follow(before, kept(before))
     scene.quorums = held  # the lighthouse died between writing and sending
-    over = of(SendOver, scene.hello("a:1"))
+    over = of(RevokeQuorum, scene.hello("a:1"))
     assert over[0].quorum_id == held["a:1"].id
     scene.hello("b:1")
     scene.join("a:1", State(1, held["a:1"].id), JoinReason.REJOINED)

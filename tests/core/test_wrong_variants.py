@@ -10,7 +10,7 @@ from tests.core.scene import OURS, UNIX, Scene, issued, member, of, overs, quoru
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
 from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionDown, SessionUp, Vote
-from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, SendOver
+from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import JoinReason, Life, State
 
 
@@ -175,7 +175,7 @@ def test_L1_an_expired_member_with_a_session_joins_again() -> None:
     s.start("a:1", "b:1")
     s.close("a:1")
     assert len(overs(s.wait(10.0, alive=("b:1",)))) == 1
-    (over,) = of(SendOver, s.hello("a:1", lease_left=0.0))
+    (over,) = of(RevokeQuorum, s.hello("a:1", lease_left=0.0))
     assert over.sessions == (s.sessions["a:1"],)
     assert issued(s.join("b:1", reason=JoinReason.FAILED)) == [["b:1"]]
     s.join("a:1", reason=JoinReason.REJOINED)

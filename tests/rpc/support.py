@@ -109,7 +109,7 @@ class Watched:
         self.threads: set[str] = set()
         self.left = False  # of the newest
 
-    def on_over(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool) -> None:
+    def on_revoked(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool) -> None:
         self.left = left
         self.threads.add(threading.current_thread().name)
         self.overs.append((quorum_id, lost, reason))

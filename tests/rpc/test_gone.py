@@ -36,7 +36,7 @@ def test_a_supervisors_word_that_a_process_is_stopped_and_goes_on() -> None:
         supervisor = SupervisorClient(lh.address(), "0", "host", "boot")
         supervisor.started(0, "token")
         watched = Watched()
-        a.watch(watched.on_over, watched.on_end)
+        a.watch(watched.on_revoked, watched.on_end)
         wait_for(lambda: {"a:1", "0:1"} <= set(known(lh)), what="both to come")
         asked = [Asking(a), Asking(b)]
         quorum = asked[0].result().quorum
@@ -138,7 +138,7 @@ def test_a_suspect_is_probed_before_the_join_says_so() -> None:
         quorum = asked.result().quorum
         assert [x.replica_id for x in quorum.members] == ["a:1", "b:1"]
         watched = Watched()
-        b.watch(watched.on_over, watched.on_end)
+        b.watch(watched.on_revoked, watched.on_end)
         b.suspect(("a:1",))
         wait_for(lambda: watched.overs, what="the loss to be told")
         assert "refuses connections" in watched.overs[0][2]

@@ -43,7 +43,7 @@ def test_a_killed_member_is_over_at_once() -> None:
     timeout = 60.0  # of the heartbeat: nothing here may come from it
     with lighthouse(2, heartbeat_timeout_ms=int(timeout * 1000)) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
-        a.watch(watched.on_over, watched.on_end)
+        a.watch(watched.on_revoked, watched.on_end)
         with member("b:1", lh.address()) as b:
             quorum = Asking(a, timeout=scaled(30.0)).result().quorum
             assert [x.replica_id for x in quorum.members] == ["a:1", "b:1"]
@@ -82,7 +82,7 @@ def test_the_survivor_trains_on_with_the_next_life() -> None:
 def test_a_stopped_member_is_over_after_the_heartbeat_timeout_and_may_return() -> None:
     with lighthouse(1, heartbeat_timeout_ms=1000) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
-        a.watch(watched.on_over, watched.on_end)
+        a.watch(watched.on_revoked, watched.on_end)
         with member("b:1", lh.address()) as b:
             wait_for(lambda: "b:1" in known(lh), 20.0, "the other to come")
             quorum = Asking(a, timeout=scaled(30.0)).result().quorum

@@ -150,8 +150,8 @@ def test_what_others_say_is_one_line_without_escapes() -> None:
     evil = "\x1b[2Jno\nyes\t\u202e."
     paused = messages.up_to_event(1, pb.Up(pause=pb.Pause(seconds=1, reason=evil)))
     assert paused.reason == "?[2Jno yes ?."  # type: ignore[union-attr]
-    over = messages.OVER.decode(pb.Over(quorum_id=1, lost=["a\x1b"], reason=evil))
-    assert (over.lost, over.reason) == (("a?",), "?[2Jno yes ?.")
+    revoked = messages.REVOKED.decode(pb.Revoked(quorum_id=1, lost=["a\x1b"], reason=evil))
+    assert (revoked.lost, revoked.reason) == (("a?",), "?[2Jno yes ?.")
     for field in ("address", "library"):
         with pytest.raises(RefusedError, match=f"{field} holds unprintable characters"):
             messages.MEMBER.decode(pb.Member(replica_id="a:1", **{field: evil}))

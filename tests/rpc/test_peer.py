@@ -98,7 +98,7 @@ def test_their_managers_on_our_lighthouse(peer: Peer) -> None:
 def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) -> None:
     with lighthouse(1, heartbeat_timeout_ms=1000) as lh, group("o0:x", lh.address()) as ours:
         watched = Watched()
-        ours.watch(watched.on_over, watched.on_end)
+        ours.watch(watched.on_revoked, watched.on_end)
         address = peer("manager_server", "p0:x", lh.address())
         wait_for(lambda: lh.status()["members"][-1]["replica_id"] == "p0:x", what="its heartbeat")
         ask = Asking(ours, state=State(0, 0), timeout=scaled(20.0))

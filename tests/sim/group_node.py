@@ -66,7 +66,7 @@ class GroupNode:
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
-        self.last_over: gm.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.last_revoked: gm.PushRevoked | None = None  # repeated to a rank whose watch starts late
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
 
@@ -144,8 +144,8 @@ class GroupNode:
         elif isinstance(effect, gm.SendLeave):
             world.note(self.replica_id, "leaves at {}", effect.state)
             self.uplink.send(effect)
-        elif isinstance(effect, gm.PushOver):
-            self.last_over = effect
+        elif isinstance(effect, gm.PushRevoked):
+            self.last_revoked = effect
             for rank in self.ranks:
                 self.tell(rank, rank.on_over, effect)
         elif isinstance(effect, gm.PushEnd):
@@ -259,7 +259,7 @@ class GroupNode:
         self.feed(gm.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
-        if isinstance(message, (gm.OverArrived, gm.GrantArrived)):
+        if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived)):
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
             self.endurance.told(message.reason, message.lease, self._clock_now)
@@ -278,7 +278,7 @@ class GroupNode:
         world = self.world
         self.left = True
         world.checker.departures.leaves(self)
-        self.feed(gm.Depart())
+        self.feed(gm.Leave())
         self.uplink.close()
         if world.ending is None:
             world.after(_FLUSH, self.process, self._ends_by_itself, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchft_x.core.commit.step import over_error
 from torchft_x.core.heal import Plan
-from torchft_x.core.messages.group import PushOver
+from torchft_x.core.messages.group import PushRevoked
 from torchft_x.errors import CollectiveError, DeadlineError, UnreachableError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Guard:
             rank.world.note(rank.process.name, "step fails: {}", error)
             self.abort(str(error))
 
-    def over(self, push: PushOver) -> None:
+    def over(self, push: PushRevoked) -> None:
         rank = self._rank
         if rank.step.over(push.quorum_id, over_error(push.quorum_id, push.lost, push.reason)):
             rank.world.note(rank.process.name, "hears that {} is over", rank.world.trace.name(push.quorum_id))

@@ -89,12 +89,12 @@ class Hub:
         if self._node.ranks[0].step.phase is not Phase.VOTING:
             return  # its deadline has passed meanwhile
         call, (mine, *_) = self._node.world.next_id(), self._all
-        votes = (m.Crossed(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)
+        votes = (m.CrossVoteEnded(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)
         answer = self._feed(*votes)
         assert isinstance(answer, m.AnswerVote)
         self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
 
-    def _feed(self, *events: m.Vote | m.Crossed) -> m.GroupEffect:
+    def _feed(self, *events: m.Vote | m.CrossVoteEnded) -> m.GroupEffect:
         """The group's answer to these; what else it wants done is done."""
         answer: m.GroupEffect | None = None
         for event in events:

@@ -216,11 +216,11 @@ class LighthouseNode:
                     return
             elif isinstance(effect, lm.SendWaits):
                 self._send(effect.sessions, effect)
-            elif isinstance(effect, lm.SendOver):
+            elif isinstance(effect, lm.RevokeQuorum):
                 note(name, "tells {} that {} is over: {}", self._names(effect.sessions),
                      self.world.trace.name(effect.quorum_id), effect.reason)  # fmt: skip
                 self.world.checker.on_over(effect.quorum_id)
-                self._send(effect.sessions, gm.OverArrived(effect.quorum_id, effect.lost, effect.reason))
+                self._send(effect.sessions, gm.QuorumRevoked(effect.quorum_id, effect.lost, effect.reason))
             elif isinstance(effect, lm.Extend):
                 self.world.checker.on_extended(self, effect.session)
                 self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
@@ -231,7 +231,7 @@ class LighthouseNode:
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
                 self.world.checker.on_turned_away(self, effect.session)
                 self._send((effect.session,), gm.FencedArrived(effect.by), last=True)
-            elif isinstance(effect, lm.HangUp):
+            elif isinstance(effect, lm.CloseSession):
                 self._end(effect.session)
             elif isinstance(effect, lm.Refuse):
                 self._refuse(effect)

@@ -26,7 +26,7 @@ from tests.sim.voting import Voting
 from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
-from torchft_x.core.messages.group import PushOver
+from torchft_x.core.messages.group import PushRevoked
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
@@ -348,7 +348,7 @@ class RankNode:
 
     # --- trouble -------------------------------------------------------------------------------------------------
 
-    def on_over(self, push: PushOver) -> None:
+    def on_over(self, push: PushRevoked) -> None:
         self.guard.over(push)
 
     def on_end_of_group(self, sentence: str) -> None:

@@ -23,10 +23,10 @@ from tests.sim.scale_members import Members
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
+    CloseSession,
     Extend,
     Fence,
     GroupAnnounced,
-    HangUp,
     Heard,
     Issue,
     LighthouseEffect,
@@ -34,7 +34,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Probed,
     Refuse,
-    SendOver,
+    RevokeQuorum,
 )
 from torchft_x.core.types import JoinReason
 
@@ -182,14 +182,14 @@ class World:
             case Issue():
                 self.checks.on_issue(effect)
                 self.course.begin(effect.quorum)
-            case SendOver():
+            case RevokeQuorum():
                 for session in effect.sessions:
                     self._on_over(self.sessions[session], effect.quorum_id)
             case Probe():
                 self.after(0.002, self._probed, effect)
             case Fence():
                 self.members.end(self.sessions[effect.session])
-            case HangUp():
+            case CloseSession():
                 replaced = self.sessions.get(effect.session)
                 if replaced is not None:
                     self.after(0.002, self.members.disconnect, replaced, effect.session)

@@ -23,7 +23,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.group import GrantArrived, SendJoin
-from torchft_x.core.messages.lighthouse import HangUp
+from torchft_x.core.messages.lighthouse import CloseSession
 from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
@@ -185,7 +185,7 @@ def _a_second_join(self: Group, ask: Any, now: float) -> list[Any]:
 
 
 def _both_streams(self: Lighthouse, hello: Any, now: float) -> list[Any]:
-    return [e for e in _on_hello(self, hello, now) if not isinstance(e, HangUp)]
+    return [e for e in _on_hello(self, hello, now) if not isinstance(e, CloseSession)]
 
 
 def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:

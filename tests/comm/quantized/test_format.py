@@ -39,7 +39,7 @@ def reference(values: list[float], fmt: Format) -> tuple[bytes, list[float]]:
     scales, codes, decoded = b"", b"", []
     for first in range(0, len(values), fmt.block):
         block = values[first : first + fmt.block]
-        scale = bf16_up(max(f32(max(map(abs, block)) / fmt.top), 2.0**-126))
+        scale = bf16_up(max(f32(max(map(abs, block)) / fmt.max_code), 2.0**-126))
         scales += struct.pack("<f", scale)[2:]
         # Python's round goes to even as well; the quotient is a float32
         q = [round(f32(v / scale)) for v in block]

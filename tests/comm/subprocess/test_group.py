@@ -197,7 +197,7 @@ def test_children_end_with_the_trainer(meeting: Meeting, pair: list[ProcessGroup
         f"    g = ProcessGroupBabyGloo({LONG}, host='127.0.0.1')\n"
         "    from torchft_x.comm.subprocess.fork_server import NURSERY\n"
         "    first = NURSERY.child(); first[1].recv(); print('warm', flush=True)\n"
-        "    first[1].hang_up()\n"
+        "    first[1].half_close()\n"
         f"    g.configure({address!r}, 'a', 1, 2, 1)\n"
         "    from tests.comm.subprocess.test_group import children, helper\n"
         "    from tests.util import wait_for\n"

@@ -20,7 +20,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Probed,
     Refuse,
-    SendOver,
+    RevokeQuorum,
     SendPatience,
     SendWaits,
     StopGroup,
@@ -525,10 +525,10 @@ def test_only_a_process_without_a_supervisor_is_looked_at_and_until_it_has_ended
 def test_the_others_hear_that_it_has_left() -> None:
     s = Job()
     s.start("a:1", "b:1")
-    (over,) = of(SendOver, s.feed(Leave(s.sessions["b:1"], State())))
+    (over,) = of(RevokeQuorum, s.feed(Leave(s.sessions["b:1"], State())))
     assert over.left
     assert overs([over]) == [((1,), ("b:1",))]
     s = Job()
     s.start("a:1", "b:1")
-    (over,) = of(SendOver, s.kill("b:1"))
+    (over,) = of(RevokeQuorum, s.kill("b:1"))
     assert not over.left

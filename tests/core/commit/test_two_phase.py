@@ -14,11 +14,11 @@ from torchft_x.core.messages.group import (
     AnswerVote,
     Ask,
     CallGone,
-    Crossed,
+    CrossVoteEnded,
     FailCalls,
     GroupEffect,
-    OverArrived,
     QuorumArrived,
+    QuorumRevoked,
     SendJoin,
     SessionDown,
     SessionUp,
@@ -69,7 +69,7 @@ class Stage:
 
     def cross(self, rank: int = 0, ok: bool = True) -> list[GroupEffect]:
         self.calls += 1
-        return self.feed(Crossed(self.calls, rank, 4, 7, ok))
+        return self.feed(CrossVoteEnded(self.calls, rank, 4, 7, ok))
 
 
 def test_a_commit_takes_both_rounds() -> None:
@@ -154,13 +154,13 @@ def test_the_lease_is_checked_at_the_commit() -> None:
 def test_a_vote_that_passed_counts_though_the_quorum_is_over() -> None:
     s = Stage()
     s.vote()
-    s.feed(OverArrived(7, ("h:1",), "it died"))
+    s.feed(QuorumRevoked(7, ("h:1",), "it died"))
     assert s.cross() == [AnswerVote((s.calls,), True, "")]
 
 
 def test_nobody_gets_prepared_in_a_quorum_that_is_over() -> None:
     s = Stage()
-    s.feed(OverArrived(7, ("h:1",), "it died"))
+    s.feed(QuorumRevoked(7, ("h:1",), "it died"))
     (answer,) = s.vote()
     assert isinstance(answer, AnswerVote)
     join = s.ask(reason=JoinReason.FAILED)
@@ -252,7 +252,7 @@ def test_the_outcome_between_groups_is_about_the_step_the_ranks_have_voted_on() 
     assert isinstance(early, AnswerVote)
     assert not early.commit
     s.vote(1)
-    (other,) = s.feed(Crossed(90, 0, 5, 7, True))
+    (other,) = s.feed(CrossVoteEnded(90, 0, 5, 7, True))
     assert other == AnswerVote(
         (90,), False, "group rank 0 has voted between groups on step 5, which the group has not."
     )
@@ -301,7 +301,7 @@ class TestCarried:
         s.calls += 1
         s.feed(Vote(s.calls, 0, 4, 8, True, 9, 2))
         s.calls += 1
-        (answer,) = s.feed(Crossed(s.calls, 0, 4, 8, True))
+        (answer,) = s.feed(CrossVoteEnded(s.calls, 0, 4, 8, True))
         assert answer == AnswerVote((s.calls,), True, "")
         assert self.join(s, State(5, 8)).carried == (8,)
 
@@ -469,7 +469,7 @@ def test_R13_a_vote_without_an_outcome_commits_nothing(ranks: int) -> None:
     for rank in range(ranks):
         effects = s.cross(rank, ok=rank < ranks - 1)
     assert [a.commit for a in of(AnswerVote, effects)] == [False]
-    for event in (OverArrived(7, ("h:1",), "it died"), SessionDown("cut"), SessionUp()):
+    for event in (QuorumRevoked(7, ("h:1",), "it died"), SessionDown("cut"), SessionUp()):
         assert not of(AnswerVote, s.feed(event))
     assert not [a for a in of(AnswerVote, s.cross(0)) if a.commit]
     assert s.group.state == T
@@ -491,7 +491,7 @@ def test_I2_a_rank_whose_call_broke_commits_what_the_others_have_committed(over:
     held = join.prepared
     assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7))).commit == held
     if over:
-        s.feed(OverArrived(8, ("h:1",), "it died"))
+        s.feed(QuorumRevoked(8, ("h:1",), "it died"))
     s.calls += 1
     (answer,) = of(AnswerQuorum, s.feed(Ask(s.calls, 1, T, reason=JoinReason.FAILED)))
     assert answer.commit == held
@@ -568,8 +568,8 @@ def test_a_step_that_was_abstained_from_says_nothing_of_the_next() -> None:
     pledge.open(quorum(member(NAME, T), id=7))
     times = {"now": 0.0, "lease_until": 9.0}
     pledge.vote(Vote(1, 0, 4, 7, False, 0, 1, False), **times)
-    pledge.crossed(Crossed(2, 0, 4, 7, False), **times)
+    pledge.cross_vote_ended(CrossVoteEnded(2, 0, 4, 7, False), **times)
     pledge.vote(Vote(3, 0, 5, 7, True, 0, 1, False), **times)
-    (answer,) = pledge.crossed(Crossed(4, 0, 5, 7, True), **times)
+    (answer,) = pledge.cross_vote_ended(CrossVoteEnded(4, 0, 5, 7, True), **times)
     assert isinstance(answer, AnswerVote)
     assert answer.commit

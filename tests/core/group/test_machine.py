@@ -16,16 +16,16 @@ from torchft_x.core.messages.group import (
     AnswerVote,
     Ask,
     CallGone,
-    Depart,
     FailCalls,
     FencedArrived,
     GroupEffect,
     GroupEvent,
-    OverArrived,
+    Leave,
     PongArrived,
     PushEnd,
-    PushOver,
+    PushRevoked,
     QuorumArrived,
+    QuorumRevoked,
     RefusedArrived,
     SendJoin,
     SendLeave,
@@ -211,7 +211,7 @@ class TestAsking:
         s = Stage().training()
         s.vote()
         assert joins(s.ask(state=State(1, 7)))[0].reason is JoinReason.BOUNDARY
-        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost"))
         s.feed(CallGone(3))
         assert s.ask(state=State(1, 7)) == []
         s.feed(SessionDown("cut"))
@@ -401,7 +401,7 @@ class TestGivingUp:
         s.feed(CallGone(1))
         s.arrive()
         if why == "over":
-            s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+            s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost"))
         else:
             s.now = 121.0
         (join,) = joins(s.ask())
@@ -460,21 +460,21 @@ class TestVoting:
 
     def test_no_commit_after_an_over(self) -> None:
         s = Stage().training()
-        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost"))
         assert s.vote() == [AnswerVote((2,), False, "quorum 7 is over: h:1 is lost")]
 
     def test_an_over_answers_those_who_wait(self) -> None:
         s = Stage(2).training()
         s.vote(0)
-        push, answer = s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
-        assert push == PushOver(7, ("h:1",), "h:1 is lost")
+        push, answer = s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost"))
+        assert push == PushRevoked(7, ("h:1",), "h:1 is lost")
         assert answer == AnswerVote((3,), False, "quorum 7 is over: h:1 is lost")
         assert of(AnswerVote, s.vote(1))[0].commit is False
 
     def test_an_over_after_the_commit_changes_nothing(self) -> None:
         s = Stage().training()
         s.vote()
-        s.feed(OverArrived(7, (), "a step of h:1 failed"))
+        s.feed(QuorumRevoked(7, (), "a step of h:1 failed"))
         assert s.group.state == State(1, 7)
 
     def test_a_vote_for_another_quorum_is_refused(self) -> None:
@@ -508,22 +508,22 @@ class TestVoting:
 class TestOver:
     def test_every_rank_hears_it_once(self) -> None:
         s = Stage().training()
-        over = OverArrived(7, ("h:1",), "h:1 is lost")
-        assert s.feed(over) == [PushOver(7, ("h:1",), "h:1 is lost")]
+        over = QuorumRevoked(7, ("h:1",), "h:1 is lost")
+        assert s.feed(over) == [PushRevoked(7, ("h:1",), "h:1 is lost")]
         assert s.feed(over) == []
 
     @pytest.mark.parametrize("other", [6, 8])
     def test_of_another_quorum_it_is_stale(self, other: int) -> None:
         s = Stage().training()
-        assert s.feed(OverArrived(other, (), "x")) == []
+        assert s.feed(QuorumRevoked(other, (), "x")) == []
         assert of(AnswerVote, s.vote())[0].commit
 
     def test_without_a_quorum_it_is_stale(self) -> None:
-        assert Stage().feed(OverArrived(7, (), "x")) == []
+        assert Stage().feed(QuorumRevoked(7, (), "x")) == []
 
     def test_the_next_quorum_is_a_new_start(self) -> None:
         s = Stage().training()
-        s.feed(OverArrived(7, (), "x"))
+        s.feed(QuorumRevoked(7, (), "x"))
         s.ask(reason=JoinReason.FAILED)
         s.arrive(8)
         assert of(AnswerVote, s.vote())[0].commit
@@ -531,7 +531,7 @@ class TestOver:
     def test_a_boundary_ask_after_an_over_says_that_its_collectives_are_gone(self) -> None:
         s = Stage().training()
         s.vote()
-        s.feed(OverArrived(7, (), "x"))
+        s.feed(QuorumRevoked(7, (), "x"))
         assert joins(s.ask(state=State(1, 7)))[0].reason is JoinReason.REJOINED
 
     def test_an_expired_member_rejoins(self) -> None:
@@ -569,20 +569,20 @@ class TestEnds:
     def test_leaving(self) -> None:
         s = Stage().training()
         s.vote()
-        assert s.feed(Depart()) == [SendLeave(State(1, 7))]
+        assert s.feed(Leave()) == [SendLeave(State(1, 7))]
         assert s.ask() == [FailCalls((3,), "g:1 is leaving the job.", False)]
-        assert s.feed(Depart()) == []
+        assert s.feed(Leave()) == []
 
     def test_leaving_while_asking(self) -> None:
         s = Stage().training()
         s.vote()
         s.ask(state=State(1, 7))
-        assert s.feed(Depart()) == [SendLeave(State(1, 7)), FailCalls((3,), "g:1 is leaving the job.", False)]
+        assert s.feed(Leave()) == [SendLeave(State(1, 7)), FailCalls((3,), "g:1 is leaving the job.", False)]
         s.feed(SessionDown("x"))
         assert s.feed(SessionUp()) == []  # no join any more
 
     def test_leaving_without_a_session_is_silent(self) -> None:
-        assert Stage(connected=False).feed(Depart()) == []
+        assert Stage(connected=False).feed(Leave()) == []
 
     def test_a_tick_does_nothing(self) -> None:
         assert Stage().feed(Tick()) == []

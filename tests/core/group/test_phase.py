@@ -7,7 +7,7 @@ import pytest
 from tests.core.group.test_machine import Stage
 from torchft_x.core.group.phase import TRANSITIONS, Phase, Progression
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.group import CallGone, Depart, OverArrived, SessionDown
+from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, SessionDown
 
 
 def phase(s: Stage) -> Phase:
@@ -23,21 +23,21 @@ def test_a_way_through_all_of_them() -> None:
     s.arrive()
     assert phase(s) is Phase.IN_QUORUM
     s.now = 2.0
-    s.feed(OverArrived(7, ("h:1",), "h:1 is lost: it is silent."))
+    s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost: it is silent."))
     assert phase(s) is Phase.REVOKED
     s.vote()
     s.ask()
     assert phase(s) is Phase.JOINING
-    s.feed(Depart())
+    s.feed(Leave())
     assert phase(s) is Phase.ENDED
     assert s.group.story(3.0) == [
         "3.0 s ago, SessionUp: The lighthouse has taken the group's hello.",
         "3.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as its grant is used up.",
         "2.0 s ago, QuorumArrived: The group holds quorum q1 (2 members, 2 of them up to date) through step 0, for 120 s.",
-        "1.0 s ago, OverArrived: The quorum in hand is over: h:1 is lost: it is silent.",
+        "1.0 s ago, QuorumRevoked: The quorum in hand is over: h:1 is lost: it is silent.",
         "1.0 s ago, Vote of rank 0: Step 0 is not committed: quorum 7 is over: h:1 is lost: it is silent.",
         "1.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as it can't go on in its quorum.",
-        "1.0 s ago, Depart: g:1 is leaving the job.",
+        "1.0 s ago, Leave: g:1 is leaving the job.",
     ]
 
 
@@ -52,7 +52,7 @@ def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bo
         s.arrive()
     s.ask()
     if over:
-        s.feed(OverArrived(7, (), "over."))
+        s.feed(QuorumRevoked(7, (), "over."))
     assert phase(s) is Phase.JOINING
     s.feed(SessionDown("it is away"))
     s.feed(CallGone(s.calls))

@@ -16,15 +16,15 @@ from torchft_x.core.messages.group import (
     CallGone,
     GrantArrived,
     GroupEffect,
-    OverArrived,
     QuorumArrived,
+    QuorumRevoked,
     SendJoin,
     SendProgress,
     SessionDown,
     SessionUp,
     Vote,
 )
-from torchft_x.core.messages.lighthouse import Extend, Hello, Join, Progress, SendOver
+from torchft_x.core.messages.lighthouse import Extend, Hello, Join, Progress, RevokeQuorum
 from torchft_x.core.types import JoinReason, Quorum, State
 
 
@@ -85,7 +85,7 @@ class TestLighthouse:
         first = s.start("a:1", "b:1")
         s.boundary("a:1", 1)
         effects = s.boundary("b:1", 1, commit_failures=1)
-        assert [(e.quorum_id, e.sessions) for e in of(SendOver, effects)] == [(first.id, (s.sessions["a:1"],))]
+        assert [(e.quorum_id, e.sessions) for e in of(RevokeQuorum, effects)] == [(first.id, (s.sessions["a:1"],))]
 
     def test_one_number_for_all(self) -> None:
         s = Lights()
@@ -140,7 +140,7 @@ class TestLighthouse:
         s.boundary("a:1", 1)
         s.boundary("b:1", 1)
         effects = s.boundary("b:1", 5, commit_failures=1)
-        assert [e.quorum_id for e in of(SendOver, effects)] == [first.id]
+        assert [e.quorum_id for e in of(RevokeQuorum, effects)] == [first.id]
 
     def test_a_peers_client_keeps_it_at_one_step(self) -> None:
         s = Lights(join_timeout=0.0)
@@ -195,7 +195,7 @@ class TestLighthouse:
         first = s.start("a:1", "b:1")
         s.boundary("a:1", 1)
         effects = s.leave("b:1", State(3, first.id))
-        assert [e.quorum_id for e in effects if type(e).__name__ == "SendOver"] == [first.id]
+        assert [e.quorum_id for e in effects if type(e).__name__ == "RevokeQuorum"] == [first.id]
 
     def test_a_member_that_takes_no_grants_gets_quorums_as_ever(self) -> None:
         s = Lights()
@@ -298,7 +298,7 @@ class TestLighthouse:
         )
         effects = s.feed(failed)
         assert s.granted(effects) == []
-        assert [e.sessions for e in of(SendOver, effects)] == [(s.sessions["b:1"],)]
+        assert [e.sessions for e in of(RevokeQuorum, effects)] == [(s.sessions["b:1"],)]
 
     @pytest.mark.parametrize("quorum_id", [-1, 1])
     def test_a_request_about_another_quorum_is_not_answered(self, quorum_id: int) -> None:
@@ -497,7 +497,7 @@ class TestGroup:
         s = Stage(2).granted(11)
         s.commit(1)
         assert of(AnswerQuorum, s.ask(0, 2))
-        s.feed(OverArrived(7, ("h:1",), "h:1 is lost"))
+        s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost"))
         assert of(AnswerQuorum, s.ask(1, 2)) == []
 
     def test_R4_nor_when_the_group_has_asked_for_the_next(self) -> None:
@@ -665,7 +665,7 @@ class TestGroup:
         if why == "asking":
             assert of(SendJoin, s.ask(step=2))
         elif why == "over":
-            s.feed(OverArrived(7, (), "why"))
+            s.feed(QuorumRevoked(7, (), "why"))
         else:
             s.now = s.group.lease_until + 0.1
         assert s.group.hello(s.now).granted_through == 2
@@ -692,7 +692,7 @@ class TestGroup:
             assert of(SendJoin, s.ask(step=2, **fields)), fields
         s = Stage().granted(11)
         s.commit(1)
-        s.feed(OverArrived(7, (), "why"))
+        s.feed(QuorumRevoked(7, (), "why"))
         (join,) = of(SendJoin, s.ask(step=2))
         assert join.reason is JoinReason.REJOINED
 
@@ -777,7 +777,7 @@ class TestGroup:
         s = Stage()
         s.commit(0)
         s.ask(step=1)
-        s.feed(OverArrived(7, (), "why"))
+        s.feed(QuorumRevoked(7, (), "why"))
         s.feed(SessionDown("cut"))
         (join,) = of(SendJoin, s.feed(SessionUp()))
         assert join.reason is JoinReason.REJOINED
@@ -786,7 +786,7 @@ class TestGroup:
         s = Stage()
         s.commit(0)
         (join,) = of(SendJoin, s.ask(step=1))
-        s.feed(OverArrived(7, (), "why"))
+        s.feed(QuorumRevoked(7, (), "why"))
         (again,) = of(SendJoin, s.grant(11, join.number))
         assert again.reason is JoinReason.REJOINED
 

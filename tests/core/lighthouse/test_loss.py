@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.core.scene import Scene, member, of, quorum
-from torchft_x.core.messages.lighthouse import Closed, Hello, Join, Probe, Refuse, SendOver
+from torchft_x.core.messages.lighthouse import Closed, Hello, Join, Probe, Refuse, RevokeQuorum
 from torchft_x.core.types import State
 
 
 def told(effects: list) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
-    return [(e.sessions, e.lost) for e in of(SendOver, effects)]
+    return [(e.sessions, e.lost) for e in of(RevokeQuorum, effects)]
 
 
 def test_the_first_reason_is_kept_and_a_later_proof_counts() -> None:

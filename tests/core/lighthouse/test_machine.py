@@ -13,9 +13,9 @@ from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Closed,
+    CloseSession,
     Fence,
     GroupAnnounced,
-    HangUp,
     Hello,
     Issue,
     Join,
@@ -24,7 +24,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     Probed,
     Refuse,
-    SendOver,
+    RevokeQuorum,
 )
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import ConfigError
@@ -127,7 +127,7 @@ class TestSuccessor:
         s.hello("c:1")
         effects = s.join("c:1", reason=JoinReason.NEW)
         assert issued(effects) == []
-        assert of(SendOver, effects) == []  # R5: members just run to their boundary
+        assert of(RevokeQuorum, effects) == []  # R5: members just run to their boundary
         assert s.lighthouse.undecided == "Waiting for members of q1 to ask: a:1, b:1."
         (issue,) = of(Issue, s.join_all("a:1", "b:1", state=s.committed()))
         assert [m.replica_id for m in issue.quorum.members] == ["a:1", "b:1", "c:1"]
@@ -149,7 +149,7 @@ class TestKill:
         first = s.start("a:1", "b:1")
         effects = s.kill("b:1")
         assert overs(effects) == [((1,), ("b:1",))]
-        assert of(SendOver, effects)[0].quorum_id == first.id
+        assert of(RevokeQuorum, effects)[0].quorum_id == first.id
         assert text(effects, "member_lost") == "b:1 is lost: its address http://b-1 refuses connections."
         (issue,) = of(Issue, s.join("a:1", reason=JoinReason.FAILED))
         assert issue.quorum.members == (member("a:1"),)
@@ -160,7 +160,7 @@ class TestKill:
         s.start("a:1", "b:1")
         effects = s.exited("b:1", -9)
         assert overs(effects) == [((1,), ("b:1",))]
-        assert "its process ended with exit code -9" in of(SendOver, effects)[0].reason
+        assert "its process ended with exit code -9" in of(RevokeQuorum, effects)[0].reason
         assert s.feed(Closed(2)) == []  # known already
         assert issued(s.join("a:1", reason=JoinReason.FAILED)) == [["a:1"]]
 
@@ -228,7 +228,7 @@ class TestFailedStep:
         s = Scene()
         first = s.start("a:1", "b:1", "c:1")
         assert overs(s.join("a:1", reason=JoinReason.FAILED)) == [((2, 3), ())]
-        assert of(SendOver, s.join("b:1", reason=JoinReason.FAILED)) == []  # c knows already
+        assert of(RevokeQuorum, s.join("b:1", reason=JoinReason.FAILED)) == []  # c knows already
         (issue,) = of(Issue, s.join("c:1", reason=JoinReason.BOUNDARY))
         assert issue.quorum.config_id > first.config_id
 
@@ -253,7 +253,7 @@ class TestFailedStep:
         s.start("a:1", "b:1")
         s.join("a:1", reason=JoinReason.FAILED, suspects=("b:1",))
         assert issued(s.refused("b:1")) == [["a:1"]]
-        assert len(of(SendOver, s.heard("b:1"))) == 1
+        assert len(of(RevokeQuorum, s.heard("b:1"))) == 1
         s.join("b:1", reason=JoinReason.REJOINED)
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]
 
@@ -288,7 +288,7 @@ class TestSilence:
         first = s.start("a:1", "b:1")
         s.wait(5.2, alive=("a:1",))
         s.join("a:1", reason=JoinReason.FAILED)
-        (over,) = of(SendOver, s.heard("b:1"))
+        (over,) = of(RevokeQuorum, s.heard("b:1"))
         assert (over.sessions, over.quorum_id, over.lost) == ((2,), first.id, ("b:1",))
         assert s.heard("b:1") == []
         assert issued(s.join("b:1", reason=JoinReason.REJOINED)) == []
@@ -298,7 +298,7 @@ class TestSilence:
         s = Scene()
         s.start("a:1", "b:1")
         s.wait(5.2, alive=("a:1",))
-        assert len(of(SendOver, s.heard("b:1"))) == 1
+        assert len(of(RevokeQuorum, s.heard("b:1"))) == 1
         s.join("b:1", reason=JoinReason.REJOINED)
         (issue,) = of(Issue, s.join("a:1", reason=JoinReason.FAILED))
         assert len(issue.quorum.members) == 2
@@ -309,7 +309,7 @@ class TestSilence:
         s.start("a:1", "b:1")
         s.wait(5.2, alive=("a:1",))
         s.close("b:1")
-        (over,) = of(SendOver, s.hello("b:1"))
+        (over,) = of(RevokeQuorum, s.hello("b:1"))
         assert over.sessions == (3,)
         assert issued(s.join("a:1", reason=JoinReason.FAILED)) == [["a:1"]]  # still not waited for
 
@@ -328,7 +328,7 @@ class TestSilence:
         s.start("a:1", "b:1")
         s.now = 60.0
         effects = s.feed(Tick())
-        assert of(SendOver, effects) == []
+        assert of(RevokeQuorum, effects) == []
         assert notes(effects) == ["starved"]
         assert overs(s.wait(4.8, alive=("a:1",))) == []
         assert overs(s.wait(0.5, alive=("a:1",))) == [((1,), ("b:1",))]
@@ -369,10 +369,10 @@ class TestSessions:
         """L1: the older one's hello may be the one that came late. Its group would wait on a stream nobody listens to."""
         s = Scene()
         s.hello("a:1")
-        assert of(HangUp, s.hello("a:1")) == [HangUp(1)]
-        assert of(HangUp, s.hello("b:1")) == []
+        assert of(CloseSession, s.hello("a:1")) == [CloseSession(1)]
+        assert of(CloseSession, s.hello("b:1")) == []
         s.close("a:1")
-        assert of(HangUp, s.hello("a:1")) == []
+        assert of(CloseSession, s.hello("a:1")) == []
 
     def test_R3_a_broken_session_takes_its_join_along(self) -> None:
         s = Scene(min_replicas=2)
@@ -389,7 +389,7 @@ class TestSessions:
         s.join_all("a:1", "b:1", state=s.committed())
         s.close("b:1")
         effects = s.hello("b:1", quorum=first)
-        (to_a, to_b) = of(SendOver, effects)
+        (to_a, to_b) = of(RevokeQuorum, effects)
         assert (to_a.sessions, to_a.reason) == ((1,), "b:1 never received the quorum.")
         assert (to_b.sessions, to_b.quorum_id) == ((3,), first.id)
         s.join("b:1", State(1, first.id))
@@ -408,7 +408,7 @@ class TestSessions:
         first = s.start("a:1", "b:1", "c:1")
         s.close("b:1")
         assert overs(s.kill("c:1")) == [((1,), ("c:1",))]
-        (over,) = of(SendOver, s.hello("b:1"))
+        (over,) = of(RevokeQuorum, s.hello("b:1"))
         assert (over.sessions, over.quorum_id) == ((4,), first.id)
 
     def test_a_join_for_somebody_else_is_refused(self) -> None:
@@ -429,7 +429,7 @@ class TestLeave:
         s = Scene(join_timeout=60.0)
         s.start("a:1", "b:1")
         effects = s.leave("b:1", s.committed())
-        assert of(SendOver, effects) == []
+        assert of(RevokeQuorum, effects) == []
         assert notes(effects) == ["leave"]
         assert s.close("b:1") == []
         assert issued(s.join("a:1", s.committed())) == [["a:1"]]
@@ -445,7 +445,7 @@ class TestLeave:
         s.start("a:1", "b:1")
         state = s.committed()
         s.join("b:1", state)
-        assert of(SendOver, s.leave("b:1", state)) == []
+        assert of(RevokeQuorum, s.leave("b:1", state)) == []
         assert issued(s.join("a:1", state)) == [["a:1"]]
 
     def test_without_having_run_the_quorum_the_others_are_told(self) -> None:
@@ -720,7 +720,7 @@ class TestTakeover:
         assert "waiting until b:1 report" in s.lighthouse.undecided
         effects = s.hello("b:1")
         assert notes(effects) == ["hello", "adopted"]
-        assert of(SendOver, effects) == []
+        assert of(RevokeQuorum, effects) == []
         (issue,) = of(Issue, s.join("b:1", State(1, 7)))
         assert issue.quorum.config_id == 7  # the process group stays
         assert issue.quorum.number == 41
@@ -754,7 +754,7 @@ class TestTakeover:
         s.quorums["c:1"] = quorum(member("a:1"), member("b:1"), member("c:1"), id=6)
         s.hello("c:1")
         s.hello("a:1")
-        (over,) = of(SendOver, s.hello("b:1"))
+        (over,) = of(RevokeQuorum, s.hello("b:1"))
         assert (over.sessions, over.quorum_id) == ((1,), 6)
 
     def test_a_death_between_report_and_adoption_is_told(self) -> None:
@@ -802,7 +802,7 @@ class TestTakeover:
         assert notes(s.join("c:1", State(1, 7))) == ["joined"]
         effects = s.hello("d:1")
         assert "adopted" in notes(effects)
-        ends = [(e.quorum_id, e.sessions) for e in of(SendOver, effects)]
+        ends = [(e.quorum_id, e.sessions) for e in of(RevokeQuorum, effects)]
         assert (8, (1,)) in ends
         assert len([q for q, _ in ends if q == 8]) == 1
         s.join("b:1", State(1, 7))

@@ -18,7 +18,7 @@ from torchft_x.core.messages.lighthouse import (
     LighthouseEffect,
     Paused,
     Probe,
-    SendOver,
+    RevokeQuorum,
     SendPatience,
     Suspected,
 )
@@ -255,7 +255,7 @@ class TestLighthouse:
         assert not s.lost(effects)
         effects = s.pass_time(0.3, "0:a", watched=(0,))
         assert s.lost(effects) == ["1:a is lost: it and its supervisor are silent for 1.5 s."]
-        assert of(SendOver, effects)[0].lost == ("1:a",)
+        assert of(RevokeQuorum, effects)[0].lost == ("1:a",)
 
     def test_silent_but_running(self) -> None:
         s = Watched()

@@ -87,7 +87,7 @@ def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
     rule.swapped(entry, 2.0)
     assert rule.renewal() == LeaseEntry(3, 2, "mine")
     assert rule.released() == LeaseEntry(3, 2, "")
-    assert rule.over(1) == LeaseEntry(3, 2, "mine", 1)
+    assert rule.job_over(1) == LeaseEntry(3, 2, "mine", 1)
     assert rule.holds(2.0)
 
 

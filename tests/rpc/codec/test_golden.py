@@ -78,8 +78,8 @@ SENT: dict[str, Callable[[], bytes]] = {
     "Down.waits, least": lambda: messages.down_bytes(lm.SendWaits((1,), "why", False)),
     "Down.patience": lambda: messages.down_bytes(lm.SendPatience((1,), 2.5, "evaluation")),
     "Down.grant": lambda: messages.down_bytes(lm.Extend(7, 900, 1 << 20, 120.0, 5)),
-    "Over": lambda: _bytes(messages.OVER.encode(lm.SendOver((1,), 900, ("a:1", "b:2"), "lost", True))),
-    "Over, of ranks": lambda: _bytes(messages.OVER.encode(gm.PushOver(900, (), ""))),
+    "Revoked": lambda: _bytes(messages.REVOKED.encode(lm.RevokeQuorum((1,), 900, ("a:1", "b:2"), "lost", True))),
+    "Revoked, of ranks": lambda: _bytes(messages.REVOKED.encode(gm.PushRevoked(900, (), ""))),
     "torchft.QuorumMember": lambda: _bytes(messages.peer_member_to_proto(MEMBER)),
     "torchft.QuorumMember, least": lambda: _bytes(messages.peer_member_to_proto(LEAST)),
     "torchft.LighthouseQuorumResponse": lambda: messages.peer_quorum_bytes(QUORUM),
@@ -99,7 +99,9 @@ SENT: dict[str, Callable[[], bytes]] = {
         ranks.vote_to_proto(gm.Vote(0, 3, 7, 900, True, (1 << 64) - 1, 12, True))
     ),
     "torchft.ShouldCommitRequest, least": lambda: _bytes(ranks.vote_to_proto(gm.Vote(0, 0, 0, 0, False))),
-    "torchft.ShouldCommitRequest, crossed": lambda: _bytes(ranks.vote_to_proto(gm.Crossed(0, 3, 7, 900, True))),
+    "torchft.ShouldCommitRequest, cross vote ended": lambda: _bytes(
+        ranks.vote_to_proto(gm.CrossVoteEnded(0, 3, 7, 900, True))
+    ),
     "torchft.ShouldCommitResponse": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "why")),
     "torchft.ShouldCommitResponse, row": lambda: ranks.vote_reply_bytes(ranks.VoteReply(False, "", True, CROSS)),
     "torchft.ShouldCommitResponse, commit": lambda: ranks.vote_reply_bytes(ranks.VoteReply(True, "")),
@@ -130,7 +132,7 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "Down.waits": (pb.Waits, lambda p: messages.down_to_event(pb.Down(waits=p))),
     "Down.pong": (pb.Ping, lambda p: messages.down_to_event(pb.Down(pong=p))),
     "Down.patience": (pb.Patience, lambda p: messages.down_to_event(pb.Down(patience=p))),
-    "Over": (pb.Over, messages.OVER.decode),
+    "Revoked": (pb.Revoked, messages.REVOKED.decode),
     "torchft.QuorumMember": (peer_pb.QuorumMember, messages.peer_member_from_proto),
     "torchft.ManagerQuorumRequest": (peer_pb.ManagerQuorumRequest, lambda p: ranks.ask_from_proto(7, p)),
     "torchft.ManagerQuorumResponse": (

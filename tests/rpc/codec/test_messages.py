@@ -99,8 +99,8 @@ def test_both_rounds_of_a_vote_survive(
 ) -> None:
     vote = gm.Vote(4, 1, step, quorum, ok, digest, contributors, broken)
     assert ranks.vote_from_proto(4, ranks.vote_to_proto(vote)) == vote
-    crossed = gm.Crossed(4, 1, step, quorum, ok)
-    assert ranks.vote_from_proto(4, ranks.vote_to_proto(crossed)) == crossed
+    ended = gm.CrossVoteEnded(4, 1, step, quorum, ok)
+    assert ranks.vote_from_proto(4, ranks.vote_to_proto(ended)) == ended
     for row in (None, CrossVote(ok, quorum, step + 1, digest, contributors)):
         for reply in (ranks.VoteReply(False, "", True, row), ranks.VoteReply(ok, "why")):
             assert ranks.vote_reply_from_bytes(ranks.vote_reply_bytes(reply)) == reply
@@ -124,8 +124,8 @@ def test_the_peer_sees_the_config_id_and_the_time() -> None:
 
 
 def test_over_leave_and_ping_survive() -> None:
-    over = lm.SendOver((1, 2), 5, ("a:1",), "lost")
-    assert messages.OVER.decode(messages.OVER.encode(over)) == gm.OverArrived(5, ("a:1",), "lost")
+    revoked = lm.RevokeQuorum((1, 2), 5, ("a:1",), "lost")
+    assert messages.REVOKED.decode(messages.REVOKED.encode(revoked)) == gm.QuorumRevoked(5, ("a:1",), "lost")
     up = messages.parse(pb.Up, messages.up_bytes(gm.SendLeave(State(3, 4))), "message")
     assert messages.up_to_event(1, up) == lm.Leave(1, State(3, 4))
     assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == lm.Heard(1)

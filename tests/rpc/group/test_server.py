@@ -94,8 +94,8 @@ def test_a_lost_member_is_pushed_to_every_rank() -> None:
         b = GroupServer(replica_id="b:1", lighthouse=lh.address(), store_address="", world_size=1, bind=LOCAL)
         with client(a.address()) as one:
             local, remote = Watched(), Watched()
-            a.watch(local.on_over, local.on_end)
-            one.watch(remote.on_over, remote.on_end)
+            a.watch(local.on_revoked, local.on_end)
+            one.watch(remote.on_revoked, remote.on_end)
             asks = [Asking(a), Asking(one, 1), Asking(b)]
             quorum = asks[0].result().quorum
             asks[2].result()
@@ -107,7 +107,7 @@ def test_a_lost_member_is_pushed_to_every_rank() -> None:
                 assert "refuses" in reason
                 assert all(name != "torchft_x-rpc" for name in watched.threads)
             late = Watched()
-            a.watch(late.on_over, late.on_end)
+            a.watch(late.on_revoked, late.on_end)
             wait_for(lambda: late.overs, what="a late watch to hear of it, too")
 
 
@@ -126,7 +126,7 @@ def test_a_graceful_leave_loses_no_step() -> None:
     with lighthouse() as lh, group("a:1", lh.address()) as a:
         b = GroupServer(replica_id="b:1", lighthouse=lh.address(), store_address="", world_size=1, bind=LOCAL)
         watched = Watched()
-        a.watch(watched.on_over, watched.on_end)
+        a.watch(watched.on_revoked, watched.on_end)
         asks = [Asking(a), Asking(b)]
         first = asks[0].result().quorum
         asks[1].result()
@@ -231,7 +231,7 @@ def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> N
 def test_a_newer_life_fences_the_older() -> None:
     with lighthouse() as lh, group("a:old", lh.address(), life=life(0)) as old:
         watched = Watched()
-        old.watch(watched.on_over, watched.on_end)
+        old.watch(watched.on_revoked, watched.on_end)
         with group("a:new", lh.address(), life=life(1)):
             wait_for(lambda: watched.ends, what="the older life to be told")
             assert watched.ends[0][1] is True

@@ -122,7 +122,7 @@ class Life:
         self._after(r, self.ranks[r].healed(None, torn=True))
 
     def _on_depart(self) -> None:
-        self._feed(gm.Depart())
+        self._feed(gm.Leave())
         self._out.append(("end", "has left"))
 
     # --- the machine -------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Life:
             case gm.AnswerVote(calls, commit, reason):
                 for call in calls:
                     self.ranks[call % 100].settle(commit, reason, self._out)
-            case gm.PushOver(quorum_id, lost, reason):
+            case gm.PushRevoked(quorum_id, lost, reason):
                 for r, rank in enumerate(self.ranks):
                     self._after(r, rank.over(quorum_id, lost, reason))
             case gm.PushEnd(sentence):
@@ -172,7 +172,7 @@ class Life:
             if what == "vote":
                 self._feed(replace(values[0], call=VOTE + r))
             elif what == "crossed":
-                self._feed(gm.Crossed(CROSS + r, r, rank.step.top.step, rank.step.quorum_id, values[0]))
+                self._feed(gm.CrossVoteEnded(CROSS + r, r, rank.step.top.step, rank.step.quorum_id, values[0]))
             elif what == "died":
                 self._out.append(("died", values[0]))
             else:

@@ -66,11 +66,11 @@ def _sent(effect: Any, fresh: bool, follows: int) -> list[Out]:
             return [("issue", quorum, fresh, follows), *(("push", s, gm.QuorumArrived(quorum)) for s in sessions)]
         case lm.Extend(session, quorum_id, granted, lease, number):
             return [("push", session, gm.GrantArrived(quorum_id, granted, lease, number))]
-        case lm.SendOver(sessions, quorum_id, lost, _):
-            return [("push", s, gm.OverArrived(quorum_id, lost, "over")) for s in sessions]
+        case lm.RevokeQuorum(sessions, quorum_id, lost, _):
+            return [("push", s, gm.QuorumRevoked(quorum_id, lost, "over")) for s in sessions]
         case lm.Fence(session, by):
             return [("push", session, gm.FencedArrived(by))]
-        case lm.HangUp(session):
+        case lm.CloseSession(session):
             return [("hang_up", session)]
         case lm.Refuse(sentence, session) if session is not None:
             return [("push", session, gm.RefusedArrived(sentence))]

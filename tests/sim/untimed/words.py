@@ -116,7 +116,7 @@ def _say(thing: Any) -> str:
             return f"quorum {quorum.id}"
         case gm.GrantArrived(quorum_id, granted):
             return f"grant in {quorum_id} through step {granted}"
-        case gm.OverArrived(quorum_id, lost):
+        case gm.QuorumRevoked(quorum_id, lost):
             return f"{quorum_id} is over{', lost ' + ', '.join(lost) if lost else ''}"
         case gm.FencedArrived(by):
             return f"fenced by {by}"

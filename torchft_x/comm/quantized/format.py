@@ -49,7 +49,7 @@ class Format:
     name: str
     bits: int  # of a code
     block: int  # values that share a scale
-    top: float  # largest code
+    max_code: float
 
     def nbytes(self, numel: int) -> int:
         """Bytes of the buffer that holds `numel` values; even."""
@@ -66,9 +66,9 @@ class Format:
         return self.name
 
 
-INT8 = Format("int8", bits=8, block=128, top=127.0)
-INT4 = Format("int4", bits=4, block=64, top=7.0)
-FP8 = Format("fp8", bits=8, block=128, top=448.0)
+INT8 = Format("int8", bits=8, block=128, max_code=127.0)
+INT4 = Format("int4", bits=4, block=64, max_code=7.0)
+FP8 = Format("fp8", bits=8, block=128, max_code=448.0)
 FORMATS = {f.name: f for f in (INT8, INT4, FP8)}
 
 
@@ -189,10 +189,10 @@ def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int,
 
 def _scale(largest: Tensor, fmt: Format) -> Tensor:
     """For rows with these largest magnitudes: float32 exact in bfloat16, not below largest/top; NaN where not finite."""
-    scale = (largest / fmt.top).clamp_(min=_TINY)
+    scale = (largest / fmt.max_code).clamp_(min=_TINY)
     bad = scale.isfinite().logical_not_()
     scale.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # the next bfloat16 that is no smaller
-    bad |= (scale * fmt.top).isinf()
+    bad |= (scale * fmt.max_code).isinf()
     return scale.masked_fill_(bad, float("nan"))
 
 

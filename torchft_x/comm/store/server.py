@@ -131,7 +131,7 @@ class StoreServer:
         return self._closed
 
     def close(self) -> None:
-        """Hang up on everybody. May be called again."""
+        """Close every connection, and the listener. May be called again."""
         if not self._closed:
             self._closed = True
             self.nudge()

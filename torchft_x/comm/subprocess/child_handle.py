@@ -210,7 +210,7 @@ class ChildHandle:
             self._commands.send(message, fds)
         except OSError:
             if self.error is None:  # it ended (then `_listen` knows how), or it didn't read for the whole timeout
-                self._life.hang_up()
+                self._life.half_close()
 
     def _late_for(self, op: str) -> Callable[[float | None], None]:
         def late(given: float | None) -> None:
@@ -231,7 +231,7 @@ class ChildHandle:
             self._orphans += [p.load.segment for p in given_up.values() if p.load.segment is not None]
         self.started.set()
         self.configured.set()
-        self._life.hang_up()
+        self._life.half_close()
         self._commands.shut()  # also ends a send in progress
         for pending in given_up.values():
             sentence = str(error) if pending.op in str(error) else f"{pending.op} was released: {first}"

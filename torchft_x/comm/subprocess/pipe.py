@@ -80,7 +80,7 @@ class Pipe:
         except OSError:
             pass
 
-    def hang_up(self) -> None:
+    def half_close(self) -> None:
         """Send nothing more: the other end reads the end. What it still has to say can be received."""
         try:
             self._sock.shutdown(socket.SHUT_WR)

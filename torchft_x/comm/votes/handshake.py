@@ -20,7 +20,7 @@ def introduction(secret: bytes, rank: int) -> bytes:
 
 
 class Acceptor:
-    """Calls at a listener (which doesn't block), until they have said who they are. Leaving it hangs up on the others.
+    """Calls at a listener (which doesn't block), until they have said who they are. Leaving it closes those of the others.
 
     Args:
         secret: what a member has read of us in the store.

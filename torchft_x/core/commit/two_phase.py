@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 
 from torchft_x.core.cross_group_vote import CrossVote
-from torchft_x.core.messages.group import AnswerPrepared, AnswerVote, Crossed, FailCalls, GroupEffect, Vote
+from torchft_x.core.messages.group import AnswerPrepared, AnswerVote, CrossVoteEnded, FailCalls, GroupEffect, Vote
 from torchft_x.core.types import Prepared, Quorum
 
 # A group that stood still at one state through more quorums than this forgets the oldest.
@@ -234,7 +234,7 @@ class TwoPhaseCommit:
         data = b"".join(d.to_bytes(8, "big") for d in digests)
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
-    def crossed(self, event: Crossed, *, now: float, lease_until: float) -> list[GroupEffect]:
+    def cross_vote_ended(self, event: CrossVoteEnded, *, now: float, lease_until: float) -> list[GroupEffect]:
         """How the vote between groups ended for one rank. The lease is checked last, at the commit itself (R13)."""
         if event.step != self._step or self._local.outcome is None:
             why = f"group rank {event.rank} has voted between groups on step {event.step}, which the group has not."

@@ -21,18 +21,18 @@ from torchft_x.core.messages.group import (
     AnswerVote,
     Ask,
     CallGone,
-    Crossed,
-    Depart,
+    CrossVoteEnded,
     FailCalls,
     FencedArrived,
     GrantArrived,
     GroupEffect,
     GroupEvent,
-    OverArrived,
+    Leave,
     PongArrived,
     PushEnd,
-    PushOver,
+    PushRevoked,
     QuorumArrived,
+    QuorumRevoked,
     RefusedArrived,
     SendJoin,
     SendLeave,
@@ -164,8 +164,8 @@ class Group:
                 return self._on_ask(event, now)
             case Vote():
                 return self._on_vote(event, now)
-            case Crossed():
-                return self._on_crossed(event, now)
+            case CrossVoteEnded():
+                return self._on_cross_vote_ended(event, now)
             case CallGone(call):
                 self._on_call_gone(call)
             case SessionUp():
@@ -181,8 +181,8 @@ class Group:
                 return self._on_quorum(quorum)
             case GrantArrived():
                 return self._on_grant(event, now)
-            case OverArrived():
-                return self._on_over(event)
+            case QuorumRevoked():
+                return self._on_revoked(event)
             case FencedArrived(by):
                 text = f"{self._config.replica_id} must stop: {by}, a newer life of its group, is running."
                 return self._finish(text, fenced=True)
@@ -191,8 +191,8 @@ class Group:
             case PongArrived(sent_at):
                 if self._sent_at is not None:  # else who waits for longer than a lease would get one that is over
                     self._sent_at = max(self._sent_at, sent_at)
-            case Depart():
-                return self._on_depart(event)
+            case Leave():
+                return self._on_leave(event)
             case Tick():
                 return self._progress(now)  # ranks bring their own deadlines, the lease is checked at the vote
         return []
@@ -304,13 +304,13 @@ class Group:
         again = self._again and base is None
         return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
 
-    def _on_over(self, event: OverArrived) -> list[GroupEffect]:
+    def _on_revoked(self, event: QuorumRevoked) -> list[GroupEffect]:
         if event.quorum_id != self._hold.quorum_id or self._hold.over:
             return []
         self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
         revoked = Phase.REVOKED if self._at.phase is _IN_QUORUM else self._at.phase
         self._at.reach(revoked, f"The quorum in hand is over: {event.reason}")
-        push = PushOver(event.quorum_id, event.lost, event.reason, event.left)
+        push = PushRevoked(event.quorum_id, event.lost, event.reason, event.left)
         return [push, *self._pledge.over(self._hold.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
@@ -330,11 +330,11 @@ class Group:
         effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
         return self._release(self._committed(effects, vote.step))
 
-    def _on_crossed(self, event: Crossed, now: float) -> list[GroupEffect]:
+    def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """That the quorum is over meanwhile changes nothing: a vote that has passed is the decision (R13)."""
         if self._frozen:
             return [AnswerVote((event.call,), False, self._frozen)]
-        effects = self._pledge.crossed(event, now=now, lease_until=self._hold.lease_until)
+        effects = self._pledge.cross_vote_ended(event, now=now, lease_until=self._hold.lease_until)
         return self._release(self._committed(effects, event.step))
 
     def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
@@ -415,7 +415,7 @@ class Group:
         self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
         return self._answer_asks(base=self._state)
 
-    def _on_depart(self, event: Depart) -> list[GroupEffect]:
+    def _on_leave(self, event: Leave) -> list[GroupEffect]:
         if self._end:
             return []
         leave = SendLeave(self._state, event.early, event.lingers)

@@ -13,7 +13,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import suspect
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendOver
+from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, RevokeQuorum
 
 REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
 # Of many that suspect a member within this time (seconds) only the first has it probed.
@@ -62,7 +62,7 @@ class LossHandler:
         self._tenure.broken = reason
         running = [r for r in map(self._roll.get, sorted(self._tenure.missing)) if r is not None and r is not spare]
         sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
-        return [SendOver(sessions, cur.id, lost, reason, left)] if sessions else []
+        return [RevokeQuorum(sessions, cur.id, lost, reason, left)] if sessions else []
 
     def tell(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
         """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
@@ -71,8 +71,8 @@ class LossHandler:
         record.told = True
         if record.lost:
             text = f"{record.replica_id} was taken for lost: {record.lost}."
-            return [SendOver((record.session,), record.quorum_id, (record.replica_id,), text)]
-        return [SendOver((record.session,), record.quorum_id, (), reason)]
+            return [RevokeQuorum((record.session,), record.quorum_id, (record.replica_id,), text)]
+        return [RevokeQuorum((record.session,), record.quorum_id, (), reason)]
 
     def refuse(self, record: MemberRecord, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good."""

@@ -28,12 +28,12 @@ from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Closed,
+    CloseSession,
     Fence,
     GroupAnnounced,
     GuardianGone,
     GuardianHeard,
     GuardianHere,
-    HangUp,
     Heard,
     Heartbeat,
     Hello,
@@ -221,7 +221,7 @@ class Lighthouse:
         known = self._roll.get(hello.replica_id)
         if known is not None and known.session is not None:
             # Which of the two streams is the living one only the member knows: hellos may come late (R3).
-            effects.append(HangUp(known.session))
+            effects.append(CloseSession(known.session))
         record = self._roll.open(hello, now)
         self._keeping.on_hello(record)
         self._tenure.recount(record)

@@ -7,7 +7,7 @@ from typing import Any
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, SendOver, StopGroup
+from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum, StopGroup
 from torchft_x.core.types import Quorum
 
 
@@ -64,7 +64,7 @@ def decided(effect: LighthouseEffect) -> str:
         case Issue(quorum) if quorum.config_id == quorum.id:
             groups = f"{len(quorum.members)} members, {len(quorum.carriers)} of them up to date"
             return f"Quorum q{quorum.number} is formed at {quorum.top}: {groups}."
-        case SendOver() if effect.sessions:
+        case RevokeQuorum() if effect.sessions:
             return f"Quorum {effect.quorum_id} is over for {len(effect.sessions)} members: {effect.reason}"
         case Fence(by=by):
             return f"An older life must stop: {by} is running."

@@ -50,7 +50,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class CrossVoteEnded:
     """How the vote between groups ended for one rank. not ok: it did not pass, or nothing is known."""
 
     call: int
@@ -91,7 +91,7 @@ class GrantArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class OverArrived:
+class QuorumRevoked:
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
@@ -132,7 +132,7 @@ class PatienceArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Depart:
+class Leave:
     """The group shuts down at a step boundary: leave gracefully."""
 
     early: bool = False  # the training isn't done: a preemption
@@ -142,17 +142,17 @@ class Depart:
 GroupEvent = (
     Ask
     | Vote
-    | Crossed
+    | CrossVoteEnded
     | CallGone
     | SessionUp
     | SessionDown
     | QuorumArrived
     | GrantArrived
-    | OverArrived
+    | QuorumRevoked
     | FencedArrived
     | RefusedArrived
     | PongArrived
-    | Depart
+    | Leave
     | Tick
 )
 
@@ -232,7 +232,7 @@ class FailCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class PushOver:
+class PushRevoked:
     """Tell every rank: release the collectives of that quorum now."""
 
     quorum_id: int
@@ -257,7 +257,7 @@ GroupEffect = (
     | AnswerPrepared
     | AnswerVote
     | FailCalls
-    | PushOver
+    | PushRevoked
     | PushEnd
     | Note
 )

@@ -243,7 +243,7 @@ class Extend:
 
 
 @dataclass(frozen=True, slots=True)
-class SendOver:
+class RevokeQuorum:
     """Tell these sessions: abort the collectives of that quorum now and join."""
 
     sessions: tuple[int, ...]
@@ -280,7 +280,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class CloseSession:
     """Close this stream without a word: it was replaced by another one of the same member. Whoever is there reconnects."""
 
     session: int
@@ -312,5 +312,16 @@ class Probe:
 
 
 LighthouseEffect = (
-    Keep | Issue | Extend | SendOver | SendWaits | SendPatience | Fence | HangUp | Refuse | StopGroup | Probe | Note
+    Keep
+    | Issue
+    | Extend
+    | RevokeQuorum
+    | SendWaits
+    | SendPatience
+    | Fence
+    | CloseSession
+    | Refuse
+    | StopGroup
+    | Probe
+    | Note
 )

@@ -91,6 +91,6 @@ class LeaseRule:
         """What to swap in when it stops serving, and the job goes on."""
         return replace(self.renewal(), owner="")
 
-    def over(self, code: int) -> LeaseEntry:
+    def job_over(self, code: int) -> LeaseEntry:
         """What to swap in when the job is over."""
         return replace(self.renewal(), verdict=code)

@@ -46,7 +46,7 @@ QUORUM = Codec(pb.Quorum, Quorum, limits={"number": (limits.check_whole, "quorum
 HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
 KIN = Codec(pb.Kin, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
-OVER = Codec(pb.Over, gm.OverArrived, lm.SendOver, gm.PushOver)
+REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum, gm.PushRevoked)
 _JOIN = Codec(pb.Join, lm.Join, gm.SendJoin, apart=["traits"])  # they are in the message's member
 _UP = OneOf(
     pb.Up,
@@ -64,7 +64,7 @@ _UP = OneOf(
 _DOWN = OneOf(
     pb.Down,
     grant=Codec(pb.Grant, gm.GrantArrived, lm.Extend),
-    over=OVER,
+    revoked=REVOKED,
     fenced=Codec(pb.Fenced, gm.FencedArrived, lm.Fence),
     refused=Codec(pb.Refused, gm.RefusedArrived, lm.Refuse),
     waits=Codec(pb.Waits, gm.WaitsArrived, lm.SendWaits, writers={"reason": lambda reason: reason[: limits.MAX_TEXT]}),
@@ -109,7 +109,7 @@ def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
     return event
 
 
-def down_bytes(sent: lm.Extend | lm.SendOver | lm.Fence | lm.Refuse | lm.SendWaits | lm.SendPatience) -> bytes:
+def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.SendWaits | lm.SendPatience) -> bytes:
     """A whole `Down` message."""
     return bytes(_DOWN.encode(sent).SerializeToString())
 

@@ -118,9 +118,12 @@ def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: 
 # --- votes -----------------------------------------------------------------------------------------------------------
 
 _NAMES = {"ok": "should_commit", "rank": "group_rank"}
-_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names=_NAMES, apart=["crossed"])
-_CROSSED = Codec(
-    peer_pb.ShouldCommitRequest, m.Crossed, names=_NAMES, apart=["crossed", "digest", "contributors", "broken"]
+_VOTE = Codec(peer_pb.ShouldCommitRequest, m.Vote, names=_NAMES, apart=["cross_vote_ended"])
+_CROSS_VOTE_ENDED = Codec(
+    peer_pb.ShouldCommitRequest,
+    m.CrossVoteEnded,
+    names=_NAMES,
+    apart=["cross_vote_ended", "digest", "contributors", "broken"],
 )
 _REPLY = Codec(
     peer_pb.ShouldCommitResponse,
@@ -130,16 +133,16 @@ _REPLY = Codec(
 )
 
 
-def vote_to_proto(v: m.Vote | m.Crossed) -> peer_pb.ShouldCommitRequest:
+def vote_to_proto(v: m.Vote | m.CrossVoteEnded) -> peer_pb.ShouldCommitRequest:
     if isinstance(v, m.Vote):
         return _VOTE.encode(v)
-    p: peer_pb.ShouldCommitRequest = _CROSSED.encode(v)
-    p.crossed = True
+    p: peer_pb.ShouldCommitRequest = _CROSS_VOTE_ENDED.encode(v)
+    p.cross_vote_ended = True
     return p
 
 
-def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote | m.Crossed:
-    return _CROSSED.decode(p, call=call) if p.crossed else _VOTE.decode(p, call=call)
+def vote_from_proto(call: int, p: peer_pb.ShouldCommitRequest) -> m.Vote | m.CrossVoteEnded:
+    return _CROSS_VOTE_ENDED.decode(p, call=call) if p.cross_vote_ended else _VOTE.decode(p, call=call)
 
 
 def vote_reply_bytes(reply: VoteReply) -> bytes:

@@ -18,7 +18,7 @@ from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
-from torchft_x.rpc.group.server import GroupServer, OnEnd, OnOver
+from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -139,8 +139,8 @@ class GroupClient:
         self._held = reply.quorum
         return reply
 
-    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
-        """Vote (`Vote`), or say how the vote between groups ended (`Crossed`), and wait for what the
+    def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
+        """Vote (`Vote`), or say how the vote between groups ended (`CrossVoteEnded`), and wait for what the
         group says. Every rank of the group must do it."""
         return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
 
@@ -161,9 +161,9 @@ class GroupClient:
         except grpc.RpcError as e:
             raise error_of(e, self._what) from None
 
-    def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+    def watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
         """Call back, on a thread of its own, when a quorum is over or the group must stop."""
-        args = (on_over, on_end)
+        args = (on_revoked, on_end)
         threading.Thread(target=self._watch, args=args, name="torchft_x-watch", daemon=True).start()
 
     def leave(self, *, early: bool = False) -> None:
@@ -196,7 +196,7 @@ class GroupClient:
             except ValueError:  # gRPC's way to say that the channel is closed
                 raise UnreachableError(f"The connection to the {self._what} is closed.") from None
 
-    def _watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+    def _watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
         """Read pushes until closed; a broken watch is opened again, and the server repeats what it said last."""
         method = self._channel.unary_stream(f"/{grpc_options.GROUP}/Watch")
         told: set[int] = set()  # quorums already reported as over
@@ -205,7 +205,7 @@ class GroupClient:
                 call = method(pb.WatchRequest().SerializeToString(), metadata=metadata(self._token))
                 self._watches = [*[w for w in self._watches if w.is_active()], call]
                 for data in call:
-                    if self._hear(messages.parse(pb.WatchEvent, data, "pushed message"), told, on_over, on_end):
+                    if self._hear(messages.parse(pb.WatchEvent, data, "pushed message"), told, on_revoked, on_end):
                         return
             except (grpc.RpcError, ValueError) as e:
                 log.debug("the watch of %s ended: %s", self._what, e)
@@ -213,15 +213,15 @@ class GroupClient:
                 log.warning("%s", e)
             self._closed.wait(RECONNECT_PAUSE)
 
-    def _hear(self, event: pb.WatchEvent, told: set[int], on_over: OnOver, on_end: OnEnd) -> bool:
+    def _hear(self, event: pb.WatchEvent, told: set[int], on_revoked: OnRevoked, on_end: OnEnd) -> bool:
         """One push; True if it was the last."""
         kind = event.WhichOneof("kind")
         try:
-            if kind == "over":
-                over = messages.OVER.decode(event.over)
-                if over.quorum_id not in told:
-                    told.add(over.quorum_id)
-                    on_over(over.quorum_id, over.lost, over.reason, over.left)
+            if kind == "revoked":
+                revoked = messages.REVOKED.decode(event.revoked)
+                if revoked.quorum_id not in told:
+                    told.add(revoked.quorum_id)
+                    on_revoked(revoked.quorum_id, revoked.lost, revoked.reason, revoked.left)
             elif kind == "fenced":
                 on_end(event.fenced.by, True)
             elif kind == "refused":

@@ -36,7 +36,7 @@ LEAVE_TIMEOUT = 1.0
 GIVE_UP_TIMEOUT = 5.0
 """Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
 
-OnOver = Callable[[int, tuple[str, ...], str, bool], None]
+OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
 """Called with (quorum id, lost replica ids, reason, whether they have left in good order): release that quorum's
 collectives now."""
 OnEnd = Callable[[str, bool], None]
@@ -92,7 +92,7 @@ class GroupServer:
         self.world_size = world_size  # ranks of the group
         self._ids = itertools.count(1)  # of calls; `next` is atomic
         self.next_call = self._ids.__next__  # the number of the next direct call
-        self._notifiers: list[tuple[Notifier, OnOver, OnEnd]] = []  # direct watches; changed on the loop only
+        self._notifiers: list[tuple[Notifier, OnRevoked, OnEnd]] = []  # direct watches; changed on the loop only
         self._closed = False  # set by the first shutdown
         self.shell: GroupShell  # the rest is set by _start
         self._service: GroupService
@@ -198,7 +198,7 @@ class GroupServer:
         )
         return self.answer(ask, self.shell.submit(ask), timeout + patience)
 
-    def vote(self, vote: m.Vote | m.Crossed, timeout: float) -> VoteReply:
+    def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
         """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
         reply = self.shell.submit(vote)
         if isinstance(reply, VoteReply):
@@ -236,15 +236,15 @@ class GroupServer:
         """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
         return self.shell.heartbeat_timeout
 
-    def watch(self, on_over: OnOver, on_end: OnEnd) -> None:
+    def watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
         """Call back on a thread of its own when a quorum is over or the group must stop."""
         notifier = Notifier(f"watch-{self.replica_id}")
 
         def begin() -> None:
-            self._notifiers.append((notifier, on_over, on_end))
-            for push in (self.shell.last_over, self.shell.end):
+            self._notifiers.append((notifier, on_revoked, on_end))
+            for push in (self.shell.last_revoked, self.shell.end):
                 if push is not None:
-                    _notify(notifier, on_over, on_end, push)
+                    _notify(notifier, on_revoked, on_end, push)
 
         loop.post(begin)
 
@@ -266,14 +266,14 @@ class GroupServer:
         return waiter.result()  # also an answer that came at the last moment
 
     def _push(self, push: Push) -> None:
-        for notifier, on_over, on_end in self._notifiers:
-            _notify(notifier, on_over, on_end, push)
+        for notifier, on_revoked, on_end in self._notifiers:
+            _notify(notifier, on_revoked, on_end, push)
         self._service.push(push)
 
 
-def _notify(notifier: Notifier, on_over: OnOver, on_end: OnEnd, push: Push) -> None:
-    if isinstance(push, m.PushOver):
-        notifier.post(lambda: on_over(push.quorum_id, push.lost, push.reason, push.left))
+def _notify(notifier: Notifier, on_revoked: OnRevoked, on_end: OnEnd, push: Push) -> None:
+    if isinstance(push, m.PushRevoked):
+        notifier.post(lambda: on_revoked(push.quorum_id, push.lost, push.reason, push.left))
     else:
         notifier.post(lambda: on_end(push.sentence, push.fenced))
 

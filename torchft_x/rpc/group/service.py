@@ -121,8 +121,8 @@ class GroupService:
     async def _watch(self, _request: Any, context: Any) -> None:
         stream = Stream(context)
         stream.send(pb.WatchEvent(hello=pb.Ping()).SerializeToString())
-        if self._shell.last_over is not None:
-            stream.send(_watch_event(self._shell.last_over))
+        if self._shell.last_revoked is not None:
+            stream.send(_watch_event(self._shell.last_revoked))
         if self._shell.end is not None:
             stream.send(_watch_event(self._shell.end))
             stream.finish()
@@ -136,8 +136,8 @@ class GroupService:
 
 
 def _watch_event(push: Push) -> bytes:
-    if isinstance(push, m.PushOver):
-        event = pb.WatchEvent(over=messages.OVER.encode(push))
+    if isinstance(push, m.PushRevoked):
+        event = pb.WatchEvent(revoked=messages.REVOKED.encode(push))
     elif push.fenced:
         event = pb.WatchEvent(fenced=pb.Fenced(by=push.sentence))
     else:

@@ -42,9 +42,9 @@ TICK = 0.1
 """Seconds between the machine's looks at the clock."""
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
-Call = m.Ask | m.Vote | m.Crossed
+Call = m.Ask | m.Vote | m.CrossVoteEnded
 Reply = QuorumReply | VoteReply
-Push = m.PushOver | m.PushEnd
+Push = m.PushRevoked | m.PushEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class GroupSettings:
 class GroupShell:
     """One group's machine with everything it is connected to.
 
-    `on_push` hears what every rank must know at once: a `PushOver` or the final `PushEnd`.
+    `on_push` hears what every rank must know at once: a `PushRevoked` or the final `PushEnd`.
     """
 
     def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
@@ -90,7 +90,7 @@ class GroupShell:
         self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
-        self.last_over: m.PushOver | None = None  # repeated to a rank whose watch starts late
+        self.last_revoked: m.PushRevoked | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
         self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
         self.connected = False  # a session with the lighthouse stands
@@ -137,8 +137,8 @@ class GroupShell:
         )
 
     async def close(self, flush: float, *, early: bool = False, lingers: str = "") -> None:
-        """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Depart`."""
-        self._feed(m.Depart(early, lingers))
+        """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Leave`."""
+        self._feed(m.Leave(early, lingers))
         self.connected = False
         await self._uplink.close(flush)
         if self._ticker is not None:
@@ -187,7 +187,7 @@ class GroupShell:
             self._loop.call_soon_threadsafe(self._carry_out_all)
         return answer
 
-    def submit_all(self, events: Sequence[m.Vote] | Sequence[m.Crossed]) -> VoteReply:
+    def submit_all(self, events: Sequence[m.Vote] | Sequence[m.CrossVoteEnded]) -> VoteReply:
         """One call's worth of votes, of all ranks: what the group says to them. From any thread.
 
         Raises `RefusedError` if the group says nothing, which is a defect.
@@ -324,8 +324,8 @@ class GroupShell:
             self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
-        elif isinstance(effect, m.PushOver):
-            self.last_over = effect
+        elif isinstance(effect, m.PushRevoked):
+            self.last_revoked = effect
             self._on_push(effect)
         elif isinstance(effect, m.PushEnd):
             self._on_push(effect)

@@ -101,7 +101,7 @@ class LighthouseShell:
                 feed=self._feed,
                 next_attempt=self._machine.next_attempt,
                 note=self._note,
-                on_verdict=self._over,
+                on_verdict=self._job_over,
                 confirm=lease.confirm if lease is not None else lambda: None,
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
             ),
@@ -181,13 +181,13 @@ class LighthouseShell:
                 self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
         elif isinstance(effect, m.Issue):
             self._issue(effect)
-        elif isinstance(effect, (m.SendOver, m.SendWaits, m.SendPatience)):
+        elif isinstance(effect, (m.RevokeQuorum, m.SendWaits, m.SendPatience)):
             self._send(effect.sessions, messages.down_bytes(effect))
         elif isinstance(effect, m.Extend):
             self._send([effect.session], messages.down_bytes(effect))
         elif isinstance(effect, m.Fence):
             self._send([effect.session], messages.down_bytes(effect), last=True)
-        elif isinstance(effect, m.HangUp):
+        elif isinstance(effect, m.CloseSession):
             if effect.session in self._sessions:
                 self._sessions[effect.session].finish()
         elif isinstance(effect, m.Refuse):
@@ -362,7 +362,7 @@ class LighthouseShell:
         finally:
             self._supervisors.gone(key)
 
-    def _over(self, code: int, sentence: str) -> None:
+    def _job_over(self, code: int, sentence: str) -> None:
         if self._ledger is not None:
             self._ledger.end()
         if self._on_verdict is not None:

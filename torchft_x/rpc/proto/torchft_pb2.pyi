@@ -163,7 +163,7 @@ class CheckpointMetadataResponse(_message.Message):
     def __init__(self, checkpoint_metadata: _Optional[str] = ...) -> None: ...
 
 class ShouldCommitRequest(_message.Message):
-    __slots__ = ("should_commit", "group_rank", "step", "quorum_id", "digest", "contributors", "broken", "crossed")
+    __slots__ = ("should_commit", "group_rank", "step", "quorum_id", "digest", "contributors", "broken", "cross_vote_ended")
     SHOULD_COMMIT_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -171,7 +171,7 @@ class ShouldCommitRequest(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
-    CROSSED_FIELD_NUMBER: _ClassVar[int]
+    CROSS_VOTE_ENDED_FIELD_NUMBER: _ClassVar[int]
     should_commit: bool
     group_rank: int
     step: int
@@ -179,8 +179,8 @@ class ShouldCommitRequest(_message.Message):
     digest: int
     contributors: int
     broken: bool
-    crossed: bool
-    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ..., broken: bool = ..., crossed: bool = ...) -> None: ...
+    cross_vote_ended: bool
+    def __init__(self, should_commit: bool = ..., group_rank: _Optional[int] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ..., digest: _Optional[int] = ..., contributors: _Optional[int] = ..., broken: bool = ..., cross_vote_ended: bool = ...) -> None: ...
 
 class ShouldCommitResponse(_message.Message):
     __slots__ = ("should_commit", "reason", "prepared", "row")

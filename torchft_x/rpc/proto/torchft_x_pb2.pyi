@@ -233,7 +233,7 @@ class Grant(_message.Message):
     number: int
     def __init__(self, quorum_id: _Optional[int] = ..., granted_through: _Optional[int] = ..., lease_s: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
-class Over(_message.Message):
+class Revoked(_message.Message):
     __slots__ = ("quorum_id", "lost", "reason", "left")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
@@ -274,11 +274,11 @@ class Patience(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("welcome", "quorum", "grant", "over", "fenced", "refused", "pong", "waits", "patience")
+    __slots__ = ("welcome", "quorum", "grant", "revoked", "fenced", "refused", "pong", "waits", "patience")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
@@ -287,13 +287,13 @@ class Down(_message.Message):
     welcome: Welcome
     quorum: Quorum
     grant: Grant
-    over: Over
+    revoked: Revoked
     fenced: Fenced
     refused: Refused
     pong: Ping
     waits: Waits
     patience: Patience
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
     __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion", "incarnation")
@@ -478,16 +478,16 @@ class WatchRequest(_message.Message):
     def __init__(self, group_rank: _Optional[int] = ...) -> None: ...
 
 class WatchEvent(_message.Message):
-    __slots__ = ("hello", "over", "fenced", "refused")
+    __slots__ = ("hello", "revoked", "fenced", "refused")
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     hello: Ping
-    over: Over
+    revoked: Revoked
     fenced: Fenced
     refused: Refused
-    def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Kin(_message.Message):
     __slots__ = ("replica_id", "life", "boot_id", "runs_on")

@@ -120,13 +120,13 @@ class SupervisorClient:
         ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
         self._report("ended", pb.SupervisorUp(ended=ended))
 
-    def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None:
+    def on_life(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
         """Call ``begin(attempt, life, meeting)`` once per life this node shall begin its part of, and
-        ``over(life, code, reason)`` when a life is over, perhaps more than once. Before the first `ready`.
+        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Before the first `ready`.
 
         They run in order on the thread of `on_stop`.
         """
-        loop.post(lambda: setattr(self, "_on_life", (begin, over)))
+        loop.post(lambda: setattr(self, "_on_life", (begin, ended)))
 
     def on_number(self, callback: Callable[[int], None]) -> None:
         """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse tells the number of the next life.
@@ -224,8 +224,8 @@ class SupervisorClient:
             begin = supervisors.NODE_DOWN.decode(down, session=0)
             self._begin(begin.attempt, begin.life, begin.meeting)
         elif kind == "over" and self._on_life is not None:
-            on_over, over = self._on_life[1], supervisors.NODE_DOWN.decode(down, session=0)
-            self._notifier.post(lambda: on_over(over.life, over.code, over.reason))
+            ended, over = self._on_life[1], supervisors.NODE_DOWN.decode(down, session=0)
+            self._notifier.post(lambda: ended(over.life, over.code, over.reason))
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":

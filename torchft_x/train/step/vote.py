@@ -14,7 +14,7 @@ import torch
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import LocalVote
-from torchft_x.core.messages.group import Crossed, Vote
+from torchft_x.core.messages.group import CrossVoteEnded, Vote
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
@@ -124,7 +124,9 @@ class StepVote:
             return VoteReply(reply.commit, why) if left else reply
         why = self._vote_between_groups(reply, vote, limit, meanwhile)
         call = client.next_call()
-        final = client.vote_for_all([Crossed(call, rank, vote.step, vote.quorum_id, not why) for rank in sorted(said)])
+        final = client.vote_for_all(
+            [CrossVoteEnded(call, rank, vote.step, vote.quorum_id, not why) for rank in sorted(said)]
+        )
         return VoteReply(final.commit, why or final.reason, prepared=not final.commit and reply.row is not None)
 
     def _vote_between_groups(self, reply: VoteReply, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> str:

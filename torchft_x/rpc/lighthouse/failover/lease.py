@@ -144,7 +144,7 @@ class Lease:
             if held is None or self._lost:
                 return
             try:
-                self._register.swap(held, self._rule.released() if code is None else self._rule.over(code))
+                self._register.swap(held, self._rule.released() if code is None else self._rule.job_over(code))
             except OSError as e:
                 log.warning("%s can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
             self._rule.failed()
