@@ -45,7 +45,7 @@ def make_app(
     mounts: tuple[str, ...] = (),
     variables: dict[str, str] | None = None,
     image: str = "img:1",
-    companion_image: str = "img:1",
+    sidecar_image: str = "img:1",
     gpu: int = 0,
     max_retries: int = 0,
     lighthouses: int = 1,
@@ -59,7 +59,7 @@ def make_app(
     args = {
         "lighthouse": [*common, "lighthouse", "--min_replicas", str(min_replicas), *run],
         "trainer": [*common, "supervise", "--group", "${replica_id}", "--groups", str(groups), *run, *script],
-        "companion": [*common, "accompany", "--name", "evaluator", *run, "--", "evaluate.py"],
+        "sidecar": [*common, "accompany", "--name", "evaluator", *run, "--", "evaluate.py"],
     }
     if own:
         variables[env.LIGHTHOUSE_PORT] = "30123"
@@ -69,8 +69,8 @@ def make_app(
         args["lighthouse"] += ["--bind", "[::]:29510", *flags]
     roles = [
         FtRole(
-            name={"companion": "evaluator"}.get(kind, kind),
-            image=companion_image if kind == "companion" else image,
+            name={"sidecar": "evaluator"}.get(kind, kind),
+            image=sidecar_image if kind == "sidecar" else image,
             entrypoint="python",
             args=args[kind],
             env=dict(variables),

@@ -97,7 +97,7 @@ def test_what_can_not_work_is_one_sentence(component: str, options: tuple[str, .
 def test_the_image_with_the_workspace_reaches_the_other_roles() -> None:
     roles = [
         FtRole(name=n, image="img:1", entrypoint="python", ft=RoleFacts(kind=k, groups=1))  # type: ignore[arg-type]
-        for n, k in (("lighthouse", "lighthouse"), ("trainer", "trainer"), ("evaluator", "companion"))
+        for n, k in (("lighthouse", "lighthouse"), ("trainer", "trainer"), ("evaluator", "sidecar"))
     ]
     images = ("built:2", "img:1", "other:3")
     info = types.SimpleNamespace(

@@ -125,7 +125,7 @@ def check_pods(made: Request) -> None:
 @pytest.mark.parametrize("line", BOTH)
 def test_golden(line: str) -> None:
     """TORCHFT_X_REGENERATE=1 writes it anew; read the diff then."""
-    made = request(line, kinds=("lighthouse", "trainer", "companion"), groups=2, min_replicas=1)
+    made = request(line, kinds=("lighthouse", "trainer", "sidecar"), groups=2, min_replicas=1)
     text = yaml.dump(made.job, sort_keys=True)
     text = text.replace(made.env("trainer-0")[env.TOKEN], "TOKEN").replace(made.job["metadata"]["name"], "JOB")
     text = re.sub(r"(torchx\.pytorch\.org/version:) .*", r"\1 TORCHX", text)
@@ -159,7 +159,7 @@ def test_the_command_as_a_user_types_it(line: str, component: str, tmp_path: Pat
 @pytest.mark.parametrize(
     "options",
     [
-        {"kinds": ("lighthouse", "trainer", "companion"), "gpu": 8, "nodes": 2, "mounts": PVC},
+        {"kinds": ("lighthouse", "trainer", "sidecar"), "gpu": 8, "nodes": 2, "mounts": PVC},
         {"kinds": ("trainer",), "mounts": ("type=bind", "src=/nfs", "dst=/nfs", "readonly")},
         {"kinds": ("lighthouse",), "run_dir": "/shared/run", "mounts": PVC},
     ],
@@ -174,7 +174,7 @@ def test_the_pods_are_valid(line: str, options: dict) -> None:
 
 @pytest.mark.parametrize("line", BOTH)
 def test_one_groups_death_is_its_own_and_the_lighthouse_tells_the_outcome(line: str) -> None:
-    made = request(line, kinds=("lighthouse", "trainer", "companion"), max_retries=3)  # TorchX would restart the job
+    made = request(line, kinds=("lighthouse", "trainer", "sidecar"), max_retries=3)  # TorchX would restart the job
     assert made.tasks["lighthouse-0"]["policies"] == [
         {"event": "TaskCompleted", "action": "CompleteJob"},
         {"event": "PodFailed", "action": "TerminateJob"},
@@ -194,7 +194,7 @@ def test_one_groups_death_is_its_own_and_the_lighthouse_tells_the_outcome(line: 
     [
         ({"groups": 4, "min_replicas": 2}, 3),
         ({"groups": 4, "min_replicas": 2, "nodes": 2}, 5),
-        ({"groups": 4, "min_replicas": 2, "kinds": ("lighthouse", "trainer", "companion")}, 3),
+        ({"groups": 4, "min_replicas": 2, "kinds": ("lighthouse", "trainer", "sidecar")}, 3),
         ({"groups": 4, "min_replicas": 2, "kinds": ("trainer",)}, 2),
     ],
 )
@@ -272,7 +272,7 @@ def test_every_pod_advertises_what_others_can_reach() -> None:
 
 
 def test_pods_that_share_no_directory_get_one_fresh_token() -> None:
-    made = request(kinds=("lighthouse", "trainer", "companion"))
+    made = request(kinds=("lighthouse", "trainer", "sidecar"))
     (token,) = made.everywhere(env.TOKEN)
     assert len(token) >= 32
     assert token not in made.app
@@ -323,8 +323,8 @@ def test_a_given_token_is_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.parametrize("line", BOTH)
 def test_every_role_gets_the_image_with_the_workspaces_code(line: str) -> None:
-    kinds = ("lighthouse", "trainer", "companion")
-    made = request(line, kinds=kinds, patched="repo:patched", companion_image="other:1")
+    kinds = ("lighthouse", "trainer", "sidecar")
+    made = request(line, kinds=kinds, patched="repo:patched", sidecar_image="other:1")
     images = {t: made.container(t)["image"] for t in made.tasks}
     patched = dict.fromkeys(["lighthouse-0", "trainer-0", "trainer-1"], "repo:patched")
     assert images == patched | {"evaluator-0": "other:1"}

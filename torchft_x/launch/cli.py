@@ -17,8 +17,8 @@ from torchft_x.launch.supervisor.group import SupervisorConfig
 from torchft_x.launch.supervisor.group import supervise as run_supervisor
 from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
 from torchft_x.launch.supervisor.lighthouse_role import complete
-from torchft_x.launch.supervisor.sidecar import CompanionConfig
-from torchft_x.launch.supervisor.sidecar import accompany as run_companion
+from torchft_x.launch.supervisor.sidecar import SidecarConfig
+from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
 
 # Seconds to wait for the lighthouse at the start.
 _FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
@@ -126,7 +126,7 @@ def accompany(argv: list[str]) -> int:
     parser = _Parser(
         prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
     )
-    parser.add_argument("--name", required=True, help="of the companion, its own within the job")
+    parser.add_argument("--name", required=True, help="of the sidecar, its own within the job")
     parser.add_argument("--max_restarts", type=int, default=10, help="restarts allowed within an hour")
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.usage = "%(prog)s --name NAME [option ...] -- PROGRAM [ARG ...]"
@@ -136,8 +136,8 @@ def accompany(argv: list[str]) -> int:
     local = env.is_local_job()
     given = env.read(env.LIGHTHOUSE)
     try:
-        config = CompanionConfig(
-            companion=args.name,
+        config = SidecarConfig(
+            sidecar=args.name,
             command=tuple(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=given,
@@ -148,7 +148,7 @@ def accompany(argv: list[str]) -> int:
     except TorchftXError as e:
         print(f"torchft_x accompany: {e}", file=sys.stderr)
         return 2
-    return run_companion(config)
+    return run_sidecar(config)
 
 
 def _find_timeout(given: str | None, local: bool) -> float:

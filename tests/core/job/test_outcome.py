@@ -7,13 +7,13 @@ import pytest
 from torchft_x.core.job.outcome import DESERTED, FINISHED, JobConfig, JobOutcome
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
-    CompanionFinished,
-    CompanionGone,
-    CompanionHere,
     LifeExited,
     LifeStarted,
     QuorumIssued,
-    StopCompanion,
+    SidecarFinished,
+    SidecarGone,
+    SidecarHere,
+    StopSidecar,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
@@ -251,31 +251,31 @@ def test_finishing_is_final() -> None:
     assert stop.code == 1
 
 
-def test_a_companion_ends_with_the_verdict_and_does_not_count() -> None:
+def test_a_sidecar_ends_with_the_verdict_and_does_not_count() -> None:
     roster = training(2)
-    assert roster.handle(CompanionHere("eval", "h"), 2.0) == []
+    assert roster.handle(SidecarHere("eval", "h"), 2.0) == []
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
     effects = roster.handle(SupervisorFinished("1", 0, ""), 10.0)
     sentence = "All 2 groups finished."
-    assert effects == [StopCompanion("eval", sentence), Verdict(0, sentence)]  # the stop comes before the verdict
-    assert roster.handle(CompanionHere("late", "h"), 11.0) == [StopCompanion("late", sentence)]
+    assert effects == [StopSidecar("eval", sentence), Verdict(0, sentence)]  # the stop comes before the verdict
+    assert roster.handle(SidecarHere("late", "h"), 11.0) == [StopSidecar("late", sentence)]
 
 
-def test_a_companion_that_gives_up_changes_nothing_for_the_job() -> None:
+def test_a_sidecar_that_gives_up_changes_nothing_for_the_job() -> None:
     roster = training(2, min_replicas=2)
-    roster.handle(CompanionHere("eval", "h"), 2.0)
-    (note,) = roster.handle(CompanionFinished("eval", 1, "crash loop"), 3.0)
+    roster.handle(SidecarHere("eval", "h"), 2.0)
+    (note,) = roster.handle(SidecarFinished("eval", 1, "crash loop"), 3.0)
     assert isinstance(note, Note)
-    roster.handle(CompanionGone("eval"), 3.1)
+    roster.handle(SidecarGone("eval"), 3.1)
     assert roster.handle(Tick(), 100.0) == []
     roster.handle(SupervisorFinished("0", 0, ""), 110.0)
     assert roster.handle(SupervisorFinished("1", 0, ""), 110.0) == [Verdict(0, "All 2 groups finished.")]
 
 
-def test_the_silent_end_of_a_companion_is_a_note_only() -> None:
+def test_the_silent_end_of_a_sidecar_is_a_note_only() -> None:
     roster = training(2, gone_grace=3.0)
-    roster.handle(CompanionHere("eval", "h"), 2.0)
-    roster.handle(CompanionGone("eval"), 3.0)
+    roster.handle(SidecarHere("eval", "h"), 2.0)
+    roster.handle(SidecarGone("eval"), 3.0)
     (note,) = roster.handle(Tick(), 6.0)
     assert isinstance(note, Note)
     assert roster.verdict is None

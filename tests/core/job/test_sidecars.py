@@ -4,44 +4,44 @@ from __future__ import annotations
 
 from torchft_x.core.job.sidecars import REMEMBERED, Sidecars
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import CompanionFinished, CompanionGone, CompanionHere, StopCompanion
+from torchft_x.core.messages.job import SidecarFinished, SidecarGone, SidecarHere, StopSidecar
 
 
 def present(*names: str) -> Sidecars:
     machine = Sidecars(gone_grace=3.0)
     for name in names:
-        assert machine.handle(CompanionHere(name, "h"), 0.0) == []
+        assert machine.handle(SidecarHere(name, "h"), 0.0) == []
     return machine
 
 
 def test_the_end_is_told_to_those_here_and_to_whoever_comes_later() -> None:
     machine = present("b", "a", "c")
-    machine.handle(CompanionGone("c"), 1.0)
-    assert machine.end("over") == [StopCompanion("a", "over"), StopCompanion("b", "over")]
-    assert machine.handle(CompanionHere("c", "h"), 2.0) == [StopCompanion("c", "over")]
+    machine.handle(SidecarGone("c"), 1.0)
+    assert machine.end("over") == [StopSidecar("a", "over"), StopSidecar("b", "over")]
+    assert machine.handle(SidecarHere("c", "h"), 2.0) == [StopSidecar("c", "over")]
 
 
 def test_one_that_gives_up_is_said_with_its_reason_and_that_the_job_goes_on() -> None:
     machine = present("eval")
-    (note,) = machine.handle(CompanionFinished("eval", 1, "3 quick exits in a row."), 1.0)
-    assert note == Note("error", "The companion eval gave up on h: 3 quick exits in a row. The job goes on.")
+    (note,) = machine.handle(SidecarFinished("eval", 1, "3 quick exits in a row."), 1.0)
+    assert note == Note("error", "The sidecar eval gave up on h: 3 quick exits in a row. The job goes on.")
     assert machine.status() == {"eval": {"state": "failed", "host": "h", "trouble": "3 quick exits in a row."}}
-    machine.handle(CompanionGone("eval"), 1.1)
+    machine.handle(SidecarGone("eval"), 1.1)
     assert machine.handle(Tick(), 60.0) == []  # it has said why
 
 
 def test_one_that_ends_by_itself_is_said_and_one_that_was_told_to_is_not() -> None:
     machine = present("a", "b")
-    (note,) = machine.handle(CompanionFinished("a", 0, ""), 1.0)
+    (note,) = machine.handle(SidecarFinished("a", 0, ""), 1.0)
     assert isinstance(note, Note)
-    assert note.event == "companion"
-    assert machine.handle(CompanionFinished("b", 0, "the job is over"), 1.0) == []
+    assert note.event == "sidecar"
+    assert machine.handle(SidecarFinished("b", 0, "the job is over"), 1.0) == []
     assert [s["state"] for s in machine.status().values()] == ["finished", "finished"]
 
 
 def test_a_silent_end_is_said_once_after_the_grace() -> None:
     machine = present("eval")
-    machine.handle(CompanionGone("eval"), 10.0)
+    machine.handle(SidecarGone("eval"), 10.0)
     assert machine.handle(Tick(), 12.9) == []
     (note,) = machine.handle(Tick(), 13.0)
     assert isinstance(note, Note)
@@ -52,11 +52,11 @@ def test_a_silent_end_is_said_once_after_the_grace() -> None:
 
 def test_a_reconnect_is_no_silent_end() -> None:
     machine = present("eval")
-    machine.handle(CompanionHere("eval", "h"), 1.0)  # before the old stream is seen to end
-    machine.handle(CompanionGone("eval"), 1.1)
+    machine.handle(SidecarHere("eval", "h"), 1.0)  # before the old stream is seen to end
+    machine.handle(SidecarGone("eval"), 1.1)
     assert machine.handle(Tick(), 60.0) == []
-    machine.handle(CompanionGone("eval"), 61.0)
-    machine.handle(CompanionHere("eval", "h2"), 62.0)
+    machine.handle(SidecarGone("eval"), 61.0)
+    machine.handle(SidecarHere("eval", "h2"), 62.0)
     assert machine.handle(Tick(), 90.0) == []
     assert machine.status()["eval"] == {"state": "running", "host": "h2", "trouble": ""}
 
@@ -64,8 +64,8 @@ def test_a_reconnect_is_no_silent_end() -> None:
 def test_names_that_went_are_forgotten_in_the_end() -> None:
     machine = present("here")
     for k in range(2 * REMEMBERED):
-        machine.handle(CompanionHere(f"c{k}", "h"), 1.0)
-        machine.handle(CompanionGone(f"c{k}"), 1.0)
+        machine.handle(SidecarHere(f"c{k}", "h"), 1.0)
+        machine.handle(SidecarGone(f"c{k}"), 1.0)
     assert len(machine.status()) <= REMEMBERED + 1
     assert machine.present == {"here"}
 
@@ -73,10 +73,10 @@ def test_names_that_went_are_forgotten_in_the_end() -> None:
 def test_the_one_that_went_first_is_forgotten_and_nobody_before_there_are_too_many() -> None:
     machine = present("here")
     for k in range(REMEMBERED - 1):
-        machine.handle(CompanionHere(f"c{k}", "h"), 1.0)
-        machine.handle(CompanionGone(f"c{k}"), 1.0)
+        machine.handle(SidecarHere(f"c{k}", "h"), 1.0)
+        machine.handle(SidecarGone(f"c{k}"), 1.0)
     assert len(machine.status()) == REMEMBERED
-    machine.handle(CompanionHere("one more", "h"), 1.0)
+    machine.handle(SidecarHere("one more", "h"), 1.0)
     assert len(machine.status()) == REMEMBERED
     assert "c0" not in machine.status()
     assert "c1" in machine.status()
@@ -90,20 +90,20 @@ def test_those_that_are_here_are_never_forgotten() -> None:
 def test_after_the_end_of_the_job_a_silent_end_is_no_trouble() -> None:
     machine = present("eval")
     machine.end("over")
-    machine.handle(CompanionGone("eval"), 10.0)
+    machine.handle(SidecarGone("eval"), 10.0)
     assert machine.handle(Tick(), 60.0) == []
 
 
 def test_one_that_is_here_again_is_watched_as_before() -> None:
     machine = present("eval")
-    machine.handle(CompanionGone("eval"), 10.0)
+    machine.handle(SidecarGone("eval"), 10.0)
     assert len(machine.handle(Tick(), 13.0)) == 1
-    machine.handle(CompanionHere("eval", "h"), 14.0)
-    machine.handle(CompanionGone("eval"), 15.0)
+    machine.handle(SidecarHere("eval", "h"), 14.0)
+    machine.handle(SidecarGone("eval"), 15.0)
     assert len(machine.handle(Tick(), 18.0)) == 1  # its second silent end
-    machine.handle(CompanionHere("eval", "h"), 20.0)
-    machine.handle(CompanionFinished("eval", 1, "it failed."), 21.0)
-    machine.handle(CompanionGone("eval"), 21.5)
-    machine.handle(CompanionHere("eval", "h"), 22.0)  # started again
-    machine.handle(CompanionGone("eval"), 23.0)
+    machine.handle(SidecarHere("eval", "h"), 20.0)
+    machine.handle(SidecarFinished("eval", 1, "it failed."), 21.0)
+    machine.handle(SidecarGone("eval"), 21.5)
+    machine.handle(SidecarHere("eval", "h"), 22.0)  # started again
+    machine.handle(SidecarGone("eval"), 23.0)
     assert len(machine.handle(Tick(), 26.0)) == 1

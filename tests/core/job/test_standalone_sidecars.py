@@ -1,15 +1,15 @@
-"""Companions at a stand-alone lighthouse: when is a job over that nobody has announced?"""
+"""Sidecars at a stand-alone lighthouse: when is a job over that nobody has announced?"""
 
 from __future__ import annotations
 
 from torchft_x.core.job.standalone_sidecars import DONE, MISSING, StandaloneSidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
-    CompanionGone,
-    CompanionHere,
     LifeStarted,
     QuorumIssued,
-    StopCompanion,
+    SidecarGone,
+    SidecarHere,
+    StopSidecar,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
@@ -17,9 +17,9 @@ from torchft_x.core.messages.job import (
 
 
 def job(*groups: str) -> StandaloneSidecars:
-    """A companion `eval` and these groups are here at time 0."""
+    """A sidecar `eval` and these groups are here at time 0."""
     visits = StandaloneSidecars(settle=3.0, missing=300.0)
-    assert visits.handle(CompanionHere("eval", "h"), 0.0) == []
+    assert visits.handle(SidecarHere("eval", "h"), 0.0) == []
     for group in groups:
         assert visits.handle(SupervisorHere(group, "h"), 0.0) == []
     return visits
@@ -31,13 +31,13 @@ def leave(visits: StandaloneSidecars, group: str, now: float, *, done: bool = Tr
     assert visits.handle(SupervisorGone(group), now) == []
 
 
-def test_when_all_groups_are_done_the_companion_is_told() -> None:
+def test_when_all_groups_are_done_the_sidecar_is_told() -> None:
     visits = job("0", "1")
     leave(visits, "0", 10.0)
     assert visits.handle(Tick(), 100.0) == []
     leave(visits, "1", 100.0)
     assert visits.handle(Tick(), 102.9) == []
-    assert visits.handle(Tick(), 103.0) == [StopCompanion("eval", DONE)]
+    assert visits.handle(Tick(), 103.0) == [StopSidecar("eval", DONE)]
     assert visits.handle(Tick(), 200.0) == []
 
 
@@ -47,33 +47,33 @@ def test_a_group_that_went_without_a_word_may_come_back() -> None:
     assert visits.handle(Tick(), 200.0) == []
     visits.handle(SupervisorHere("0", "h"), 201.0)
     leave(visits, "0", 202.0)
-    assert visits.handle(Tick(), 206.0) == [StopCompanion("eval", DONE)]
+    assert visits.handle(Tick(), 206.0) == [StopSidecar("eval", DONE)]
 
 
 def test_groups_that_stay_away_are_the_end_too() -> None:
     visits = job("0")
     leave(visits, "0", 10.0, done=False)
     assert visits.handle(Tick(), 309.9) == []
-    assert visits.handle(Tick(), 310.0) == [StopCompanion("eval", MISSING)]
+    assert visits.handle(Tick(), 310.0) == [StopSidecar("eval", MISSING)]
 
 
-def test_a_companion_that_comes_before_its_groups_is_not_ended_by_an_earlier_job() -> None:
+def test_a_sidecar_that_comes_before_its_groups_is_not_ended_by_an_earlier_job() -> None:
     visits = StandaloneSidecars(settle=3.0)
     visits.handle(SupervisorHere("0", "h"), 0.0)
     leave(visits, "0", 10.0)
-    visits.handle(CompanionHere("eval", "h"), 11.0)
+    visits.handle(SidecarHere("eval", "h"), 11.0)
     assert visits.handle(Tick(), 20.0) == []
     visits.handle(SupervisorHere("0", "h"), 30.0)
     leave(visits, "0", 40.0)
-    assert visits.handle(Tick(), 43.0) == [StopCompanion("eval", DONE)]
+    assert visits.handle(Tick(), 43.0) == [StopSidecar("eval", DONE)]
 
 
-def test_a_companion_that_comes_after_its_groups_belongs_to_them() -> None:
+def test_a_sidecar_that_comes_after_its_groups_belongs_to_them() -> None:
     visits = StandaloneSidecars(settle=3.0)
     visits.handle(SupervisorHere("0", "h"), 0.0)
-    visits.handle(CompanionHere("late", "h"), 1.0)
+    visits.handle(SidecarHere("late", "h"), 1.0)
     leave(visits, "0", 2.0)
-    assert visits.handle(Tick(), 5.0) == [StopCompanion("late", DONE)]
+    assert visits.handle(Tick(), 5.0) == [StopSidecar("late", DONE)]
 
 
 def test_a_reconnect_of_a_group_is_no_end() -> None:
@@ -83,12 +83,12 @@ def test_a_reconnect_of_a_group_is_no_end() -> None:
     assert visits.handle(Tick(), 1000.0) == []
 
 
-def test_a_companion_that_has_left_is_not_told() -> None:
+def test_a_sidecar_that_has_left_is_not_told() -> None:
     visits = job("0")
-    visits.handle(CompanionGone("eval"), 5.0)
+    visits.handle(SidecarGone("eval"), 5.0)
     leave(visits, "0", 6.0)
     effects = visits.handle(Tick(), 9.0)
-    assert not any(isinstance(e, StopCompanion) for e in effects)
+    assert not any(isinstance(e, StopSidecar) for e in effects)
 
 
 def test_lives_and_quorums_do_not_matter() -> None:
@@ -105,16 +105,16 @@ def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
     visits.handle(SupervisorGone("0"), 10.2)
     leave(visits, "0", 20.0, done=False)
     assert visits.handle(Tick(), 200.0) == []
-    assert visits.handle(Tick(), 320.0) == [StopCompanion("eval", MISSING)]
+    assert visits.handle(Tick(), 320.0) == [StopSidecar("eval", MISSING)]
 
 
 def test_one_job_after_the_other() -> None:
     visits = job("0")
     leave(visits, "0", 10.0, done=False)
-    assert visits.handle(Tick(), 310.0) == [StopCompanion("eval", MISSING)]
-    visits.handle(CompanionGone("eval"), 311.0)
+    assert visits.handle(Tick(), 310.0) == [StopSidecar("eval", MISSING)]
+    visits.handle(SidecarGone("eval"), 311.0)
     visits.handle(SupervisorHere("1", "h"), 400.0)
-    visits.handle(CompanionHere("other", "h"), 400.0)
+    visits.handle(SidecarHere("other", "h"), 400.0)
     leave(visits, "1", 410.0)
-    visits.handle(CompanionHere("eval", "h"), 411.0)  # it waits for a third job
-    assert visits.handle(Tick(), 413.0) == [StopCompanion("other", DONE)]  # nobody of this job was silent
+    visits.handle(SidecarHere("eval", "h"), 411.0)  # it waits for a third job
+    assert visits.handle(Tick(), 413.0) == [StopSidecar("other", DONE)]  # nobody of this job was silent

@@ -1,4 +1,4 @@
-"""Companions as real processes, at a real lighthouse; the test itself speaks for the job's only group."""
+"""Sidecars as real processes, at a real lighthouse; the test itself speaks for the job's only group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.coordination import Begun
-from torchft_x.launch.supervisor.sidecar import Accompanied, CompanionConfig
+from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor.client import SupervisorClient
 
@@ -30,7 +30,7 @@ LAUNCHER = """if True:
 
 
 class Job:
-    """A lighthouse that waits for group 0, and companions beside it."""
+    """A lighthouse that waits for group 0, and sidecars beside it."""
 
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
@@ -111,22 +111,22 @@ def gone(*pids: int) -> Callable[[], bool]:
 
 
 def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
-    companion = job.accompany(sys.executable, "-c", SLEEPER)
+    sidecar = job.accompany(sys.executable, "-c", SLEEPER)
     program = job.program()
     job.finish(code=1)
     assert job.lighthouse is not None
     assert ends(job.lighthouse) == 1
-    assert ends(companion) == 0
+    assert ends(sidecar) == 0
     assert gone(program)()
-    assert "companion eval stops: The job failed" in job.said()
+    assert "sidecar eval stops: The job failed" in job.said()
     assert "trying again" not in job.said()  # the lighthouse went as it should
 
 
 def test_what_the_program_finds_in_its_environment(job: Job) -> None:
     names = ["TORCHFT_LIGHTHOUSE", "TORCHFT_X_RUN_DIR", "TORCHFT_X_TOKEN_FILE", "TORCHFT_X_ADVERTISE_HOST"]
     show = "import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in %r]))"
-    companion = job.accompany(sys.executable, "-c", show % [*names, "REPLICA_GROUP_ID", "TORCHFT_X_LIFE"])
-    assert ends(companion) == 0
+    sidecar = job.accompany(sys.executable, "-c", show % [*names, "REPLICA_GROUP_ID", "TORCHFT_X_LIFE"])
+    assert ends(sidecar) == 0
     address = (job.run_dir / "lighthouse").read_text().strip()
     expected = [address, str(job.run_dir), str(job.run_dir / "token"), "127.0.0.1", None, None]
     assert json.loads(job.said()) == expected
@@ -137,43 +137,43 @@ def test_any_program_with_its_arguments_as_they_are(job: Job) -> None:
     assert "out: a $b -- c\n" in job.said()
     assert "err\n" in job.said()
     (log,) = (job.run_dir / "logs").iterdir()
-    assert log.name == "companion-eval-attempt-0.log"
-    events = [e for e in read_events(job.run_dir) if e["role"] == "companion"]
-    assert [(e["event"], e["companion"]) for e in events] == [("start", "eval"), ("exit", "eval")]
+    assert log.name == "sidecar-eval-attempt-0.log"
+    events = [e for e in read_events(job.run_dir) if e["role"] == "sidecar"]
+    assert [(e["event"], e["sidecar"]) for e in events] == [("start", "eval"), ("exit", "eval")]
 
 
 def test_it_is_started_again(job: Job) -> None:
-    companion = job.accompany(sys.executable, "-c", SLEEPER)
+    sidecar = job.accompany(sys.executable, "-c", SLEEPER)
     first = job.program()
     os.kill(first, signal.SIGKILL)
     second = wait_for(lambda: (p := job.program()) != first and p, 20.0, "the second life")
-    assert "companion eval died: the program killed by SIGKILL" in job.said()
+    assert "sidecar eval died: the program killed by SIGKILL" in job.said()
     assert "restart 1 of 10 in 0 s" in job.said()
     job.finish()
-    assert ends(companion) == 0
+    assert ends(sidecar) == 0
     assert gone(second)()
 
 
 def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
-    companion = job.accompany(sys.executable, "-c", "raise ValueError('no such data')")
-    assert ends(companion) == 1
+    sidecar = job.accompany(sys.executable, "-c", "raise ValueError('no such data')")
+    assert ends(sidecar) == 1
     why = "3 quick exits in a row, the last: the program exited with code 1: ValueError: no such data"
-    assert f"companion eval stops: {why}" in job.said()
-    wait_for(lambda: f"The companion eval gave up on {os.uname().nodename}: {why}" in job.said("lighthouse"))
+    assert f"sidecar eval stops: {why}" in job.said()
+    wait_for(lambda: f"The sidecar eval gave up on {os.uname().nodename}: {why}" in job.said("lighthouse"))
     job.finish()
     assert job.lighthouse is not None
     assert ends(job.lighthouse) == 0
 
 
 def test_a_scheduler_that_restarts_what_failed_gets_the_code_it_wants(job: Job) -> None:
-    companion = job.accompany("false", restarts=0, TORCHFT_X_GIVE_UP_CODE="0")
-    assert ends(companion) == 0
+    sidecar = job.accompany("false", restarts=0, TORCHFT_X_GIVE_UP_CODE="0")
+    assert ends(sidecar) == 0
     assert "the program exited with code 1 (max_restarts is 0)" in job.said()
 
 
 def test_a_program_that_is_not_there_is_one_sentence(job: Job) -> None:
     assert ends(job.accompany("no-such-program")) == 2
-    assert "companion eval stops: The program no-such-program is not there" in job.said()
+    assert "sidecar eval stops: The program no-such-program is not there" in job.said()
 
 
 def test_a_program_that_does_not_listen_is_killed_with_its_children(job: Job) -> None:
@@ -184,14 +184,14 @@ def test_a_program_that_does_not_listen_is_killed_with_its_children(job: Job) ->
         print("child", child.pid, "up", os.getpid(), flush=True)
         time.sleep(1000)
     """
-    companion = job.accompany(sys.executable, "-c", script)
+    sidecar = job.accompany(sys.executable, "-c", script)
     program = job.program()
     child = int(job.said().split("child ")[1].split()[0])
-    companion.send_signal(signal.SIGTERM)
+    sidecar.send_signal(signal.SIGTERM)
     wait_for(lambda: "stops: stopped by SIGTERM" in job.said(), 20.0, "the first signal to be taken")
-    companion.send_signal(signal.SIGTERM)  # the second ends the grace
+    sidecar.send_signal(signal.SIGTERM)  # the second ends the grace
     wait_for(gone(program, child), 20.0, "the end of both")
-    assert ends(companion) == 143
+    assert ends(sidecar) == 143
 
 
 def test_when_the_launcher_is_gone_nothing_is_left(job: Job) -> None:
@@ -212,14 +212,14 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
             return self.seconds
 
     reports, said = Away(), []
-    config = CompanionConfig(companion="eval", command=("x",), patience=600.0)
+    config = SidecarConfig(sidecar="eval", command=("x",), patience=600.0)
     lives = Accompanied(config, reports, said.append)  # type: ignore[arg-type]
     for reports.seconds in (0.0, 599.0, 601.0):
         assert not lives.is_over(Begun(0, "life"))
     assert said == ["the lighthouse has been away for 600 s: the job counts as over"]
 
 
-@pytest.mark.parametrize(("options", "field"), [({"companion": ""}, "--name"), ({"command": ()}, "No program")])
+@pytest.mark.parametrize(("options", "field"), [({"sidecar": ""}, "--name"), ({"command": ()}, "No program")])
 def test_config_errors_name_the_field(options: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        CompanionConfig(**{"companion": "eval", "command": ("x",), "rules": RestartRules(), **options})
+        SidecarConfig(**{"sidecar": "eval", "command": ("x",), "rules": RestartRules(), **options})

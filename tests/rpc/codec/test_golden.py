@@ -156,9 +156,9 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     ),
     "SupervisorUp.exited": (pb.LifeExited, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(exited=p), group="g")),
     "SupervisorUp.done": (pb.SupervisorDone, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(done=p), group="g")),
-    "SupervisorUp.done, of a companion": (
+    "SupervisorUp.done, of a sidecar": (
         pb.SupervisorDone,
-        lambda p: supervisors.COMPANION_DONE.decode(p, companion="eval"),
+        lambda p: supervisors.SIDECAR_DONE.decode(p, sidecar="eval"),
     ),
     "SupervisorUp.halted": (pb.LifeHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
     "SupervisorUp.ready, of a node": (pb.NodeReady, lambda p: supervisors.node_event(7, pb.SupervisorUp(ready=p))),

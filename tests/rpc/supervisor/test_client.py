@@ -122,32 +122,32 @@ def test_a_malformed_address_is_refused() -> None:
         SupervisorClient("nowhere", "a", "host", "boot")
 
 
-def companion(address: str, name: str = "eval") -> tuple[SupervisorClient, list[tuple[int, str]]]:
+def sidecar(address: str, name: str = "eval") -> tuple[SupervisorClient, list[tuple[int, str]]]:
     """Its client, and the orders to stop it has got."""
-    made = SupervisorClient(address, "", "host", "boot", companion=name)
+    made = SupervisorClient(address, "", "host", "boot", sidecar=name)
     stops: list[tuple[int, str]] = []
     made.on_stop(lambda code, text: stops.append((code, text)))
     return made, stops
 
 
-def test_a_companion_is_known_by_name_and_is_no_group() -> None:
+def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
     with lighthouse() as lh:
-        made, stops = companion(lh.address())
-        wait_for(lambda: "eval" in lh.status()["companions"], what="the companion to be known")
+        made, stops = sidecar(lh.address())
+        wait_for(lambda: "eval" in lh.status()["sidecars"], what="the sidecar to be known")
         assert lh.status()["announced"] == []
         wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
         made.started(0, "life")
         made.exited(0, "life", 1, "exit code 1")
         made.done(1, "it gave up")
         made.close(scaled(10))
-        assert lh.status()["companions"]["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
+        assert lh.status()["sidecars"]["eval"] == {"state": "failed", "host": "host", "trouble": "it gave up"}
         assert stops == []
 
 
-def test_a_companion_is_told_when_the_groups_of_its_job_are_done() -> None:
+def test_a_sidecar_is_told_when_the_groups_of_its_job_are_done() -> None:
     with lighthouse() as lh:
-        made, stops = companion(lh.address())
-        wait_for(lambda: "eval" in lh.status()["companions"], what="the companion to be known")
+        made, stops = sidecar(lh.address())
+        wait_for(lambda: "eval" in lh.status()["sidecars"], what="the sidecar to be known")
         group_of_it = SupervisorClient(lh.address(), "a", "host", "boot")
         wait_for(lambda: lh.status()["announced"] == ["a"], what="the group to be announced")
         group_of_it.done(0, "")
@@ -156,9 +156,9 @@ def test_a_companion_is_told_when_the_groups_of_its_job_are_done() -> None:
         made.close()
 
 
-def test_a_companion_of_a_group_is_refused() -> None:
+def test_a_sidecar_of_a_group_is_refused() -> None:
     with lighthouse() as lh:
-        made = SupervisorClient(lh.address(), "a", "host", "boot", companion="eval")
+        made = SupervisorClient(lh.address(), "a", "host", "boot", sidecar="eval")
         stops: list[tuple[int, str]] = []
         made.on_stop(lambda code, text: stops.append((code, text)))
         wait_for(lambda: stops, what="the refusal")
@@ -168,7 +168,7 @@ def test_a_companion_of_a_group_is_refused() -> None:
 
 def test_away_counts_from_the_last_touch() -> None:
     with lighthouse() as lh:
-        made, _ = companion(lh.address())
+        made, _ = sidecar(lh.address())
         wait_for(lambda: made.away() == 0.0, what="the session")
     wait_for(lambda: made.away() > 0.0, what="the end of the session to be seen")
     made.close(flush=0.1)

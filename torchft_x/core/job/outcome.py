@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
-    CompanionFinished,
-    CompanionGone,
-    CompanionHere,
     GroupEvent,
     LifeExited,
     LifeStarted,
     QuorumIssued,
     RosterEffect,
     RosterEvent,
+    SidecarFinished,
+    SidecarGone,
+    SidecarHere,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
@@ -146,7 +146,7 @@ class JobOutcome:
     def __init__(self, config: JobConfig) -> None:
         self.config = config  # fixed
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
-        self.companions = Sidecars(config.gone_grace)  # programs beside the groups
+        self.sidecars = Sidecars(config.gone_grace)  # programs beside the groups
         self._started: float | None = None  # time of the first event; arrive_timeout counts from it
         self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
         self._alone_since: float | None = None  # when the last stream ended; None: there is one, or none has come yet
@@ -179,13 +179,13 @@ class JobOutcome:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
         if self._started is None:
             self._started = now
-        if isinstance(event, (CompanionHere, CompanionGone, CompanionFinished)):
-            return list(self.companions.handle(event, now))
+        if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished)):
+            return list(self.sidecars.handle(event, now))
         effects: list[RosterEffect] = []
         if isinstance(event, QuorumIssued):
             self._together.update(dict.fromkeys(event.lives, event.lives))
         elif isinstance(event, Tick):
-            effects += self.companions.handle(event, now)
+            effects += self.sidecars.handle(event, now)
         else:
             group = self._groups.get(event.group)
             if group is None:
@@ -331,7 +331,7 @@ class JobOutcome:
         code, sentence = self._verdict.code, self._verdict.sentence
         rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
         stops = [TellStop(g.name, code, sentence) for g in rest]
-        return [*stops, *self.companions.end(sentence), self._verdict]
+        return [*stops, *self.sidecars.end(sentence), self._verdict]
 
     def _desert(self, now: float) -> list[RosterEffect]:
         c, since = self.config, self._alone_since

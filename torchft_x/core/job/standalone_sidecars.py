@@ -1,6 +1,6 @@
-"""When companions end at a stand-alone lighthouse, which knows no job and is there for several, one after the other.
+"""When sidecars end at a stand-alone lighthouse, which knows no job and is there for several, one after the other.
 
-A companion belongs to the groups it was here together with. Once they have all gone, so has its job: `settle` seconds
+A sidecar belongs to the groups it was here together with. Once they have all gone, so has its job: `settle` seconds
 after the last one if all have said that they are done, and only after `missing` seconds if one went without a word,
 because its scheduler may start it again.
 """
@@ -12,12 +12,12 @@ from collections import Counter
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
-    CompanionEffect,
-    CompanionEvent,
-    CompanionFinished,
-    CompanionGone,
-    CompanionHere,
     RosterEvent,
+    SidecarEffect,
+    SidecarEvent,
+    SidecarFinished,
+    SidecarGone,
+    SidecarHere,
     SupervisorFinished,
     SupervisorGone,
     SupervisorHere,
@@ -33,23 +33,23 @@ class StandaloneSidecars:
     def __init__(self, settle: float = 3.0, missing: float = 300.0) -> None:
         self._settle = settle  # seconds, see the module
         self._missing = missing  # seconds
-        self.companions = Sidecars()
+        self.sidecars = Sidecars()
         self._here: Counter[str] = Counter()  # streams of supervisors by group
         self._silent: set[str] = set()  # groups whose supervisor went without having said that it is done
         self._done: set[str] = set()  # groups that are here and have said it
-        self._met: set[str] = set()  # companions that were here together with a group
+        self._met: set[str] = set()  # sidecars that were here together with a group
         self._empty_since: float | None = None  # when the last group went; None: some are here, or none ever was
 
-    def handle(self, event: RosterEvent, now: float) -> list[CompanionEffect]:
+    def handle(self, event: RosterEvent, now: float) -> list[SidecarEffect]:
         """Take one event at `now` (monotonic seconds); lives and quorums don't matter here."""
-        effects: list[CompanionEffect] = []
-        if isinstance(event, (CompanionHere, CompanionGone, CompanionFinished, Tick)):
+        effects: list[SidecarEffect] = []
+        if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished, Tick)):
             effects += self._hear(event, now)
         elif isinstance(event, SupervisorHere):
             self._here[event.group] += 1
             self._silent.discard(event.group)
             self._done.discard(event.group)
-            self._met |= self.companions.present
+            self._met |= self.sidecars.present
             self._empty_since = None
         elif isinstance(event, SupervisorFinished):
             self._done.add(event.group)
@@ -57,10 +57,10 @@ class StandaloneSidecars:
             self._leave(event.group, now)
         return effects + self._judge(now)
 
-    def _hear(self, event: CompanionEvent | Tick, now: float) -> list[CompanionEffect]:
-        effects = self.companions.handle(event, now)
-        if isinstance(event, CompanionHere) and self._here:
-            self._met.add(event.companion)
+    def _hear(self, event: SidecarEvent | Tick, now: float) -> list[SidecarEffect]:
+        effects = self.sidecars.handle(event, now)
+        if isinstance(event, SidecarHere) and self._here:
+            self._met.add(event.sidecar)
         return effects
 
     def _leave(self, group: str, now: float) -> None:
@@ -74,10 +74,10 @@ class StandaloneSidecars:
         if not self._here:
             self._empty_since = now
 
-    def _judge(self, now: float) -> list[CompanionEffect]:
+    def _judge(self, now: float) -> list[SidecarEffect]:
         if self._empty_since is None or now - self._empty_since < (self._missing if self._silent else self._settle):
             return []
-        effects = self.companions.stop(self._met & self.companions.present, MISSING if self._silent else DONE)
+        effects = self.sidecars.stop(self._met & self.sidecars.present, MISSING if self._silent else DONE)
         self._met.clear()
         self._silent.clear()
         self._empty_since = None

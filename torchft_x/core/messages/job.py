@@ -61,32 +61,32 @@ class QuorumIssued:
 
 
 @dataclass(frozen=True, slots=True)
-class CompanionHere:
-    """The stream of a companion's supervisor stands."""
+class SidecarHere:
+    """The stream of a sidecar's supervisor stands."""
 
-    companion: str
+    sidecar: str
     host: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompanionGone:
+class SidecarGone:
     """One stream of it has ended."""
 
-    companion: str
+    sidecar: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompanionFinished:
+class SidecarFinished:
     """Its supervisor is done with it: by itself (0), given up (not 0), or because it was told to."""
 
-    companion: str
+    sidecar: str
     code: int
     sentence: str
 
 
 GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
-CompanionEvent = CompanionHere | CompanionGone | CompanionFinished
-RosterEvent = GroupEvent | CompanionEvent | QuorumIssued | Tick
+SidecarEvent = SidecarHere | SidecarGone | SidecarFinished
+RosterEvent = GroupEvent | SidecarEvent | QuorumIssued | Tick
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
@@ -101,10 +101,10 @@ class TellStop:
 
 
 @dataclass(frozen=True, slots=True)
-class StopCompanion:
+class StopSidecar:
     """Tell its supervisors to end it, and to exit with 0: how the job went is said elsewhere."""
 
-    companion: str
+    sidecar: str
     sentence: str
 
 
@@ -116,5 +116,5 @@ class Verdict:
     sentence: str
 
 
-CompanionEffect = StopCompanion | Note
-RosterEffect = TellStop | StopCompanion | Verdict | Note
+SidecarEffect = StopSidecar | Note
+RosterEffect = TellStop | StopSidecar | Verdict | Note

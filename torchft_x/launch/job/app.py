@@ -22,7 +22,7 @@ from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 def to_app(job: FtJob) -> specs.AppDef:
     """Nothing is read or made: the same job gives the same app."""
     roles = [] if job.lighthouse else [_lighthouse(job)]
-    roles += [_trainer(job), *(_companion(job, role) for role in job.extra_roles)]
+    roles += [_trainer(job), *(_sidecar(job, role) for role in job.extra_roles)]
     # on the last role: the scheduler's request is the same for all, and the others have been adjusted by then
     roles[-1].ft = dataclasses.replace(roles[-1].ft, hooks=job.hooks)
     return specs.AppDef(name=job.name, roles=list(roles))
@@ -98,7 +98,7 @@ def _gpus(job: FtJob) -> dict[str, str]:
     return {env.GPUS: str(number)} if number > 0 else {}
 
 
-def _companion(job: FtJob, role: ExtraRole) -> FtRole:
+def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
     name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # its logs must be its own
     args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
     python = "python" if role.image else job.python
@@ -112,11 +112,11 @@ def _companion(job: FtJob, role: ExtraRole) -> FtRole:
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),
-        ft=_facts(job, "companion"),
+        ft=_facts(job, "sidecar"),
     )
 
 
-def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "companion"]) -> RoleFacts:
+def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> RoleFacts:
     return RoleFacts(
         kind=kind,
         groups=job.replicas,

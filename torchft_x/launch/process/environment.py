@@ -40,7 +40,7 @@ class TrainerSettings(JobSettings):
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
     """`base` with what the trainer needs. Ours wins where a group must be what it is; else what is set stays."""
-    out = companion_environment(base, settings)
+    out = sidecar_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
     out[env.LIFE] = settings.life
@@ -55,7 +55,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     return out
 
 
-def companion_environment(base: Mapping[str, str], settings: JobSettings) -> dict[str, str]:
+def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[str, str]:
     """`base` with what every program of the job needs to find the others."""
     out = dict(base)
     out[env.LIGHTHOUSE] = settings.lighthouse

@@ -82,7 +82,7 @@ def _adjust_task(role: FtRole, task: dict[str, Any]) -> None:
     own_lighthouse = role.ft.kind == "lighthouse" and role.ft.own_lighthouse
     decide = _DECIDES if role.ft.lighthouses == 1 else _DECIDE_TOGETHER
     task["policies"] = [dict(policy) for policy in decide] if own_lighthouse else []
-    if role.ft.kind == "companion":
+    if role.ft.kind == "sidecar":
         task["minAvailable"] = 0  # the job neither waits for it nor fails with it
 
 

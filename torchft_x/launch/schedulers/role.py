@@ -24,7 +24,7 @@ Hook = Callable[[str, Any], Any]
 class RoleFacts:
     """What the adjustments for a scheduler must know of a role beyond TorchX's own fields."""
 
-    kind: Literal["lighthouse", "trainer", "companion"]
+    kind: Literal["lighthouse", "trainer", "sidecar"]
     groups: int
     """Replica groups of the job."""
     nodes: int = 1
@@ -42,7 +42,7 @@ class RoleFacts:
 class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's classes are Any
     """Equal to a plain `Role` in every field. For schedulers it doesn't know it changes nothing."""
 
-    ft: RoleFacts = field(default_factory=lambda: RoleFacts(kind="companion", groups=1))
+    ft: RoleFacts = field(default_factory=lambda: RoleFacts(kind="sidecar", groups=1))
 
     def __post_init__(self) -> None:
         self.given_image = self.image  # TorchX puts a patched image in its place, in the first role only

@@ -35,8 +35,8 @@ class NodeReports(Reports, Protocol):
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
 
 
-def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "") -> Callable[[Found], Reports]:
-    """Makes the real client, for a group (or one node of it) or for a companion. grpc is imported when the lighthouse is found, not before."""
+def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -> Callable[[Found], Reports]:
+    """Makes the real client, for a group (or one node of it) or for a sidecar. grpc is imported when the lighthouse is found, not before."""
 
     def connect(found: Found) -> Reports:
         from torchft_x.rpc.supervisor.client import SupervisorClient
@@ -50,7 +50,7 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, companion: str = "")
             token=found.token,
             node=node,
             nodes=nodes,
-            companion=companion,
+            sidecar=sidecar,
         )
 
     return connect

@@ -1,4 +1,4 @@
-"""A companion: a program beside the groups (an evaluator, a data service) that lives as long as the job.
+"""A sidecar: a program beside the groups (an evaluator, a data service) that lives as long as the job.
 
 It is kept running as a group is (base.py), with the job's lighthouse, token and run directory in its environment.
 It has no say in how the job ends: whatever becomes of it, the groups train on; when they are done, it is ended.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x.errors import ConfigError, TorchftXError
-from torchft_x.launch.process.environment import JobSettings, companion_environment
+from torchft_x.launch.process.environment import JobSettings, sidecar_environment
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
 from torchft_x.launch.supervisor.coordination import Begun, Lives, SingleNode
@@ -24,17 +24,17 @@ from torchft_x.launch.workers.attempt import AttemptSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompanionConfig(BaseConfig):
+class SidecarConfig(BaseConfig):
     """Raises `ConfigError` naming the field."""
 
-    companion: str
+    sidecar: str
     """Its name in the job; two of one name are ended together."""
     patience: float = 600.0
     """Seconds without a lighthouse after which the job counts as over."""
 
     def __post_init__(self) -> None:
-        if not self.companion or not self.companion.isprintable():
-            raise ConfigError("--name is empty or holds unprintable characters; give the companion a name.")
+        if not self.sidecar or not self.sidecar.isprintable():
+            raise ConfigError("--name is empty or holds unprintable characters; give the sidecar a name.")
         if not self.command:
             raise ConfigError(
                 "No program given: name it after --, as in `torchft_x accompany --name evaluator -- CMD`."
@@ -42,13 +42,13 @@ class CompanionConfig(BaseConfig):
 
     @property
     def whole(self) -> str:
-        return f"companion {self.companion}"
+        return f"sidecar {self.sidecar}"
 
 
 class Accompanied(SingleNode):
     """One life after the other, until the lighthouse has been away for too long to come back."""
 
-    def __init__(self, config: CompanionConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
+    def __init__(self, config: SidecarConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
         super().__init__(reports)
         self._config = config  # fixed
         self._job_is_over = job_is_over
@@ -66,12 +66,12 @@ class Accompanied(SingleNode):
         return replace(end, progress=end.uptime >= self._config.rules.quick)
 
 
-class Companion(BaseSupervisor):
-    """The supervisor of one companion."""
+class Sidecar(BaseSupervisor):
+    """The supervisor of one sidecar."""
 
-    role = "companion"
+    role = "sidecar"
     code_without_launcher = 0
-    config: CompanionConfig
+    config: SidecarConfig
 
     def _check_command(self) -> None:
         program = self.config.command[0]
@@ -79,7 +79,7 @@ class Companion(BaseSupervisor):
             raise ConfigError(f"The program {program} is not there, or can't be executed; name another after --.")
 
     def _event_fields(self) -> dict[str, Any]:
-        return {"companion": self.config.companion}
+        return {"sidecar": self.config.sidecar}
 
     def _make_lives(self, reports: Reports) -> Lives:
         return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
@@ -98,18 +98,18 @@ class Companion(BaseSupervisor):
         return AttemptSpec(
             command=config.command,
             workers=1,
-            env=companion_environment(self._environ, settings),
+            env=sidecar_environment(self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"companion-{config.companion.replace('/', '_')}-attempt-{begun.attempt}",
+            name=f"sidecar-{config.sidecar.replace('/', '_')}-attempt-{begun.attempt}",
             program=True,
         )
 
 
-def accompany(config: CompanionConfig) -> int:
-    """Run a companion's supervisor; the exit code. A user's mistake is one sentence and 2."""
+def accompany(config: SidecarConfig) -> int:
+    """Run a sidecar's supervisor; the exit code. A user's mistake is one sentence and 2."""
     try:
-        return Companion(config, connector("", companion=config.companion)).run()
+        return Sidecar(config, connector("", sidecar=config.sidecar)).run()
     except TorchftXError as e:
         print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
         return 2

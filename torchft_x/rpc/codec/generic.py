@@ -19,7 +19,7 @@ from torchft_x.rpc.codec.field_limits import LIMITS, TYPES, WRITERS, Convert, Li
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
 
-LOCAL = frozenset({"session", "sessions", "call", "calls", "stream", "group", "node", "companion"})
+LOCAL = frozenset({"session", "sessions", "call", "calls", "stream", "group", "node", "sidecar"})
 """Whose stream or call it is, and who speaks on it: where the message lacks it, whoever reads it knows."""
 
 _codecs: dict[tuple[type, str], Codec[Any]] = {}  # by dataclass and name of the message: those that lie in others

@@ -18,7 +18,7 @@ def _meeting(value: str) -> str:
     return parse_address(limits.check_text(value, "meeting address", 512), what="meeting address").target
 
 
-COMPANION_DONE = Codec(pb.SupervisorDone, r.CompanionFinished)
+SIDECAR_DONE = Codec(pb.SupervisorDone, r.SidecarFinished)
 HALTED = Codec(
     pb.LifeHalted,
     LifeHalted,

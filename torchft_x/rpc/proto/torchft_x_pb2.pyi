@@ -296,7 +296,7 @@ class Down(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., patience: _Optional[_Union[Patience, _Mapping]] = ...) -> None: ...
 
 class SupervisorHello(_message.Message):
-    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "companion", "incarnation")
+    __slots__ = ("group", "host", "boot_id", "pid", "wire", "node", "nodes", "sidecar", "incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -304,7 +304,7 @@ class SupervisorHello(_message.Message):
     WIRE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_FIELD_NUMBER: _ClassVar[int]
+    SIDECAR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     host: str
@@ -313,9 +313,9 @@ class SupervisorHello(_message.Message):
     wire: int
     node: int
     nodes: int
-    companion: str
+    sidecar: str
     incarnation: str
-    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., companion: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., host: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ..., wire: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., sidecar: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class NodeReady(_message.Message):
     __slots__ = ("attempt", "meeting")

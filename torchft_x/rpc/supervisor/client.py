@@ -38,7 +38,7 @@ class SupervisorClient:
     is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
-    `on_life` tells when a life begins and when it is over. With `companion` (a name; `group` is empty then) it speaks for
+    `on_life` tells when a life begins and when it is over. With `sidecar` (a name; `group` is empty then) it speaks for
     a program beside the groups.
     """
 
@@ -52,15 +52,15 @@ class SupervisorClient:
         *,
         node: int = 0,
         nodes: int = 1,
-        companion: str = "",
+        sidecar: str = "",
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
         self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
-        self._name = companion or group  # for people
+        self._name = sidecar or group  # for people
         self._hello = pb.SupervisorHello(
             group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=grpc_options.WIRE
         )
-        self._hello.companion = companion
+        self._hello.sidecar = sidecar
         if nodes > 1:
             self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only

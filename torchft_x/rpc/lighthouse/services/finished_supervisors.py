@@ -8,7 +8,7 @@ that the roster needs to know it as it did.
 from __future__ import annotations
 
 from torchft_x.core.messages import job as r
-from torchft_x.core.messages.job import CompanionEvent
+from torchft_x.core.messages.job import SidecarEvent
 from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
@@ -29,7 +29,7 @@ class FinishedSupervisors:
     def __repr__(self) -> str:
         return f"FinishedSupervisors(done {sorted(self._known)})"
 
-    def hear(self, event: r.RosterEvent | CompanionEvent) -> None:
+    def hear(self, event: r.RosterEvent | SidecarEvent) -> None:
         """Keep what is final, before the supervisor hears that it has been taken."""
         if isinstance(event, r.SupervisorHere):
             self._seats[event.group, event.node] = event

@@ -16,7 +16,7 @@ from torchft_x.core.job.standalone_sidecars import StandaloneSidecars
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import StopCompanion
+from torchft_x.core.messages.job import StopSidecar
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
@@ -54,25 +54,25 @@ class SupervisorService:
         self._ways = ways
         self._roster = roster  # decides when the job is over; None: runs until stopped
         self._book = book  # what is over in this job
-        self._visits = StandaloneSidecars()  # decides when companions end, without a roster
+        self._visits = StandaloneSidecars()  # decides when sidecars end, without a roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
         self._nodes = NodeService(self._feed_group, ways.note, ways.confirm)  # those of groups over several nodes
-        self._companions = SidecarService(self._feed_roster)  # of programs beside the groups
+        self._sidecars = SidecarService(self._feed_roster)  # of programs beside the groups
         for event in book.events:
             self._feed_roster(event)
 
     def __contains__(self, key: int) -> bool:
-        return key in self._streams or key in self._companions
+        return key in self._streams or key in self._sidecars
 
     @property
     def streams(self) -> Iterable[Stream]:
-        return [*(stream for _, stream in self._streams.values()), *self._companions.streams]
+        return [*(stream for _, stream in self._streams.values()), *self._sidecars.streams]
 
     def status(self) -> dict[str, Any]:
         """Json-able, to be merged into the lighthouse's."""
         groups = {} if self._roster is None else {"groups": self._roster.status()}
-        companions = (self._roster or self._visits).companions.status()
-        return {**groups, "assembly": self._nodes.status(), "companions": companions}
+        sidecars = (self._roster or self._visits).sidecars.status()
+        return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
 
     def tick(self) -> None:
         self._nodes.tick()
@@ -95,8 +95,8 @@ class SupervisorService:
             return
         stream.send(_PONG)  # also to a report: it may be the last, and the stream end with the job
         self._ways.feed(m.GuardianHeard(key))
-        if key in self._companions:
-            self._companions.hear(key, up)
+        if key in self._sidecars:
+            self._sidecars.hear(key, up)
             return
         group, _ = self._streams[key]
         if kind == "halted":
@@ -116,7 +116,7 @@ class SupervisorService:
 
     def gone(self, key: int) -> None:
         """The stream has ended, whether it said hello or not."""
-        self._companions.gone(key)
+        self._sidecars.gone(key)
         group, _ = self._streams.pop(key, ("", None))
         if group:
             self._ways.feed(m.GuardianGone(key))
@@ -125,16 +125,12 @@ class SupervisorService:
             self._feed_roster(j.SupervisorGone(group, self._nodes.gone(key)))
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        who = (
-            f"the companion {hello.companion:.200}"
-            if hello.companion
-            else f"the supervisor of group {hello.group:.200}"
-        )
+        who = f"the sidecar {hello.sidecar:.200}" if hello.sidecar else f"the supervisor of group {hello.group:.200}"
         grpc_options.check_version(hello.wire, f"{who} on {hello.host:.200}")
         welcome = pb.SupervisorDown(welcome=self._ways.welcome()).SerializeToString()
-        if hello.companion:
+        if hello.sidecar:
             stream.send(welcome)
-            self._companions.greet(key, stream, hello)
+            self._sidecars.greet(key, stream, hello)
             return
         here = supervisors.supervisor_here(hello)
         self._check_nodes(here)
@@ -174,13 +170,13 @@ class SupervisorService:
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
-        """To the roster; without one, to what takes its place for companions."""
+        """To the roster; without one, to what takes its place for sidecars."""
         machine = self._roster or self._visits
         if self._roster is not None:
             self._book.hear(event)
         for effect in machine.handle(event, time.monotonic()):
-            if isinstance(effect, StopCompanion):
-                self._companions.stop(effect)
+            if isinstance(effect, StopSidecar):
+                self._sidecars.stop(effect)
             elif isinstance(effect, j.TellStop):
                 self._stop(effect)
             elif isinstance(effect, j.Verdict):
