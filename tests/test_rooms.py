@@ -22,7 +22,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "core.messages": "core",
     "core.commit": "core core.messages",
     "core.group": "core core.commit core.messages",
-    "core.job": "core.messages",
+    "core.job": "core core.messages",
     "core.quorum": "core",
     "core.membership": "core core.messages core.quorum",
     "core.admission": "core core.membership core.messages core.quorum",

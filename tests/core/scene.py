@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,
     Fence,
-    GroupAnnounced,
     Heard,
     Heartbeat,
     Hello,
@@ -62,6 +62,7 @@ class Scene:
         self.now = now
         self.tick: float = config.get("tick", 0.1)
         self.sessions: dict[str, int] = {}  # replica id -> newest session
+        self.supervisors: dict[str, int] = {}  # group -> stream of its supervisor
         self.quorums: dict[str, Quorum] = {}  # replica id -> newest quorum it was sent
         self.asked: dict[int, str] = {}  # unary call -> replica id
         self._count = 0
@@ -166,7 +167,8 @@ class Scene:
 
     def announce(self, *groups: str) -> None:
         for group in groups:
-            self.feed(GroupAnnounced(group, True))
+            self.supervisors[group] = 1000 + len(self.supervisors)
+            self.feed(SupervisorHere(group, "host", stream=self.supervisors[group]))
 
     def wait(self, seconds: float, *, alive: tuple[str, ...] = ()) -> list[LighthouseEffect]:
         """Time passes tick by tick; those named ping meanwhile. Returns all effects."""

@@ -6,7 +6,8 @@ from tests.core.scene import member
 from torchft_x.core.decisions import KEPT, Decision, after, story
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.group import Ask, FencedArrived
-from torchft_x.core.messages.lighthouse import GroupAnnounced, Heartbeat, UnaryJoin
+from torchft_x.core.messages.job import SupervisorHere
+from torchft_x.core.messages.lighthouse import Heartbeat, UnaryJoin
 from torchft_x.core.types import State
 
 
@@ -22,8 +23,8 @@ def test_a_line_says_when_why_and_what() -> None:
 
 
 def test_a_cause_names_whom_the_event_is_about() -> None:
-    events = [Heartbeat("p:1"), UnaryJoin(1, member("p:2")), GroupAnnounced("g", True), FencedArrived("g:2")]
+    events = [Heartbeat("p:1"), UnaryJoin(1, member("p:2")), SupervisorHere("g", "host"), FencedArrived("g:2")]
     kept: tuple[Decision, ...] = ()
     for event in events:
         kept = after(kept, 0.0, event, "")
-    assert [d.cause for d in kept] == ["Heartbeat of p:1", "UnaryJoin of p:2", "GroupAnnounced of g", "FencedArrived"]
+    assert [d.cause for d in kept] == ["Heartbeat of p:1", "UnaryJoin of p:2", "SupervisorHere of g", "FencedArrived"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.core.messages import lighthouse as m
+from torchft_x.core.messages.job import SupervisorGone
 
 
 class Book:
@@ -62,7 +63,7 @@ class Book:
             self._halted.pop(event.stream, None)
             if event.who:
                 self._halted[event.stream] = event.life_token.removeprefix("token-")
-        elif isinstance(event, m.GuardianGone):
+        elif isinstance(event, SupervisorGone):
             self._halted.pop(event.stream, None)
         elif isinstance(event, m.UnaryJoin):
             self._calls[event.call] = event.member.replica_id

@@ -24,6 +24,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.restart.lease import RENEW_EVERY, LeaseRule
 from torchft_x.core.types import Member, Quorum, group_of
 
@@ -338,8 +339,7 @@ class LighthouseNode:
             stream.down.send(Welcome(silence.alone, silence.supervisor_ping))
             self._ids += 1
             self._supervisors[stream] = (message.group, self._ids)
-            self.feed(lm.GroupAnnounced(message.group, True))
-            self.feed(lm.GuardianHere(self._ids, message.group))
+            self.feed(SupervisorHere(message.group, "host", stream=self._ids))
         elif session == 0 and isinstance(message, lm.Hello):
             self._greet(stream, message)
         elif isinstance(message, Ping):
@@ -347,7 +347,7 @@ class LighthouseNode:
             if session:
                 self.feed(lm.Heard(session))
             elif stream in self._supervisors:
-                self.feed(lm.GuardianHeard(self._supervisors[stream][1]))
+                self.feed(lm.SupervisorHeard(self._supervisors[stream][1]))
         elif isinstance(message, gm.SendJoin):
             self.feed(lm.Join(session, message.member, message.reason, message.suspects, None, message.number,
                              message.step_seconds, message.patience))  # fmt: skip
@@ -361,7 +361,7 @@ class LighthouseNode:
         elif stream in self._supervisors and isinstance(message, lm.LifeBegun | lm.LifeEnded | lm.LifeHalted):
             stream.down.send(Ping())
             number = self._supervisors[stream][1]
-            self.feed(lm.GuardianHeard(number))
+            self.feed(lm.SupervisorHeard(number))
             self.feed(replace(message, stream=number) if isinstance(message, lm.LifeHalted) else message)
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
@@ -389,9 +389,7 @@ class LighthouseNode:
             self.feed(lm.Closed(stream.session))
         group, number = self._supervisors.pop(stream, ("", 0))
         if group:
-            self.feed(lm.GuardianGone(number))
-            if not any(other == group for other, _ in self._supervisors.values()):
-                self.feed(lm.GroupAnnounced(group, False))
+            self.feed(SupervisorGone(group, stream=number))
 
     # --- the peer's clients --------------------------------------------------------------------------------------
 

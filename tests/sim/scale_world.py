@@ -22,11 +22,11 @@ from tests.sim.scale_course import Course
 from tests.sim.scale_members import Members
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     CloseSession,
     Extend,
     Fence,
-    GroupAnnounced,
     Heard,
     Issue,
     LighthouseEffect,
@@ -124,7 +124,7 @@ class World:
     def _start(self) -> None:
         self.lighthouse = Lighthouse(self.config, now=0.0, unix=UNIX)
         for group in range(self.options.groups):
-            self.feed(GroupAnnounced(f"train_{group}", True))
+            self.feed(SupervisorHere(f"train_{group}", "host", stream=group))
             late = self.rng.random() < 0.01
             self.after(self.rng.uniform(5, 30) if late else self.rng.random(), self.members.newcomer, group, 0)
         self.after(self.config.tick, self._tick)
@@ -260,4 +260,4 @@ class World:
         self.lighthouse = Lighthouse(config, now=self.now, unix=UNIX + self.now)
         gc.collect()
         for group in range(self.options.groups):
-            self.feed(GroupAnnounced(f"train_{group}", True))
+            self.feed(SupervisorHere(f"train_{group}", "host", stream=group))

@@ -90,7 +90,7 @@ def calls_per_event(groups: int) -> dict[str, float]:
 
 def test_an_event_costs_the_same_with_ten_times_as_many_groups() -> None:
     few, many = calls_per_event(20), calls_per_event(200)
-    for name in ("Join", "Hello", "GroupAnnounced"):
+    for name in ("Join", "Hello", "SupervisorHere"):
         assert many[name] < 1.5 * few[name] + 5, (name, few, many)
 
 

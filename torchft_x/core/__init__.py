@@ -5,9 +5,9 @@ nothing but the standard library is imported, so every schedule of events can be
 
 The packages, bottom up; each imports only from those above it (`WALLS` in tests/test_rooms.py)::
 
-    (files here)  values that all sides share: types, heal (who copies from whom), in_doubt (what became of an undecided
-                  step), cross_group_vote, fingerprint (what must be alike in all groups), journal,
-                  decisions (why a machine did that)
+    (files here)  what all sides share: types, heal (who copies from whom), in_doubt (what became of an undecided step),
+                  cross_group_vote, fingerprint (what must be alike in all groups), journal, presence (is a supervisor
+                  here, since when away, is it done?), decisions (why a machine did that)
     messages      what goes into each machine, and what comes out
     commit        does this step count?
     group         what does a replica group ask for, what does it hold, how long does it wait?

@@ -9,14 +9,13 @@ import pytest
 from tests.core.scene import Scene, issued, notes, of, overs
 from torchft_x.core.admission.finished_job import GRACE
 from torchft_x.core.journal import Departure, JournalEntry
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    GuardianGone,
-    GuardianHeard,
-    GuardianHere,
     Keep,
     Leave,
     LifeBegun,
     LighthouseEffect,
+    LighthouseEvent,
     Probe,
     Probed,
     Refuse,
@@ -24,6 +23,7 @@ from torchft_x.core.messages.lighthouse import (
     SendPatience,
     SendWaits,
     StopGroup,
+    SupervisorHeard,
 )
 from torchft_x.core.types import JoinReason, Life, State
 
@@ -34,11 +34,15 @@ class Job(Scene):
     """Groups a, b, c under supervisors (streams 1, 2, 3), or without."""
 
     def __init__(self, *, supervised: bool = True, **config: Any) -> None:
-        super().__init__(lease=20.0, **config)
+        super().__init__(lease=20.0, join_timeout=0.0, **config)
         self.supervised = supervised
         self.streams = {"a": 101, "b": 102, "c": 103}
-        for group, stream in self.streams.items() if supervised else ():
-            self.feed(GuardianHere(stream, group))
+
+    def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
+        """A supervisor comes before the first life that it tells of."""
+        if isinstance(event, LifeBegun) and event.group not in self.lighthouse._roll.supervisors.groups:
+            super().feed(SupervisorHere(event.group, "host", stream=self.streams[event.group]))
+        return super().feed(event)
 
     def hello(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
         """A life; an explicit attempt makes it newer."""
@@ -64,7 +68,7 @@ class Job(Scene):
         end = self.now + seconds
         while self.now < end - 1e-6:
             for stream in self.streams.values() if self.supervised else ():
-                effects += self.feed(GuardianHeard(stream))
+                effects += self.feed(SupervisorHeard(stream))
             effects += self.wait(min(1.0, end - self.now), alive=tuple(self.sessions))
         return effects
 
@@ -244,7 +248,7 @@ def test_who_is_told_of_no_more_is_asked_no_more() -> None:
     s.streams = {"b": 102}
     assert {p.replica_id for p in of(Probe, s.wait(20.0, alive=("b:1",)))} <= {"a:1"}
     assert s.lighthouse._endings.unsettled == {"a:1"}
-    s.feed(GuardianGone(101))
+    s.feed(SupervisorGone("a", stream=101))
     s.wait(23.0, alive=("b:1",))  # a lease and its margin
     assert s.lighthouse._endings.unsettled == frozenset()
     assert of(Probe, s.wait(5.0, alive=("b:1",))) == []
@@ -348,7 +352,7 @@ def test_a_leave_that_never_arrived() -> None:
 def test_a_host_that_is_lost_meanwhile() -> None:
     s = finishing()
     s.late()
-    s.feed(GuardianGone(s.streams.pop("a")))
+    s.feed(SupervisorGone("a", stream=s.streams.pop("a")))
     assert issued(s.pass_(15.0)) == []
     assert issued(s.pass_(10.0)) == [["b:2"]]  # a lease and its margin after the last word
 

@@ -77,7 +77,7 @@ def test_a_supervisor_that_reconnects_in_time_is_not_lost() -> None:
 
 def test_the_end_of_a_replaced_stream_is_no_loss() -> None:
     roster = training(2)
-    roster.handle(SupervisorHere("1", "host1"), 10.0)  # reconnects before the old stream is seen to end
+    roster.handle(SupervisorHere("1", "host1", stream=9), 10.0)  # reconnects before the old stream is seen to end
     roster.handle(SupervisorGone("1"), 10.5)
     assert roster.handle(Tick(), 60.0) == []
 

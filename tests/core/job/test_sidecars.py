@@ -52,10 +52,10 @@ def test_a_silent_end_is_said_once_after_the_grace() -> None:
 
 def test_a_reconnect_is_no_silent_end() -> None:
     machine = present("eval")
-    machine.handle(SidecarHere("eval", "h"), 1.0)  # before the old stream is seen to end
+    machine.handle(SidecarHere("eval", "h", 9), 1.0)  # before the old stream is seen to end
     machine.handle(SidecarGone("eval"), 1.1)
     assert machine.handle(Tick(), 60.0) == []
-    machine.handle(SidecarGone("eval"), 61.0)
+    machine.handle(SidecarGone("eval", 9), 61.0)
     machine.handle(SidecarHere("eval", "h2"), 62.0)
     assert machine.handle(Tick(), 90.0) == []
     assert machine.status()["eval"] == {"state": "running", "host": "h2", "trouble": ""}

@@ -78,7 +78,7 @@ def test_a_sidecar_that_comes_after_its_groups_belongs_to_them() -> None:
 
 def test_a_reconnect_of_a_group_is_no_end() -> None:
     visits = job("0")
-    visits.handle(SupervisorHere("0", "h"), 5.0)
+    visits.handle(SupervisorHere("0", "h", stream=9), 5.0)
     visits.handle(SupervisorGone("0"), 5.1)
     assert visits.handle(Tick(), 1000.0) == []
 
@@ -101,9 +101,11 @@ def test_lives_and_quorums_do_not_matter() -> None:
 def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
     visits = job("0")
     visits.handle(SupervisorFinished("0", 0, ""), 10.0)
-    visits.handle(SupervisorHere("0", "h"), 10.1)  # its next supervisor is quicker than the end of that stream
+    visits.handle(
+        SupervisorHere("0", "h", stream=9), 10.1
+    )  # its next supervisor is quicker than the end of that stream
     visits.handle(SupervisorGone("0"), 10.2)
-    leave(visits, "0", 20.0, done=False)
+    visits.handle(SupervisorGone("0", stream=9), 20.0)
     assert visits.handle(Tick(), 200.0) == []
     assert visits.handle(Tick(), 320.0) == [StopSidecar("eval", MISSING)]
 

@@ -11,11 +11,11 @@ from tests.core.scene import BOOT, OURS, UNIX, Scene, issued, member, notes, of,
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorGone
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
     Fence,
-    GroupAnnounced,
     Hello,
     Issue,
     Join,
@@ -93,7 +93,7 @@ class TestFirstQuorum:
         s.announce("0", "1")
         s.hello("0:x")
         assert issued(s.join("0:x")) == []
-        assert issued(s.feed(GroupAnnounced("1", False))) == [["0:x"]]
+        assert issued(s.feed(SupervisorGone("1", stream=s.supervisors["1"]))) == [["0:x"]]
 
     def test_a_connected_group_whose_session_breaks_is_not_waited_for(self) -> None:
         s = Scene(join_timeout=60.0)

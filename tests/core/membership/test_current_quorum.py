@@ -204,15 +204,14 @@ def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
 
 def test_announced_groups_of_which_nobody_is_here() -> None:
     desk = Desk("train_0:a", "train_1:a", "x:a")
-    for group in ("train_0", "1", "2", "x"):
-        desk.tenure.announce(group, True)
-    assert desk.tenure.absent_groups() == {"2"}
+    announced = {"train_0", "1", "2", "x"}
+    assert desk.tenure.absent_groups(announced) == {"2"}
+    assert desk.tenure.absent_groups(set()) == set()
     desk.ask("train_0:a")
     desk.change("train_1:a", lost="silent")
-    assert desk.tenure.absent_groups() == {"1", "2"}
-    desk.tenure.announce("2", False)
+    assert desk.tenure.absent_groups(announced) == {"1", "2"}
     desk.change("x:a", session=None)
-    assert desk.tenure.absent_groups() == {"1", "x"}
+    assert desk.tenure.absent_groups(announced - {"2"}) == {"1", "x"}
 
 
 changes = st.lists(

@@ -9,10 +9,8 @@ from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, StoppedProcess, judge, suspect
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
-    GuardianGone,
-    GuardianHeard,
-    GuardianHere,
     LifeBegun,
     LifeHalted,
     LighthouseEffect,
@@ -20,6 +18,7 @@ from torchft_x.core.messages.lighthouse import (
     Probe,
     RevokeQuorum,
     SendPatience,
+    SupervisorHeard,
     Suspected,
 )
 from torchft_x.core.types import Life, State
@@ -141,24 +140,24 @@ class TestJudge:
         assert suspect(sight, L, 100.0) == ""
 
 
-class TestGuardians:
+class TestSupervisors:
     def test_a_life_is_watched_by_its_groups_newest_supervisor(self) -> None:
         g = SupervisorLiveness()
         g.begin("0", 0, "t0")
         assert g.heard("t0") is None
-        g.open(1, "0", 0, 5.0)
-        g.open(2, "0", 0, 6.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=2), 6.0)
         assert g.heard("t0") == 6.0
         g.hear(1, 7.0)
         assert g.heard("t0") == 7.0
-        g.close(1)
+        g.leave(SupervisorGone("0", stream=1), 8.0)
         assert g.heard("t0") == 6.0
-        g.close(2)
+        g.leave(SupervisorGone("0", stream=2), 8.0)
         assert g.heard("t0") is None
 
     def test_only_the_newest_life_of_a_group(self) -> None:
         g = SupervisorLiveness()
-        g.open(1, "0", 0, 5.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.begin("0", 0, "t0")
         g.begin("0", 1, "t1")
         assert g.heard("t0") is None
@@ -171,34 +170,34 @@ class TestGuardians:
     def test_the_group_server_lives_on_node_0(self) -> None:
         g = SupervisorLiveness()
         g.begin("0", 0, "t0")
-        g.open(1, "0", 1, 5.0)
+        g.arrive(SupervisorHere("0", "host", 1, stream=1), 5.0)
         assert g.heard("t0") is None
-        g.open(2, "0", 0, 3.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=2), 3.0)
         assert g.heard("t0") == 3.0
 
     def test_any_node_may_tell_of_a_stop_and_the_longest_counts(self) -> None:
         g = SupervisorLiveness()
-        g.open(1, "0", 0, 0.0)
-        g.open(2, "0", 1, 0.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 0.0)
+        g.arrive(SupervisorHere("0", "host", 1, stream=2), 0.0)
         g.halt(2, "t0", StoppedProcess(3.0, "worker 2"))
         g.halt(1, "t0", StoppedProcess(2.0, "worker 0"))
         assert g.halt_of("t0", 0.0) == StoppedProcess(2.0, "worker 0")
         g.halt(1, "t0", None)
         assert g.halt_of("t0", 0.0) == StoppedProcess(3.0, "worker 2")
-        g.close(2)
+        g.leave(SupervisorGone("0", 1, stream=2), 8.0)
         assert g.halt_of("t0", 0.0) is None
         assert g.halted == set()
 
     def test_the_word_of_a_supervisor_that_is_silent_since_does_not_count(self) -> None:
         g = SupervisorLiveness()
-        g.open(1, "0", 0, 5.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.halt(1, "t0", StoppedProcess(3.0, "worker 0"))
         assert g.halt_of("t0", 5.0) is not None
         assert g.halt_of("t0", 5.1) is None
 
     def test_a_lighthouse_that_was_starved_takes_the_silence_on_itself(self) -> None:
         g = SupervisorLiveness()
-        g.open(1, "0", 0, 3.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 3.0)
         g.begin("0", 0, "t")
         g.forgive(4.0, 10.0)
         assert g.heard("t") == 7.0
@@ -207,7 +206,7 @@ class TestGuardians:
 
     def test_a_life_without_a_token_is_nobodys(self) -> None:
         g = SupervisorLiveness()
-        g.open(1, "0", 0, 3.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 3.0)
         g.begin("0", 0, "")
         assert g.heard("") is None
 
@@ -215,7 +214,7 @@ class TestGuardians:
         g = SupervisorLiveness()
         g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))
         g.hear(1, 3.0)
-        g.close(1)
+        g.leave(SupervisorGone("0", stream=1), 8.0)
         assert g.halt_of("t0", 0.0) is None
 
 
@@ -225,7 +224,7 @@ class Watched(Scene):
     def __init__(self, **config: object) -> None:
         super().__init__(**config)
         for i in range(2):
-            self.feed(GuardianHere(100 + i, str(i)))
+            self.feed(SupervisorHere(str(i), "host", stream=100 + i))
             self.feed(LifeBegun(str(i), 0, f"t{i}"))
             self.hello(f"{i}:a", life=Life(0, 1.0, f"t{i}"))
         for i in range(2):
@@ -240,7 +239,7 @@ class Watched(Scene):
             for replica_id in heard:
                 effects += self.heard(replica_id)
             for i in watched:
-                effects += self.feed(GuardianHeard(100 + i))
+                effects += self.feed(SupervisorHeard(100 + i))
             effects += self.feed(Tick())
         return effects
 
@@ -285,7 +284,7 @@ class TestLighthouse:
 
     def test_without_its_supervisor_it_stands_alone(self) -> None:
         s = Watched()
-        s.feed(GuardianGone(101))
+        s.feed(SupervisorGone("1", stream=101))
         assert not s.lost(s.pass_time(5.0, "0:a", watched=(0,)))
         assert s.lost(s.pass_time(0.2, "0:a", watched=(0,)))
 

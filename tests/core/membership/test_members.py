@@ -10,6 +10,7 @@ from tests.core.scene import quorum
 from torchft_x.core.journal import MemberEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import Life
 
@@ -261,10 +262,10 @@ class TestRestored:
 
     def test_a_lighthouse_that_was_starved_forgives_supervisors_too(self) -> None:
         roll = MemberTable(0.0)
-        roll.guardians.open(1, "g", 0, 0.0)
-        roll.guardians.begin("g", 0, "t")
+        roll.supervisors.arrive(SupervisorHere("g", "host", stream=1), 0.0)
+        roll.supervisors.begin("g", 0, "t")
         roll.forgive(3.0, 0.5)
-        assert roll.guardians.heard("t") == 2.5
+        assert roll.supervisors.heard("t") == 2.5
 
 
 class TestRecordsByName:

@@ -148,7 +148,7 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
         pb.CrossVote,
         lambda p: ranks.vote_reply_from_bytes(_bytes(peer_pb.ShouldCommitResponse(row=_bytes(p)))),
     ),
-    "SupervisorHello": (pb.SupervisorHello, supervisors.supervisor_here),
+    "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorHello, of a node": (pb.SupervisorHello, lambda p: supervisors.node_hello(7, p)),
     "SupervisorUp.started": (
         pb.LifeStarted,

@@ -164,7 +164,7 @@ class FinishedJob:
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
                 self._early.add(record.replica_id)  # its process may end with 0 now, as stopped ones do
-                group = self._roll.guardians.group_of(record.life.token)
+                group = self._roll.supervisors.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
 
@@ -197,7 +197,7 @@ class FinishedJob:
         """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""
         if d.ended:
             return False
-        heard = self._roll.guardians.heard(d.life.token)
+        heard = self._roll.supervisors.heard(d.life.token)
         if heard is not None:
             self._seen[group] = max(self._seen[group], heard)
         if d.lingers or now - self._seen[group] < self._lease:
@@ -215,7 +215,7 @@ class FinishedJob:
     def _last_heard(self, name: str, now: float) -> float:
         """When its supervisor was, as far as was seen since it fell out of the quorums."""
         record = self._roll.get(name)
-        heard = self._roll.guardians.heard(record.life.token) if record is not None else None
+        heard = self._roll.supervisors.heard(record.life.token) if record is not None else None
         return self._heard.get(name, now) if heard is None else heard
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
@@ -223,7 +223,7 @@ class FinishedJob:
         though its supervisor says that the process runs; or may do so yet, as it has not spoken to this lighthouse."""
         found = []
         for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
-            heard = self._roll.guardians.heard(record.life.token)
+            heard = self._roll.supervisors.heard(record.life.token)
             heard = self._took_over if heard is None else heard
             # Without an address it has not spoken to this lighthouse.
             gone = record.proof or record.refused or not record.address

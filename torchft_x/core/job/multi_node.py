@@ -32,6 +32,7 @@ from torchft_x.core.messages.nodes import (
     SendLifeOver,
     SendStop,
 )
+from torchft_x.core.presence import Presence
 
 _REMEMBERED = 8  # lives that are over, per group: how they ended is said again to a node that missed it
 _NOTE_WAIT_AFTER = 5.0  # seconds a group isn't complete before the log says who is missing
@@ -41,7 +42,8 @@ _LOST = -9  # code of a life that ended because a supervisor did: what befell it
 class _Life:
     """The newest life of a group, from its begin until every node is accounted for."""
 
-    def __init__(self, attempt: int, token: str, meeting: str) -> None:
+    def __init__(self, attempt: int, token: str, meeting: str, now: float) -> None:
+        self.since = now  # when it was begun, or first heard of; a node that was away before may come until later
         self.attempt = attempt  # the same on all nodes
         self.token = token  # core.types.Life.token
         self.meeting = meeting  # empty: begun by a lighthouse before us, and known from the nodes' word only
@@ -55,24 +57,23 @@ class _Life:
         return node not in self.ended and node not in self.unproven
 
 
-class _Seat:
-    """One node of a group."""
+class _Node(Presence):
+    """One node of a group, and the supervisor on it. It has one stream: a newer one replaces it."""
 
-    def __init__(self, node: int) -> None:
-        self.node = node  # its number
-        self.host = ""  # of the newest supervisor; empty: none has come yet
+    __slots__ = ("incarnation", "number", "ready", "replaced")
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number  # from 0
         self.incarnation = ""  # of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
-        self.session: int | None = None  # newest stream, while it stands
-        self.away_since: float | None = None  # since when a life misses it; None: it stands, or none does
         self.ready: NodeReady | None = None  # while it waits for a life
-        self.done = False  # this incarnation has said so
 
 
 class _Group:
     def __init__(self, name: str, nodes: int) -> None:
         self.name = name  # group id
-        self.seats = [_Seat(n) for n in range(nodes)]  # by node
+        self.nodes = [_Node(n) for n in range(nodes)]  # by node
         self.attempt = -1  # of the newest life that anybody knows
         self.life: _Life | None = None  # until every node is accounted for
         self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest lives that are over
@@ -88,7 +89,7 @@ class GangCoordinator:
         self._make_token = make_token  # random, which a machine can't be
         self._gone_grace = gone_grace  # seconds
         self._groups: dict[str, _Group] = {}  # by group id
-        self._sessions: dict[int, tuple[_Group, _Seat]] = {}  # newest stream of each node
+        self._sessions: dict[int, tuple[_Group, _Node]] = {}  # newest stream of each node
 
     def __repr__(self) -> str:
         return f"GangCoordinator({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
@@ -97,7 +98,7 @@ class GangCoordinator:
         """Per group over several nodes, json-able."""
         return {
             g.name: {
-                "nodes": len(g.seats),
+                "nodes": len(g.nodes),
                 "attempt": max(0, g.attempt),
                 "life": g.life.token if g.life else "",
                 "waits_for": self.waits_for(g.name),
@@ -110,9 +111,9 @@ class GangCoordinator:
         group = self._groups[name]
         if group.stopped is not None or (group.life is not None and group.life.over is None):
             return ""
-        ending = [] if group.life is None else [s for s in group.seats if group.life.runs_on(s.node)]
-        missing = [s for s in group.seats if s.session is None]
-        unready = [s for s in group.seats if s.session is not None and s.ready is None and s not in ending]
+        ending = [] if group.life is None else [s for s in group.nodes if group.life.runs_on(s.number)]
+        missing = [s for s in group.nodes if s.stream is None]
+        unready = [s for s in group.nodes if s.stream is not None and s.ready is None and s not in ending]
         what = [_named(missing, "to come" if group.attempt < 0 else "to come back")]
         what += [_named([s for s in ending if s not in missing], "to end its part"), _named(unready, "to be ready")]
         return f"group {name} waits for {' and '.join(w for w in what if w)}"
@@ -135,117 +136,121 @@ class GangCoordinator:
         group = self._groups.get(event.group)
         if group is None:
             group = self._groups[event.group] = _Group(event.group, event.nodes)
-        if event.nodes != len(group.seats):
+        if event.nodes != len(group.nodes):
             text = (
                 f"Node {event.node} of group {group.name} was told that the group has {event.nodes} nodes, the others"
             )
-            return [RefuseNode(event.session, f"{text} {len(group.seats)}; give all of them the same --nodes.")]
-        seat = group.seats[event.node]
-        if event.incarnation in seat.replaced:
-            text = f"Another supervisor has taken over node {seat.node} of group {group.name}, on {seat.host}."
+            return [RefuseNode(event.session, f"{text} {len(group.nodes)}; give all of them the same --nodes.")]
+        node = group.nodes[event.node]
+        if event.incarnation in node.replaced:
+            text = f"Another supervisor has taken over node {node.number} of group {group.name}, on {node.host}."
             return [RefuseNode(event.session, text)]
         effects: list[NodeEffect] = []
-        if seat.session is not None:
-            del self._sessions[seat.session]
-            effects.append(CloseStream(seat.session))
-            seat.session = None
-        if seat.incarnation not in ("", event.incarnation):
-            effects += self._replace(group, seat)
-        seat.session, seat.incarnation, seat.host = event.session, event.incarnation, event.host
-        seat.away_since = seat.ready = None  # what is true is said again
-        self._sessions[event.session] = (group, seat)
-        if group.stopped is not None and not seat.done:
+        if node.stream is not None:
+            effects.append(CloseStream(node.stream))
+            self._drop(node, node.stream, now)
+        if node.incarnation not in ("", event.incarnation):
+            effects += self._replace(group, node)
+        node.arrive(event.session, event.host, now)
+        node.incarnation, node.ready = event.incarnation, None  # what is true is said again
+        self._sessions[event.session] = (group, node)
+        if group.stopped is not None and node.finished is None:
             effects.append(SendStop(event.session, *group.stopped))
         return [*effects, *self._settle(group, now)]
 
-    def _replace(self, group: _Group, seat: _Seat) -> list[NodeEffect]:
+    def _drop(self, node: _Node, session: int, now: float) -> None:
+        """That stream has ended, or is replaced; what it was ready for goes with it."""
+        del self._sessions[session]
+        node.leave(session, now)
+        node.ready = None
+
+    def _replace(self, group: _Group, node: _Node) -> list[NodeEffect]:
         """A newer supervisor: it runs nothing, and what the old one ran is anybody's guess."""
-        seat.replaced.add(seat.incarnation)
-        seat.done = False
+        node.replaced.add(node.incarnation)
+        node.finished = None
         life = group.life
-        if life is None or not life.runs_on(seat.node):
+        if life is None or not life.runs_on(node.number):
             return []
-        life.unproven.add(seat.node)
-        why = f"the supervisor of node {seat.node} was started again"
+        life.unproven.add(node.number)
+        why = f"the supervisor of node {node.number} was started again"
         return [] if life.over is not None else self._end(group, life, _LOST, why)
 
-    def _hear(self, group: _Group, seat: _Seat, event: NodeEvent, now: float) -> list[NodeEffect]:
+    def _hear(self, group: _Group, node: _Node, event: NodeEvent, now: float) -> list[NodeEffect]:
         if isinstance(event, NodeGone):
-            del self._sessions[event.session]
-            seat.session = seat.ready = None
+            self._drop(node, event.session, now)
             return []
         if isinstance(event, NodeReady):
-            return self._on_ready(group, seat, event)
+            return self._on_ready(group, node, event)
         if isinstance(event, NodeStarted):
-            return self._on_started(group, seat, event)
+            return self._on_started(group, event, now)
         if isinstance(event, NodeEnded):
-            return self._on_ended(group, seat, event)
-        return self._on_done(group, seat, event) if isinstance(event, NodeDone) else []
+            return self._on_ended(group, node, event, now)
+        return self._on_done(group, node, event) if isinstance(event, NodeDone) else []
 
-    def _on_ready(self, group: _Group, seat: _Seat, event: NodeReady) -> list[NodeEffect]:
-        seat.ready = event
+    def _on_ready(self, group: _Group, node: _Node, event: NodeReady) -> list[NodeEffect]:
+        node.ready = event
         life = group.life
-        if life is None or not life.runs_on(seat.node):
+        if life is None or not life.runs_on(node.number):
             return []
         if life.over is None and life.meeting:  # the order to begin was lost with the stream before
-            seat.ready = None
+            node.ready = None
             return [SendBegin(event.session, life.attempt, life.token, life.meeting)]
-        return self._runs_nothing(group, life, seat, f"node {seat.node} did not begin with the others")
+        return self._runs_nothing(group, life, node, f"node {node.number} did not begin with the others")
 
-    def _on_started(self, group: _Group, seat: _Seat, event: NodeStarted) -> list[NodeEffect]:
-        effects = self._known(group, event)
+    def _on_started(self, group: _Group, event: NodeStarted, now: float) -> list[NodeEffect]:
+        effects = self._known(group, event, now)
         life = group.life
         if life is not None and life.token == event.life:
             return effects if life.over is None else [*effects, SendLifeOver(event.session, life.token, *life.over)]
         over = group.past.get(event.life, (_LOST, "another life of the group has been begun"))
         return [*effects, SendLifeOver(event.session, event.life, *over)]
 
-    def _on_ended(self, group: _Group, seat: _Seat, event: NodeEnded) -> list[NodeEffect]:
-        effects = self._known(group, event)
+    def _on_ended(self, group: _Group, node: _Node, event: NodeEnded, now: float) -> list[NodeEffect]:
+        effects = self._known(group, event, now)
         life = group.life
         if life is None or life.token != event.life:
             over = group.past.get(event.life, (event.code or _LOST, event.reason))
             return [*effects, SendLifeOver(event.session, event.life, *over)]
-        life.ended.add(seat.node)
+        life.ended.add(node.number)
         if event.code == 0:
-            life.well.add(seat.node)
+            life.well.add(node.number)
         if life.over is not None:
             return [*effects, SendLifeOver(event.session, life.token, *life.over)]
         if event.code != 0:
             effects += self._end(group, life, event.code, event.reason)
-        elif len(life.well) == len(group.seats):
+        elif len(life.well) == len(group.nodes):
             effects += self._end(group, life, 0, "")
         return effects
 
-    def _on_done(self, group: _Group, seat: _Seat, event: NodeDone) -> list[NodeEffect]:
-        seat.done = True
+    def _on_done(self, group: _Group, node: _Node, event: NodeDone) -> list[NodeEffect]:
+        node.finished = event.code, event.sentence
         effects: list[NodeEffect] = []
         life = group.life
-        if life is not None and not (event.code == 0 and seat.node in life.well):
-            effects += self._runs_nothing(group, life, seat, f"node {seat.node} stopped: {event.sentence}")
+        if life is not None and not (event.code == 0 and node.number in life.well):
+            effects += self._runs_nothing(group, life, node, f"node {node.number} stopped: {event.sentence}")
         if group.stopped is None:
-            group.stopped = (event.code, f"node {seat.node} stopped: {event.sentence}")
+            group.stopped = (event.code, f"node {node.number} stopped: {event.sentence}")
             effects += [
-                SendStop(s.session, *group.stopped) for s in group.seats if s.session is not None and not s.done
+                SendStop(s.stream, *group.stopped) for s in group.nodes if s.stream is not None and s.finished is None
             ]
         return effects
 
-    def _known(self, group: _Group, event: NodeStarted | NodeEnded) -> list[NodeEffect]:
+    def _known(self, group: _Group, event: NodeStarted | NodeEnded, now: float) -> list[NodeEffect]:
         """Remember the number, and take over a life that a lighthouse before us has begun."""
         group.attempt = max(group.attempt, event.attempt)
         if group.life is not None or event.life in group.past or group.stopped is not None:
             return []
-        life = group.life = _Life(event.attempt, event.life, "")
+        life = group.life = _Life(event.attempt, event.life, "", now)
         effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
-        for s in group.seats:
+        for s in group.nodes:
             if s.ready is not None:  # it has come to us before, and knows nothing of this life
-                effects += self._runs_nothing(group, life, s, f"node {s.node} is not part of it")
+                effects += self._runs_nothing(group, life, s, f"node {s.number} is not part of it")
         return effects
 
-    def _runs_nothing(self, group: _Group, life: _Life, seat: _Seat, why: str) -> list[NodeEffect]:
+    def _runs_nothing(self, group: _Group, life: _Life, node: _Node, why: str) -> list[NodeEffect]:
         """The node is here and runs nothing. That is a confirmation if we ourselves gave this supervisor the life."""
-        if life.runs_on(seat.node):
-            (life.ended if life.meeting else life.unproven).add(seat.node)
+        if life.runs_on(node.number):
+            (life.ended if life.meeting else life.unproven).add(node.number)
         return [] if life.over is not None else self._end(group, life, _LOST, why)
 
     # --- deciding ------------------------------------------------------------------------------------------------------
@@ -253,9 +258,9 @@ class GangCoordinator:
     def _end(self, group: _Group, life: _Life, code: int, reason: str) -> list[NodeEffect]:
         life.over = (code, reason)
         return [
-            SendLifeOver(s.session, life.token, code, reason)
-            for s in group.seats
-            if s.session is not None and not s.done
+            SendLifeOver(s.stream, life.token, code, reason)
+            for s in group.nodes
+            if s.stream is not None and s.finished is None
         ]
 
     def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
@@ -264,22 +269,19 @@ class GangCoordinator:
         life = group.life
         if life is not None and life.over is None:
             effects += self._miss(group, life, now)
-        if life is not None and not any(life.runs_on(s.node) for s in group.seats):
+        if life is not None and not any(life.runs_on(s.number) for s in group.nodes):
             effects += self._close(group, life)
-        if group.life is None and group.stopped is None and all(s.ready for s in group.seats):
-            effects += self._begin(group)
+        if group.life is None and group.stopped is None and all(s.ready for s in group.nodes):
+            effects += self._begin(group, now)
         return [*effects, *self._note_wait(group, now)]
 
     def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
         """End a life whose part on some node has nobody to speak for it."""
-        for s in group.seats:
-            if (
-                s.session is None and s.away_since is None
-            ):  # from now on; or we took the life over, and it has not come yet
-                s.away_since = now
-            if s.away_since is not None and now - s.away_since >= self._gone_grace and life.runs_on(s.node):
+        for s in group.nodes:
+            missed = min(s.absent_for(now), now - life.since)
+            if missed >= self._gone_grace and life.runs_on(s.number):
                 where = f" on {s.host}" if s.host else ""
-                return self._end(group, life, _LOST, f"the supervisor of node {s.node}{where} is gone")
+                return self._end(group, life, _LOST, f"the supervisor of node {s.number}{where} is gone")
         return []
 
     def _close(self, group: _Group, life: _Life) -> list[NodeEffect]:
@@ -293,17 +295,17 @@ class GangCoordinator:
         if life.over[0] == 0 and group.stopped is None:
             group.stopped = (0, f"group {group.name} has finished already")
             # supervisors that were started again after their node's part had finished
-            effects += [SendStop(s.ready.session, *group.stopped) for s in group.seats if s.ready is not None]
+            effects += [SendStop(s.ready.session, *group.stopped) for s in group.nodes if s.ready is not None]
         if not life.unproven:
             effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
         return effects
 
-    def _begin(self, group: _Group) -> list[NodeEffect]:
-        ready = [s.ready for s in group.seats if s.ready is not None]
+    def _begin(self, group: _Group, now: float) -> list[NodeEffect]:
+        ready = [s.ready for s in group.nodes if s.ready is not None]
         group.attempt = max(group.attempt + 1, *(r.attempt for r in ready))
-        life = group.life = _Life(group.attempt, self._make_token(), ready[0].meeting)
-        for seat in group.seats:
-            seat.ready = None
+        life = group.life = _Life(group.attempt, self._make_token(), ready[0].meeting, now)
+        for node in group.nodes:
+            node.ready = None
         begins = [SendBegin(r.session, life.attempt, life.token, life.meeting) for r in ready]
         return [LifeStarted(group.name, life.attempt, life.token), *begins]
 
@@ -320,7 +322,7 @@ class GangCoordinator:
         return []
 
 
-def _named(seats: list[_Seat], what: str) -> str:
+def _named(nodes: list[_Node], what: str) -> str:
     """``nodes 1 and 3 to come``; empty for none."""
-    numbers = [str(s.node) for s in seats]
+    numbers = [str(n.number) for n in nodes]
     return f"{'node' if len(numbers) == 1 else 'nodes'} {' and '.join(numbers)} {what}" if numbers else ""

@@ -43,6 +43,7 @@ from torchft_x.core.messages.job import (
     TellStop,
     Verdict,
 )
+from torchft_x.core.presence import Presence
 from torchft_x.errors import ConfigError
 
 DESERTED = 75
@@ -82,23 +83,12 @@ class JobConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be a positive number of seconds.")
 
 
-class _Seat:
-    """One supervisor of a group: of the group's node, or of one of its nodes."""
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.host = ""  # of the newest supervisor; empty: none has come yet
-        self.streams = 0  # a supervisor that reconnects may have two for a moment
-        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
-        self.finished: SupervisorFinished | None = None
-
-
 class _Group:
     """One line of the roster."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.seats = [_Seat(0)]  # by node; as many as the group has nodes, once a supervisor has said so
+        self.supervisors = [Presence()]  # by node; as many as the group has nodes, once a supervisor has said so
         self.life = ""  # token of the newest life
         self.attempt = 0  # of the newest life
         self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
@@ -108,18 +98,18 @@ class _Group:
         self.told: TellStop | None = None  # what it was told; repeated when it reconnects
 
     @property
-    def streams(self) -> int:
-        return sum(s.streams for s in self.seats)
+    def here(self) -> bool:
+        return any(s.here for s in self.supervisors)
 
     @property
     def hosts(self) -> str:
         """Where its newest supervisors run; empty: none has come yet."""
-        return ", ".join(dict.fromkeys(s.host for s in self.seats if s.host))
+        return ", ".join(dict.fromkeys(s.host for s in self.supervisors if s.host))
 
     @property
     def complete(self) -> bool:
         """Every supervisor is here, or is done."""
-        return all(s.streams or s.finished for s in self.seats)
+        return all(s.here or s.finished for s in self.supervisors)
 
     @property
     def can_finish(self) -> bool:
@@ -135,7 +125,7 @@ class _Group:
     def trouble(self) -> str:
         """Why it did not finish, for people; empty if it did or still may."""
         if self.finished is not None:
-            host = self.seats[self.finished.node].host
+            host = self.supervisors[self.finished.node].host
             return f"gave up on {host}: {self.finished.sentence}" if self.finished.code else ""
         return self.lost
 
@@ -173,7 +163,7 @@ class JobOutcome:
     def nodes_of(self, group: str) -> int | None:
         """On how many nodes this group is, as its first supervisor has said; None: none has come, or no such group."""
         known = self._groups.get(group)
-        return len(known.seats) if known is not None and known.hosts else None
+        return len(known.supervisors) if known is not None and known.hosts else None
 
     def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
         """Take one event at `now` (monotonic seconds) and return what is to be done."""
@@ -209,9 +199,7 @@ class JobOutcome:
         if isinstance(event, SupervisorHere):
             return self._arrive(group, event, now)
         if isinstance(event, SupervisorGone):
-            seat = group.seats[event.node]
-            seat.streams = max(0, seat.streams - 1)
-            seat.away_since = now if seat.streams == 0 else None
+            group.supervisors[event.node].leave(event.stream, now)
             self._alone_since = None if self._is_somebody_here else now
         elif isinstance(event, LifeStarted):
             group.attempt, group.life, group.alive = event.attempt, event.life, True
@@ -221,27 +209,24 @@ class JobOutcome:
             if event.life == group.life:
                 group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
         elif isinstance(event, SupervisorFinished):
-            self._finish(group, group.seats[event.node], event)
+            self._finish(group, event)
         return []
 
-    def _finish(self, group: _Group, seat: _Seat, event: SupervisorFinished) -> None:
+    def _finish(self, group: _Group, event: SupervisorFinished) -> None:
         """A group has finished when all its supervisors say so; one that gives up speaks for the group."""
-        if seat.finished is None:
-            seat.finished = event
-        if group.finished is None and (event.code != 0 or all(s.finished for s in group.seats)):
+        group.supervisors[event.node].finished = event.code, event.sentence
+        if group.finished is None and (event.code != 0 or all(s.finished for s in group.supervisors)):
             group.finished = event
             group.alive = False
 
     def _arrive(self, group: _Group, event: SupervisorHere, now: float) -> list[RosterEffect]:
         if self._deserted:  # it may have been this lighthouse that was away: the others are as quick
-            for other in (s for g in self._groups.values() for s in g.seats if s.away_since is not None):
+            for other in (s for g in self._groups.values() for s in g.supervisors if s.away_since is not None):
                 other.away_since = now
-        while len(group.seats) < event.nodes:
-            group.seats.append(_Seat(len(group.seats)))
-        seat = group.seats[event.node]
-        seat.host = event.host
-        seat.streams += 1
-        seat.away_since = self._alone_since = None
+        while len(group.supervisors) < event.nodes:
+            group.supervisors.append(Presence())
+        group.supervisors[event.node].arrive(event.stream, event.host, now)
+        self._alone_since = None
         effects: list[RosterEffect] = []
         if group.lost and group.complete and self._verdict is None:
             group.lost = ""
@@ -259,7 +244,7 @@ class JobOutcome:
 
     @property
     def _is_somebody_here(self) -> bool:
-        return any(g.streams for g in self._groups.values())
+        return any(g.here for g in self._groups.values())
 
     @property
     def _deserted(self) -> bool:
@@ -274,19 +259,21 @@ class JobOutcome:
         for g in self._groups.values():
             if g.over or g.complete:
                 continue
-            g.lost = next((why for s in g.seats if (why := self._absence(g, s, now))), "")
+            g.lost = next((why for n in range(len(g.supervisors)) if (why := self._absence(g, n, now))), "")
             if g.lost:
                 notes.append(Note("member_lost", _sentence(f"group {g.name} {g.lost}")))
         return notes
 
-    def _absence(self, group: _Group, seat: _Seat, now: float) -> str:
-        """Why this supervisor counts as lost, a clause after its group's name; empty: it doesn't."""
-        which = "its supervisor" if len(group.seats) == 1 else f"its supervisor of node {seat.node}"
-        if seat.streams or seat.finished is not None:
+    def _absence(self, group: _Group, node: int, now: float) -> str:
+        """Why the supervisor of that node counts as lost, a clause after its group's name; empty: it doesn't."""
+        supervisor = group.supervisors[node]
+        which = "its supervisor" if len(group.supervisors) == 1 else f"its supervisor of node {node}"
+        if supervisor.finished is not None:
             return ""
-        if seat.away_since is not None and now - seat.away_since >= self.config.gone_grace:
-            return f"is lost: {which} on {seat.host} is gone without a word"
-        if not seat.host and self._started is not None and now - self._started >= self.config.arrive_timeout:
+        if supervisor.host:
+            gone = supervisor.absent_for(now) >= self.config.gone_grace
+            return f"is lost: {which} on {supervisor.host} is gone without a word" if gone else ""
+        if self._started is not None and now - self._started >= self.config.arrive_timeout:
             return f"is lost: {which} has not come within {self.config.arrive_timeout:g} s"
         return ""
 
@@ -306,7 +293,7 @@ class JobOutcome:
         stops: list[RosterEffect] = []
         for g in self._groups.values():
             training = g.alive and g.life in with_them
-            if g.streams and not g.over and not training and g.told is None:
+            if g.here and not g.over and not training and g.told is None:
                 failed = next((why for life, why in g.failures.items() if life in with_them), "")
                 text = f"{failed}, after it had trained to the end with the others (was it saving the model?)"
                 g.told = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
@@ -329,7 +316,7 @@ class JobOutcome:
             why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
             self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
         code, sentence = self._verdict.code, self._verdict.sentence
-        rest = [g for g in groups if g.finished is None and g.streams]  # of a lost group some nodes may be here
+        rest = [g for g in groups if g.finished is None and g.here]  # of a lost group some nodes may be here
         stops = [TellStop(g.name, code, sentence) for g in rest]
         return [*stops, *self.sidecars.end(sentence), self._verdict]
 
@@ -349,7 +336,7 @@ def _state(group: _Group) -> str:
         return "finished" if group.finished.code == 0 else "failed"
     if group.lost:
         return "lost"
-    if not all(s.host for s in group.seats):
+    if not all(s.host for s in group.supervisors):
         return "awaited"
     return "running" if group.alive else "starting"
 

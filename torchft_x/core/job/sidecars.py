@@ -14,32 +14,31 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
     SidecarEffect,
     SidecarEvent,
-    SidecarFinished,
     SidecarGone,
     SidecarHere,
     StopSidecar,
 )
+from torchft_x.core.presence import Presence
 
 REMEMBERED = 256
 """Names kept after they went, for the status; a stand-alone lighthouse sees many."""
 
 
-class _Sidecar:
-    """One name."""
+class _Sidecar(Presence):
+    """One name. What it has said goes with its supervisor."""
+
+    __slots__ = ("name", "told_lost")
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.host = ""  # of the newest supervisor
-        self.streams = 0  # a supervisor that reconnects may have two for a moment
-        self.away_since: float | None = None  # when the last stream ended; None: here
-        self.finished: SidecarFinished | None = None  # of the newest supervisor
         self.told_lost = False  # whether its silent end was noted
 
     @property
     def state(self) -> str:
         if self.finished is not None:
-            return "failed" if self.finished.code else "finished"
-        return "running" if self.streams else "away"
+            return "failed" if self.finished[0] else "finished"
+        return "running" if self.here else "away"
 
 
 class Sidecars:
@@ -53,34 +52,33 @@ class Sidecars:
     def status(self) -> dict[str, dict[str, object]]:
         """Per sidecar, json-able."""
         return {
-            c.name: {"state": c.state, "host": c.host, "trouble": c.finished.sentence if c.finished else ""}
-            for c in self._known.values()
+            s.name: {"state": s.state, "host": s.host, "trouble": s.finished[1] if s.finished else ""}
+            for s in self._known.values()
         }
 
     @property
     def present(self) -> frozenset[str]:
         """Names of those that are here."""
-        return frozenset(c.name for c in self._known.values() if c.streams)
+        return frozenset(s.name for s in self._known.values() if s.here)
 
     def handle(self, event: SidecarEvent | Tick, now: float) -> list[SidecarEffect]:
         """Take one event at `now` (monotonic seconds)."""
         if isinstance(event, Tick):
-            return [note for c in self._known.values() if (note := self._miss(c, now))]
-        c = self._known.setdefault(event.sidecar, _Sidecar(event.sidecar))
+            return [note for s in self._known.values() if (note := self._miss(s, now))]
+        s = self._known.setdefault(event.sidecar, _Sidecar(event.sidecar))
         if isinstance(event, SidecarHere):
-            c.host, c.away_since, c.finished, c.told_lost = event.host, None, None, False
-            c.streams += 1
+            s.arrive(event.stream, event.host, now)
+            s.finished, s.told_lost = None, False
             self._forget_the_oldest()
-            return [] if self._ended is None else [StopSidecar(c.name, self._ended)]
+            return [] if self._ended is None else [StopSidecar(s.name, self._ended)]
         if isinstance(event, SidecarGone):
-            c.streams = max(0, c.streams - 1)
-            c.away_since = None if c.streams else now
+            s.leave(event.stream, now)
             return []
-        c.finished = event
+        s.finished = event.code, event.sentence
         if event.code == 0:
-            return [] if event.sentence else [Note("sidecar", f"The sidecar {c.name} has finished.")]
+            return [] if event.sentence else [Note("sidecar", f"The sidecar {s.name} has finished.")]
         why = event.sentence.rstrip(".")
-        return [Note("error", f"The sidecar {c.name} gave up on {c.host}: {why}. The job goes on.")]
+        return [Note("error", f"The sidecar {s.name} gave up on {s.host}: {why}. The job goes on.")]
 
     def end(self, sentence: str) -> list[SidecarEffect]:
         """The job is over: those that are here, and whoever comes later, are told."""
@@ -93,13 +91,12 @@ class Sidecars:
 
     def _forget_the_oldest(self) -> None:
         if len(self._known) > REMEMBERED:
-            gone = next((c for c in self._known.values() if not c.streams), None)
+            gone = next((s for s in self._known.values() if not s.here), None)
             if gone is not None:
                 del self._known[gone.name]
 
-    def _miss(self, c: _Sidecar, now: float) -> Note | None:
-        gone = c.away_since is not None and now - c.away_since >= self._grace
-        if not gone or c.finished is not None or c.told_lost or self._ended is not None:
+    def _miss(self, s: _Sidecar, now: float) -> Note | None:
+        if s.absent_for(now) < self._grace or s.finished is not None or s.told_lost or self._ended is not None:
             return None
-        c.told_lost = True
-        return Note("error", f"The sidecar {c.name} on {c.host} is gone without a word. The job goes on.")
+        s.told_lost = True
+        return Note("error", f"The sidecar {s.name} on {s.host} is gone without a word. The job goes on.")

@@ -7,8 +7,6 @@ because its scheduler may start it again.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import (
@@ -22,6 +20,7 @@ from torchft_x.core.messages.job import (
     SupervisorGone,
     SupervisorHere,
 )
+from torchft_x.core.presence import Presence
 
 DONE = "all groups of the job have finished"
 MISSING = "the groups of the job are gone"
@@ -34,9 +33,7 @@ class StandaloneSidecars:
         self._settle = settle  # seconds, see the module
         self._missing = missing  # seconds
         self.sidecars = Sidecars()
-        self._here: Counter[str] = Counter()  # streams of supervisors by group
-        self._silent: set[str] = set()  # groups whose supervisor went without having said that it is done
-        self._done: set[str] = set()  # groups that are here and have said it
+        self._groups: dict[str, Presence] = {}  # those that are here, or went without having said that they are done
         self._met: set[str] = set()  # sidecars that were here together with a group
         self._empty_since: float | None = None  # when the last group went; None: some are here, or none ever was
 
@@ -46,39 +43,40 @@ class StandaloneSidecars:
         if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished, Tick)):
             effects += self._hear(event, now)
         elif isinstance(event, SupervisorHere):
-            self._here[event.group] += 1
-            self._silent.discard(event.group)
-            self._done.discard(event.group)
+            group = self._groups.setdefault(event.group, Presence())
+            group.arrive(event.stream, event.host, now)
+            group.finished = None
             self._met |= self.sidecars.present
             self._empty_since = None
-        elif isinstance(event, SupervisorFinished):
-            self._done.add(event.group)
-        elif isinstance(event, SupervisorGone):
-            self._leave(event.group, now)
+        elif isinstance(event, SupervisorFinished) and event.group in self._groups:
+            self._groups[event.group].finished = event.code, event.sentence
+        elif isinstance(event, SupervisorGone) and event.group in self._groups:
+            self._leave(self._groups[event.group], event, now)
         return effects + self._judge(now)
 
     def _hear(self, event: SidecarEvent | Tick, now: float) -> list[SidecarEffect]:
         effects = self.sidecars.handle(event, now)
-        if isinstance(event, SidecarHere) and self._here:
+        if isinstance(event, SidecarHere) and self._is_somebody_here:
             self._met.add(event.sidecar)
         return effects
 
-    def _leave(self, group: str, now: float) -> None:
-        self._here[group] -= 1
-        if self._here[group] > 0:
-            return
-        del self._here[group]
-        if group not in self._done:
-            self._silent.add(group)
-        self._done.discard(group)
-        if not self._here:
+    @property
+    def _is_somebody_here(self) -> bool:
+        return any(group.here for group in self._groups.values())
+
+    def _leave(self, group: Presence, event: SupervisorGone, now: float) -> None:
+        group.leave(event.stream, now)
+        if not group.here and group.finished is not None:
+            del self._groups[event.group]
+        if not self._is_somebody_here:
             self._empty_since = now
 
     def _judge(self, now: float) -> list[SidecarEffect]:
-        if self._empty_since is None or now - self._empty_since < (self._missing if self._silent else self._settle):
+        silent = bool(self._groups)  # looked at only while nobody is here
+        if self._empty_since is None or now - self._empty_since < (self._missing if silent else self._settle):
             return []
-        effects = self.sidecars.stop(self._met & self.sidecars.present, MISSING if self._silent else DONE)
+        effects = self.sidecars.stop(self._met & self.sidecars.present, MISSING if silent else DONE)
         self._met.clear()
-        self._silent.clear()
+        self._groups.clear()
         self._empty_since = None
         return effects

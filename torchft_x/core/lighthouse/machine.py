@@ -26,14 +26,11 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
     Fence,
-    GroupAnnounced,
-    GuardianGone,
-    GuardianHeard,
-    GuardianHere,
     Heard,
     Heartbeat,
     Hello,
@@ -48,6 +45,7 @@ from torchft_x.core.messages.lighthouse import (
     Probed,
     Progress,
     Refuse,
+    SupervisorHeard,
     Suspected,
     UnaryGone,
     UnaryJoin,
@@ -141,7 +139,7 @@ class Lighthouse:
                 member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
                 for r in self._roll
             ],
-            "announced": sorted(self._tenure.announced),
+            "announced": sorted(self._roll.supervisors.groups),
             "fresh": self._succession.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
@@ -184,15 +182,20 @@ class Lighthouse:
                 return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
             case LifeBegun(group, attempt, token):
                 self._roll.begun(group, attempt)
-                self._roll.guardians.begin(group, attempt, token)
+                self._roll.supervisors.begin(group, attempt, token)
                 return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code, now)
-            case GroupAnnounced(group, present):
-                self._tenure.announce(group, present)
+            case SupervisorHere():
+                self._roll.supervisors.arrive(event, now)
+                self._tenure.changed = True  # the first quorum waits for its group
                 return []
-            case GuardianHere() | GuardianHeard() | GuardianGone():
-                self._roll.guardians.take(event, now)
+            case SupervisorHeard(stream):
+                self._roll.supervisors.hear(stream, now)
+                return []
+            case SupervisorGone():
+                self._roll.supervisors.leave(event, now)
+                self._tenure.changed = True
                 return []
             case LifeHalted():
                 return self._on_halted(event, now)
@@ -367,14 +370,14 @@ class Lighthouse:
     def _find_again(self, record: MemberRecord) -> None:
         """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
         since = self._now - self._config.silence.host
-        if self._roll.guardians.halt_of(record.life.token, since) is None:
+        if self._roll.supervisors.halt_of(record.life.token, since) is None:
             self._roll.find(record)
             self._tenure.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
         """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
         halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
-        self._roll.guardians.halt(event.stream, event.life_token, halt)
+        self._roll.supervisors.halt(event.stream, event.life_token, halt)
         for record in self._roll.of_life(event.life_token):
             if (
                 halt is None

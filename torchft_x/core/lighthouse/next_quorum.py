@@ -154,7 +154,7 @@ class QuorumTransition:
         t = self._tenure
         if t.missing or len(t.asking) < self._config.min_replicas:
             return True
-        first = t.current is None and (bool(t.silent) or len(t.asking) < len(t.announced))
+        first = t.current is None and (bool(t.silent) or len(t.asking) < len(self._roll.supervisors.groups))
         return not tick and (not t.changed or first)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf
 
@@ -23,7 +24,6 @@ class QuorumState:
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
-        self.announced: set[str] = set()  # groups whose supervisor is here, by their ids or numbers
         self.changed = True  # something has, since it was last found that there can be no next quorum yet
         self.granted_through = 0  # highest step ever granted in current
         self.reached = 0  # newest step a member of current told to have committed; for people
@@ -90,17 +90,12 @@ class QuorumState:
         silent = not lost and record.join is None and (record.unary or record.session is not None)
         (self.silent.add if silent else self.silent.discard)(replica_id)
 
-    def announce(self, group: str, present: bool) -> None:
-        """A supervisor of the group has come, or gone."""
-        (self.announced.add if present else self.announced.discard)(group)
-        self.changed = True
-
-    def absent_groups(self) -> set[str]:
-        """Announced groups of which nobody is here yet."""
-        if not self.announced:
+    def absent_groups(self, announced: AbstractSet[str]) -> AbstractSet[str]:
+        """Of these groups, whose supervisors are here, those of which nobody else is here yet."""
+        if not announced:
             return set()
         here = {name for r in (*self.asking, *self.silent) for name in (group_of(r), str(group_number(r)))}
-        return self.announced - here
+        return announced - here
 
     def situation(
         self,
@@ -123,7 +118,7 @@ class QuorumState:
             over=over,
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
-            absent_groups=self.absent_groups(),
+            absent_groups=self.absent_groups(roll.supervisors.groups),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,

@@ -107,7 +107,7 @@ class MemberTable:
         self._apart: dict[str, MemberRecord] = {}  # those without a session, by replica id
         self._made = 0  # records so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
-        self.guardians = SupervisorLiveness()  # what supervisors say about the members
+        self.supervisors = SupervisorLiveness()  # what supervisors say about the members
 
     def __iter__(self) -> Iterator[MemberRecord]:
         return iter(self._records.values())
@@ -274,14 +274,14 @@ class MemberTable:
             return 0.0
         for record in self:
             record.heard = min(now, record.heard + gap - tick)
-        self.guardians.forgive(gap - tick, now)
+        self.supervisors.forgive(gap - tick, now)
         return gap - tick
 
     def sight(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
         """What is known about its being here."""
         token = record.life.token
-        watched = None if record.unary else self.guardians.heard(token)
-        halt = self.guardians.halt_of(token, now - limits.host)
+        watched = None if record.unary else self.supervisors.heard(token)
+        halt = self.supervisors.halt_of(token, now - limits.host)
         connected = record.session is not None
         return Observation(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
 
@@ -291,7 +291,7 @@ class MemberTable:
 
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Members worth a closer look: silent for a while, or stopped."""
-        halted, since = self.guardians.halted, now - limits.shortest
+        halted, since = self.supervisors.halted, now - limits.shortest
         return [r for r in self if not r.lost and (r.heard < since or r.life.token in halted)]
 
     def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:

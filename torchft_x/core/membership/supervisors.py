@@ -6,27 +6,19 @@ group server runs on node 0, so that one's silence is told apart from the group'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import KeysView
 
 from torchft_x.core.membership.failure_detector import StoppedProcess
-from torchft_x.core.messages.lighthouse import GuardianGone, GuardianHeard, GuardianHere
-
-
-@dataclass(slots=True, eq=False)
-class _Guardian:
-    """One supervisor's stream."""
-
-    group: str
-    node: int
-    heard: float  # last sign of life
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.presence import Presence
 
 
 class SupervisorLiveness:
-    """Part of the lighthouse. A stream's number is the shell's; it is not used twice."""
+    """Part of the lighthouse."""
 
     def __init__(self) -> None:
-        self._streams: dict[int, _Guardian] = {}  # open ones
-        self._groups: dict[str, list[int]] = {}  # group -> its open streams
+        self._groups: dict[str, dict[int, Presence]] = {}  # group -> node -> its supervisor; those that are here
+        self._on: dict[int, Presence] = {}  # open stream -> the same
         self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
         self._halts: dict[
@@ -36,33 +28,30 @@ class SupervisorLiveness:
     def __repr__(self) -> str:
         return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
 
-    def take(self, event: GuardianHere | GuardianHeard | GuardianGone, now: float) -> None:
-        """A stream comes, speaks, goes."""
-        if isinstance(event, GuardianHere):
-            self.open(event.stream, event.group, event.node, now)
-        elif isinstance(event, GuardianHeard):
-            self.hear(event.stream, now)
-        else:
-            self.close(event.stream)
+    @property
+    def groups(self) -> KeysView[str]:
+        """Those with a supervisor here, by their ids or numbers: the first quorum waits for them up to join_timeout."""
+        return self._groups.keys()
 
-    def open(self, stream: int, group: str, node: int, now: float) -> None:
-        self._streams[stream] = _Guardian(group, node, now)
-        self._groups.setdefault(group, []).append(stream)
+    def arrive(self, event: SupervisorHere, now: float) -> None:
+        place = self._groups.setdefault(event.group, {}).setdefault(event.node, Presence())
+        place.arrive(event.stream, event.host, now)
+        self._on[event.stream] = place
 
     def hear(self, stream: int, now: float) -> None:
-        guardian = self._streams.get(stream)
-        if guardian is not None:
-            guardian.heard = now
+        if stream in self._on:
+            self._on[stream].hear(stream, now)
 
-    def close(self, stream: int) -> None:
-        """Its words go with it: a supervisor says again what is true on its next stream."""
-        guardian = self._streams.pop(stream, None)
-        if guardian is not None:
-            self._forget(stream)
-            rest = self._groups[guardian.group]
-            rest.remove(stream)
-            if not rest:
-                del self._groups[guardian.group]
+    def leave(self, event: SupervisorGone, now: float) -> None:
+        """Its words go with the stream: a supervisor says again what is true on its next one."""
+        place = self._on.pop(event.stream, None)
+        if place is not None:
+            self._forget(event.stream)
+            place.leave(event.stream, now)
+            if not place.here:
+                del self._groups[event.group][event.node]
+            if not self._groups[event.group]:
+                del self._groups[event.group]
 
     def begin(self, group: str, attempt: int, token: str) -> None:
         """This life of the group runs. An older supervisor, whose group runs elsewhere by now, tells of an older one."""
@@ -74,7 +63,7 @@ class SupervisorLiveness:
 
     def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
         """A process of that life is stopped; None: none is, any more."""
-        if stream not in self._streams:
+        if stream not in self._on:
             return
         self._forget(stream)  # it has one life at a time
         if halt is not None:
@@ -87,8 +76,8 @@ class SupervisorLiveness:
 
     def heard(self, token: str) -> float | None:
         """When the supervisor beside the group server of that life was last heard. None: there is none here."""
-        streams = self._groups.get(self._watched.get(token, ""), ()) if token else ()
-        return max((g.heard for g in map(self._streams.__getitem__, streams) if g.node == 0), default=None)
+        beside = self._groups.get(self._watched.get(token, ""), {}).get(0) if token else None
+        return None if beside is None else max(beside.heard.values())
 
     def group_of(self, token: str) -> str:
         """The group, as its supervisor names it, of the supervisor here that watches over that life; '': there is none."""
@@ -102,7 +91,7 @@ class SupervisorLiveness:
         halts = self._halts.get(token)
         if not halts:
             return None
-        true = [halt for stream, halt in halts.items() if self._streams[stream].heard >= since]
+        true = [halt for stream, halt in halts.items() if self._on[stream].heard[stream] >= since]
         return min(true, key=lambda h: h.since, default=None)
 
     @property
@@ -112,5 +101,5 @@ class SupervisorLiveness:
 
     def forgive(self, seconds: float, now: float) -> None:
         """The lighthouse was starved for so long, and the silence was its own."""
-        for guardian in self._streams.values():
-            guardian.heard = min(now, guardian.heard + seconds)
+        for place in [place for nodes in self._groups.values() for place in nodes.values()]:
+            place.forgive(seconds, now)

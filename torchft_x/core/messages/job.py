@@ -11,20 +11,22 @@ from torchft_x.core.messages.common import Note, Tick
 
 @dataclass(frozen=True, slots=True)
 class SupervisorHere:
-    """A supervisor's stream stands."""
+    """A supervisor's stream stands. It watches over the lives of this group, on this node of it."""
 
     group: str
     host: str
     node: int = 0
     nodes: int = 1
+    stream: int = 0  # named by the shell, and not used twice; 0: of a lighthouse before this one
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorGone:
-    """One stream of this supervisor has ended."""
+    """That stream of this supervisor has ended."""
 
     group: str
     node: int = 0
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,15 @@ class SidecarHere:
 
     sidecar: str
     host: str
+    stream: int = 0  # named by the shell, and not used twice
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarGone:
-    """One stream of it has ended."""
+    """That stream of it has ended."""
 
     sidecar: str
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)

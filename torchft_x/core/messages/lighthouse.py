@@ -8,6 +8,7 @@ from math import inf
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -123,32 +124,8 @@ class LifeEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAnnounced:
-    """A supervisor of this group has come (or gone). The first quorum waits for announced groups up to join_timeout."""
-
-    group: str
-    present: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GuardianHere:
-    """A supervisor's stream stands: it watches over the lives of this group, on this node of it."""
-
-    stream: int  # named by the shell; not used twice
-    group: str
-    node: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GuardianHeard:
+class SupervisorHeard:
     """A supervisor has spoken."""
-
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class GuardianGone:
-    """That stream has ended."""
 
     stream: int
 
@@ -197,10 +174,9 @@ LighthouseEvent = (
     | Probed
     | LifeBegun
     | LifeEnded
-    | GroupAnnounced
-    | GuardianHere
-    | GuardianHeard
-    | GuardianGone
+    | SupervisorHere
+    | SupervisorHeard
+    | SupervisorGone
     | LifeHalted
     | UnaryJoin
     | UnaryGone

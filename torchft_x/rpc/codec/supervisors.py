@@ -50,16 +50,17 @@ NODE_DOWN = OneOf(
 )
 
 
-def supervisor_here(p: pb.SupervisorHello) -> r.SupervisorHere:
-    """The hello of a group's supervisor as an event of the roster."""
+def supervisor_here(stream: int, p: pb.SupervisorHello) -> r.SupervisorHere:
+    """The hello of a group's supervisor as an event."""
     nodes = max(1, limits.check_whole(p.nodes, "number of nodes", limits.MAX_NODES))
     node = limits.check_whole(p.node, "node", nodes - 1)
-    return r.SupervisorHere(limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?"), node, nodes)
+    group, host = limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?")
+    return r.SupervisorHere(group, host, node, nodes, stream)
 
 
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
     """The hello of one node's supervisor, for a group over several nodes."""
-    here = supervisor_here(p)
+    here = supervisor_here(session, p)
     incarnation = limits.check_text(p.incarnation, "incarnation", 128)
     return n.NodeHere(session, here.group, here.node, here.nodes, incarnation, here.host)
 

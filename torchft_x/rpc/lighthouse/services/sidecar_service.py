@@ -35,7 +35,7 @@ class SidecarService:
             raise RefusedError("A supervisor speaks for a group or for a sidecar, not for both.")
         name, host = limits.check_replica_id(hello.sidecar), limits.check_replica_id(hello.host or "?")
         self._streams[key] = (stream, name)
-        self._feed(c.SidecarHere(name, host))
+        self._feed(c.SidecarHere(name, host, key))
 
     def hear(self, key: int, up: pb.SupervisorUp) -> None:
         """A message after the hello; how its lives begin and end concerns nobody here."""
@@ -49,7 +49,7 @@ class SidecarService:
         """The stream has ended; of any other stream: nothing."""
         if key in self._streams:
             _, name = self._streams.pop(key)
-            self._feed(c.SidecarGone(name))
+            self._feed(c.SidecarGone(name, key))
 
     def stop(self, effect: c.StopSidecar) -> None:
         data = pb.SupervisorDown(stop=pb.Stop(code=0, sentence=effect.sentence)).SerializeToString()

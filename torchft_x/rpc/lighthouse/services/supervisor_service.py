@@ -94,7 +94,7 @@ class SupervisorService:
             self._greet(key, stream, up.hello)
             return
         stream.send(_PONG)  # also to a report: it may be the last, and the stream end with the job
-        self._ways.feed(m.GuardianHeard(key))
+        self._ways.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
             self._sidecars.hear(key, up)
             return
@@ -119,10 +119,9 @@ class SupervisorService:
         self._sidecars.gone(key)
         group, _ = self._streams.pop(key, ("", None))
         if group:
-            self._ways.feed(m.GuardianGone(key))
-            if not any(other == group for other, _ in self._streams.values()):
-                self._ways.feed(m.GroupAnnounced(group, False))
-            self._feed_roster(j.SupervisorGone(group, self._nodes.gone(key)))
+            gone = j.SupervisorGone(group, self._nodes.gone(key), key)
+            self._ways.feed(gone)
+            self._feed_roster(gone)
 
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
         who = f"the sidecar {hello.sidecar:.200}" if hello.sidecar else f"the supervisor of group {hello.group:.200}"
@@ -132,7 +131,7 @@ class SupervisorService:
             stream.send(welcome)
             self._sidecars.greet(key, stream, hello)
             return
-        here = supervisors.supervisor_here(hello)
+        here = supervisors.supervisor_here(key, hello)
         self._check_nodes(here)
         stream.send(welcome)
         self._tell_next(stream, here.group)
@@ -140,8 +139,7 @@ class SupervisorService:
             self._nodes.greet(key, stream, hello)
         self._streams[key] = (here.group, stream)
         if self._roster is None or here.group in self._roster:  # nobody waits for a group that the job doesn't have
-            self._ways.feed(m.GroupAnnounced(here.group, True))
-        self._ways.feed(m.GuardianHere(key, here.group, here.node))
+            self._ways.feed(here)
         self._feed_roster(here)
 
     def _check_nodes(self, here: j.SupervisorHere) -> None:
