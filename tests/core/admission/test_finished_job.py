@@ -536,3 +536,13 @@ def test_the_others_hear_that_it_has_left() -> None:
     s.start("a:1", "b:1")
     (over,) = of(RevokeQuorum, s.kill("b:1"))
     assert not over.left
+
+
+def test_the_last_word_of_a_supervisor_counts_though_nobody_asked_then() -> None:
+    """It speaks for longer than a lease, and is cut off in the moment in which the late group asks."""
+    s = finishing()
+    s.pass_(100.0)
+    s.feed(SupervisorGone("a", stream=s.streams.pop("a")))
+    assert issued(s.late()) == []
+    assert issued(s.pass_(15.0)) == []
+    assert issued(s.pass_(10.0)) == [["b:2"]]

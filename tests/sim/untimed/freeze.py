@@ -55,7 +55,7 @@ _REDUCED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Lighthouse: dict.fromkeys(("_now", "_unix", "_config", "_decisions"), _nothing),
     QuorumTransition: dict.fromkeys(("_noted", "_unix", "_config", "_waits"), _nothing),
     FinishedJob: {
-        "_seen": lambda seen: tuple(sorted(group for group, at in seen.items() if at < 0)),
+        "_heard": lambda heard: tuple(sorted(name for name, at in heard.items() if at < 0)),
         **dict.fromkeys(("_looked", "_told", "_held", "_lives", "departures"), _nothing),
     },
     JournalWriter: {"_hellos": _nothing, "_left": _nothing},
@@ -177,7 +177,7 @@ def age_lighthouse(lighthouse: Lighthouse, renewed: frozenset[str]) -> None:
     succession = lighthouse._succession
     lighthouse._started_at = succession._started_at = succession.takeover._started_at = -LONG
     endings = lighthouse._endings
-    endings._seen = dict.fromkeys(endings._seen, -LONG)
+    endings._heard = dict.fromkeys(endings._heard, -LONG)
     endings._took_over = None if endings._took_over is None else -LONG
     for record in lighthouse._roll:
         if record.lease_sent is not None and record.replica_id not in renewed:

@@ -41,12 +41,12 @@ class FinishedJob:
         self._roll = roll  # every member heard of
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
-        self._seen = dict.fromkeys(self._left, now)  # when its process ran last, as far as anybody knows
         self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
         self._lives: dict[str, str] = {}  # group -> its newest member
-        # Replica ids, of `_lives`: in no quorum now, and their supervisors, last heard then, have not told how they ended.
+        # Replica ids, of `_lives`: in no quorum now, and their supervisors have not told how they ended.
         self.unsettled: frozenset[str] = frozenset()
-        self._heard: dict[str, float] = {}
+        # Replica id, of `unsettled` or of one that has left -> when its process ran last, as far as its supervisor said.
+        self._heard = {d.replica_id: now for d in left}
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
@@ -122,9 +122,11 @@ class FinishedJob:
         if not (self._left or self.unsettled) or now - self._looked < _LOOK:
             return []
         self._looked = now
-        self._heard = {name: self._last_heard(name, now) for name in self.unsettled}
+        tokens = {r.replica_id: r.life.token for r in self._roll.named(self.unsettled)}
+        tokens.update((d.replica_id, d.life.token) for d in self.departures)
+        self._heard = {name: self._last_heard(name, token, now) for name, token in tokens.items()}
         self.unsettled = frozenset(
-            name for name, heard in self._heard.items() if now - heard < self._lease and self._may_finish(name)
+            name for name in self.unsettled if self._may_finish(name) and now - self._heard[name] < self._lease
         )
         return [Probe(d.replica_id, d.lingers) for d in self.departures if d.lingers and not d.ended]
 
@@ -197,10 +199,7 @@ class FinishedJob:
         """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""
         if d.ended:
             return False
-        heard = self._roll.supervisors.heard(d.life.token)
-        if heard is not None:
-            self._seen[group] = max(self._seen[group], heard)
-        if d.lingers or now - self._seen[group] < self._lease:
+        if d.lingers or now - self._last_heard(d.replica_id, d.life.token, now) < self._lease:
             return True
         self._drop(group)
         return False
@@ -212,11 +211,10 @@ class FinishedJob:
             return False
         return bool(record.life.token) and not self._roll.has_ended(record.life)
 
-    def _last_heard(self, name: str, now: float) -> float:
-        """When its supervisor was, as far as was seen since it fell out of the quorums."""
-        record = self._roll.get(name)
-        heard = self._roll.supervisors.heard(record.life.token) if record is not None else None
-        return self._heard.get(name, now) if heard is None else heard
+    def _last_heard(self, name: str, token: str, now: float) -> float:
+        """When the supervisor of that life was, as far as was seen since it left or fell out of the quorums."""
+        heard = self._roll.supervisors.heard(token)
+        return self._heard.get(name, now) if heard is None else max(heard, self._heard.get(name, heard))
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
         """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
@@ -234,10 +232,9 @@ class FinishedJob:
     def _put(self, departure: Departure, now: float) -> None:
         group = group_of(departure.replica_id)
         self._left[group] = departure
-        self._seen[group] = now
+        self._heard[departure.replica_id] = now
         self.departures = tuple(self._left.values())
 
     def _drop(self, group: str) -> None:
         self._left.pop(group, None)
-        self._seen.pop(group, None)
         self.departures = tuple(self._left.values())
