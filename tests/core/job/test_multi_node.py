@@ -320,6 +320,19 @@ def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() ->
     assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
 
 
+def test_a_node_that_was_away_before_the_life_was_known_has_the_whole_grace() -> None:
+    scene = Scene()
+    scene.here(1)
+    scene.see(NodeGone(2))
+    scene.now = 10.0
+    scene.here(0)
+    assert scene.started(0) == [LifeStarted("g", 0, "L0")]
+    scene.now = 12.9
+    assert scene.see(Tick()) == []
+    scene.now = 13.0
+    assert scene.see(Tick())[0] == SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
+
+
 def test_a_node_that_is_ready_has_no_part_in_a_life_taken_over() -> None:
     scene = Scene()
     scene.here(0)

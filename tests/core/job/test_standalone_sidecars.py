@@ -50,6 +50,24 @@ def test_a_group_that_went_without_a_word_may_come_back() -> None:
     assert visits.handle(Tick(), 206.0) == [StopSidecar("eval", DONE)]
 
 
+def test_a_group_that_came_back_may_stay_for_as_long_as_it_likes() -> None:
+    visits = job("0")
+    leave(visits, "0", 10.0, done=False)
+    visits.handle(SupervisorHere("0", "h"), 20.0)
+    assert visits.handle(Tick(), 1000.0) == []
+
+
+def test_a_group_of_which_one_node_is_done_is_here_until_the_other_goes() -> None:
+    visits = job()
+    for node in range(2):
+        visits.handle(SupervisorHere("0", "h", node, 2, stream=node), 0.0)
+    visits.handle(SupervisorFinished("0", 0, ""), 10.0)
+    visits.handle(SupervisorGone("0", stream=0), 10.0)
+    assert visits.handle(Tick(), 1000.0) == []
+    visits.handle(SupervisorGone("0", 1, stream=1), 1000.0)
+    assert visits.handle(Tick(), 1003.0) == [StopSidecar("eval", DONE)]
+
+
 def test_groups_that_stay_away_are_the_end_too() -> None:
     visits = job("0")
     leave(visits, "0", 10.0, done=False)

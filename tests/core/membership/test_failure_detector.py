@@ -204,6 +204,18 @@ class TestSupervisors:
         g.forgive(40.0, 10.0)
         assert g.heard("t") == 10.0
 
+    def test_a_group_is_named_while_its_supervisor_is_here(self) -> None:
+        g = SupervisorLiveness()
+        g.begin("0", 0, "t")
+        assert g.group_of("t") == ""
+        g.arrive(SupervisorHere("0", "host", stream=1), 3.0)
+        assert g.group_of("t") == "0"
+        assert list(g.groups) == ["0"]
+        g.begin("0", 1, "")
+        assert g.group_of("") == ""
+        g.leave(SupervisorGone("0", stream=1), 4.0)
+        assert list(g.groups) == []
+
     def test_a_life_without_a_token_is_nobodys(self) -> None:
         g = SupervisorLiveness()
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 3.0)

@@ -48,9 +48,9 @@ class StandaloneSidecars:
             group.finished = None
             self._met |= self.sidecars.present
             self._empty_since = None
-        elif isinstance(event, SupervisorFinished) and event.group in self._groups:
+        elif isinstance(event, SupervisorFinished):
             self._groups[event.group].finished = event.code, event.sentence
-        elif isinstance(event, SupervisorGone) and event.group in self._groups:
+        elif isinstance(event, SupervisorGone):
             self._leave(self._groups[event.group], event, now)
         return effects + self._judge(now)
 
