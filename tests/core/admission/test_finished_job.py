@@ -546,3 +546,16 @@ def test_the_last_word_of_a_supervisor_counts_though_nobody_asked_then() -> None
     assert issued(s.late()) == []
     assert issued(s.pass_(15.0)) == []
     assert issued(s.pass_(10.0)) == [["b:2"]]
+
+
+def test_a_leave_that_never_arrived_and_a_supervisor_that_is_away_for_a_moment() -> None:
+    """Both were cut off together: it may yet say that the process has ended well."""
+    s = Job()
+    s.start("a:1")
+    s.kill("a:1")
+    s.pass_(3.0)
+    s.feed(SupervisorGone("a", stream=s.streams.pop("a")))
+    del s.sessions["a:1"]
+    assert issued(s.late()) == []
+    assert issued(s.pass_(15.0)) == []
+    assert issued(s.pass_(10.0)) == [["b:2"]]

@@ -164,6 +164,15 @@ def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
     assert step.settle(False, "another rank has failed").pause == 0.0  # they were enough
 
 
+def test_who_is_too_few_for_minutes_goes_on_asking() -> None:
+    """Found by a hunt (seed 8900000896): after 256 s the pause was computed from 2**1024, which is no float."""
+    step = Step(min_replica_size=3)
+    for n in range(1, 1200):
+        running(step, quorum=n)
+        step.vote()
+        assert step.settle(False).pause <= 0.25
+
+
 def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
     step = running(top=State(5, 3))
     vote = step.vote()

@@ -213,15 +213,16 @@ class FinishedJob:
 
     def _last_heard(self, name: str, token: str, now: float) -> float:
         """When the supervisor of that life was, as far as was seen since it left or fell out of the quorums."""
-        heard = self._roll.supervisors.heard(token)
+        heard = self._roll.supervisors.last_heard(token)
         return self._heard.get(name, now) if heard is None else max(heard, self._heard.get(name, heard))
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
         """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
-        though its supervisor says that the process runs; or may do so yet, as it has not spoken to this lighthouse."""
+        though its supervisor says that the process runs; or may do so yet, as it is away or has not spoken to this
+        lighthouse."""
         found = []
         for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
-            heard = self._roll.supervisors.heard(record.life.token)
+            heard = self._roll.supervisors.last_heard(record.life.token)
             heard = self._took_over if heard is None else heard
             # Without an address it has not spoken to this lighthouse.
             gone = record.proof or record.refused or not record.address

@@ -337,7 +337,7 @@ class Step:
 
 def _pause(too_few: int) -> float:
     """Seconds. The lighthouse may be content with fewer groups than the script: it answers at once, with the same few."""
-    return min(0.25, 0.005 * 2**too_few) if too_few else 0.0
+    return min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0  # 2**1024 is no float any more
 
 
 def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:

@@ -19,6 +19,7 @@ class SupervisorLiveness:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, Presence]] = {}  # group -> node -> its supervisor; those that are here
         self._on: dict[int, Presence] = {}  # open stream -> the same
+        self._last: dict[str, float] = {}  # group -> when its supervisor on node 0 was heard last, once that has gone
         self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
         self._halts: dict[
@@ -47,6 +48,8 @@ class SupervisorLiveness:
         place = self._on.pop(event.stream, None)
         if place is not None:
             self._forget(event.stream)
+            if event.node == 0:
+                self._last[event.group] = place.heard[event.stream]
             place.leave(event.stream, now)
             if not place.here:
                 del self._groups[event.group][event.node]
@@ -79,6 +82,11 @@ class SupervisorLiveness:
         beside = self._groups.get(self._watched.get(token, ""), {}).get(0) if token else None
         return None if beside is None else max(beside.heard.values())
 
+    def last_heard(self, token: str) -> float | None:
+        """The same, also after its stream has ended. None: it never spoke to this lighthouse."""
+        heard = self.heard(token)
+        return self._last.get(self._watched.get(token, "")) if heard is None else heard
+
     def group_of(self, token: str) -> str:
         """The group, as its supervisor names it, of the supervisor here that watches over that life; '': there is none."""
         group = self._watched.get(token, "") if token else ""
@@ -103,3 +111,4 @@ class SupervisorLiveness:
         """The lighthouse was starved for so long, and the silence was its own."""
         for place in [place for nodes in self._groups.values() for place in nodes.values()]:
             place.forgive(seconds, now)
+        self._last = {group: min(now, heard + seconds) for group, heard in self._last.items()}
