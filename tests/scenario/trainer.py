@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from train_ddp import Dumper  # noqa: E402
 
+from tests.e2e.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
 leaving = False
@@ -49,7 +50,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(sum(group.encode()))  # different on purpose: the first quorum must make them equal
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    sgd = PlainSGD(model.parameters(), lr=0.01, momentum=0.9)
     state = {"ballast": torch.zeros(args.ballast << 18), "healed": False}
 
     def load(new: dict) -> None:

@@ -51,8 +51,11 @@ class Departures:
         self._at: dict[GroupNode, float] = {}  # when it left
         self._heard: set[str] = set()  # replica ids of which a lighthouse has heard that
         self._job: set[str] = set()  # groups that were members of its quorums
+        self._older: set[str] = set()  # groups of a job before this one: what they finish yet is that one
 
     def leaves(self, node: GroupNode) -> None:
+        if node.group in self._older:
+            return
         self._left[node.group] = node
         self._at[node] = self._world.now
 
@@ -70,6 +73,7 @@ class Departures:
         groups = {group_of(m.replica_id) for m in quorum.members}
         if not new_lineage:
             self._job |= groups
+            self._older -= groups
             for group in groups & self._left.keys():  # it has come back
                 del self._left[group]
             return ""
@@ -77,6 +81,7 @@ class Departures:
         self._left.clear()
         self._job = groups
         if groups & left.keys():
+            self._older = job - groups
             return ""  # who has finished the job begins another one
         for node in filter(self._knowable, left.values()):
             if not node.ended:

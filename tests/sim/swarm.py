@@ -388,7 +388,10 @@ def _flapper(world: World) -> str:
 
 
 def _trains(world: World) -> bool:
-    """Whether everybody is in one quorum, has a session, and stays; and no trap's partition is left."""
+    """Whether everybody is in one quorum, has a session, and stays; no trap's partition is left; and the lighthouse knows the
+    quorum: one that lost its host may wait for the lease of a member that has left meanwhile (R8)."""
+    if all(house.machine is None or house.machine.current is None for house in world.lighthouses):
+        return False
     wanted = [s for s in world.supervisors.values() if s.wants]
     nodes = [s.node for s in wanted if s.node is not None]
     stay = all(n.leaving_at is None and n.uplink.standing for n in nodes)

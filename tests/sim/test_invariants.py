@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from tests.sim import swarm
 from tests.sim.base import Clock
 from tests.sim.config import WorldConfig
+from tests.sim.ending import Departures
+from tests.sim.group_node import GroupNode
 from tests.sim.invariants import Violation
 from tests.sim.rank_node import RankNode
 from tests.sim.world import World
@@ -293,3 +296,28 @@ def test_who_leads_from_an_ended_lineage_begins_another() -> None:
     hand.issue(id=began + 3, members=(nobody[0], old[1]))
     hand.issue(id=began + 4, members=(nobody[0], old[1]))
     assert hand.checker.lineage == lineage + 2
+
+
+def test_who_finishes_a_job_before_the_present_one_has_not_finished_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 7354307748878. g2 is stopped while g1, which finished the job, comes back and begins another one with g0."""
+    world = SimpleNamespace(now=0.0)
+    departures = Departures(world)
+    monkeypatch.setattr(departures, "_knowable", lambda node: True)
+
+    def life(name: str) -> GroupNode:
+        node = object.__new__(GroupNode)
+        node.group, node.replica_id, node.ended = name.split(":")[0], name, True
+        return node
+
+    def quorum(*names: str) -> SimpleNamespace:
+        return SimpleNamespace(members=[SimpleNamespace(replica_id=name) for name in names])
+
+    departures.issued(quorum("g0:1", "g1:1", "g2:1"), new_lineage=False)
+    departures.leaves(life("g1:1"))
+    assert departures.issued(quorum("g0:1", "g1:2"), new_lineage=True) == ""
+    departures.leaves(life("g2:1"))
+    assert departures.issued(quorum("g0:2"), new_lineage=True) == ""
+    departures.leaves(life("g0:2"))
+    departures.issued(quorum("g2:2", "g1:3"), new_lineage=False)
+    departures.leaves(life("g2:2"))
+    assert "has finished" in departures.issued(quorum("g1:4"), new_lineage=True)

@@ -11,7 +11,9 @@ from collections import Counter
 import pytest
 
 from tests.sim import swarm
-from tests.sim.faults import KINDS
+from tests.sim.config import WorldConfig
+from tests.sim.faults import KINDS, Fault, strike
+from tests.sim.world import World
 
 
 def spend(seconds: float, first_seed: int) -> swarm.Total:
@@ -64,3 +66,16 @@ def test_seeds_differ_in_their_clusters_and_faults() -> None:
     assert len({config for config, _ in scenarios}) > 150
     assert {fault.kind for _, faults in scenarios for fault in faults} == set(KINDS)
     assert Counter(config.groups for config, _ in scenarios).keys() >= {1, 2, 3, 4, 5}
+
+
+def test_nobody_is_expected_to_come_while_the_lighthouse_waits_for_a_lease() -> None:
+    """Seed 7354257178394 of the soak: it had lost its host, and a member left before the next one was there (R8)."""
+    world = World(1, WorldConfig(groups=2, ledger=False, runs_on=True))
+    assert world.run_while(lambda: world.checker.commits < 5, 30.0)
+    world.run_for(2.0)
+    assert swarm._trains(world)
+    strike(world, Fault(world.now, "lighthouse", "", 2.0, "host"))
+    strike(world, Fault(world.now, "leave", "g1", 0.0, ""))
+    world.run_for(5.0)
+    assert world.lighthouse.machine is not None
+    assert not swarm._trains(world)
