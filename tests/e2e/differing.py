@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+from plain_sgd import PlainSGD  # beside this file
 from torch import nn
 
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, describe_data, env
@@ -22,7 +23,7 @@ manager = Manager(
 )
 ddp = DistributedDataParallel(manager, net)
 manager.declare("data set", *describe_data(b"other text" if what == "data" and group == 1 else b"text", name="text"))
-optimizer = Optimizer(manager, torch.optim.SGD(net.parameters(), lr=0.1))
+optimizer = Optimizer(manager, PlainSGD(net.parameters(), lr=0.1))
 while manager.current_step() < steps:
     optimizer.zero_grad()
     ddp(torch.ones(1, 4)).sum().backward()

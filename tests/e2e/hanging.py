@@ -10,6 +10,7 @@ import time
 from typing import NoReturn
 
 import torch
+from plain_sgd import PlainSGD  # beside this file
 from torch import nn
 
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env
@@ -34,7 +35,7 @@ manager = Manager(
     pg=ProcessGroupGloo(), state_dict=net.state_dict, load_state_dict=net.load_state_dict, min_replica_size=1
 )
 ddp = DistributedDataParallel(manager, net)
-optimizer = Optimizer(manager, torch.optim.SGD(net.parameters(), lr=0.01))
+optimizer = Optimizer(manager, PlainSGD(net.parameters(), lr=0.01))
 while True:
     time.sleep(0.02)
     optimizer.zero_grad()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+from plain_sgd import PlainSGD  # beside this file
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -42,7 +43,7 @@ net = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
 manager = Manager(
     pg=ProcessGroupGloo(), state_dict=net.state_dict, load_state_dict=net.load_state_dict, min_replica_size=1
 )
-optimizer = Optimizer(manager, torch.optim.SGD(net.parameters(), lr=0.01))
+optimizer = Optimizer(manager, PlainSGD(net.parameters(), lr=0.01))
 
 
 def trouble(kind: str) -> None:

@@ -55,8 +55,8 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
     assert "ok: 4 dumps" in checked.stdout or "ok: 8 dumps" in checked.stdout
 
 
-def test_islands_of_one_two_and_three_ranks_survive_kills_in_one_job(tmp_path: Path) -> None:
-    args = ["--component", "diloco", "--groups", "3", "--islands", "1,2,3", "--kills", "2", "--steps-per-kill", "75"]
+def test_islands_of_one_and_two_ranks_survive_kills_in_one_job(tmp_path: Path) -> None:
+    args = ["--component", "diloco", "--groups", "2", "--islands", "1,2", "--kills", "2", "--steps-per-kill", "75"]
     args += ["--what", "mixed", "--seed", "1"]  # rank 0, and a rank that follows
     more = ["--keep", "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02"]
     done = script("kill_test.py", *args, *more, **WARM)
@@ -65,7 +65,7 @@ def test_islands_of_one_two_and_three_ranks_survive_kills_in_one_job(tmp_path: P
     assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])
     assert result["shared_steps"] > 10
     events = read_events(tmp_path / "run" / "run")
-    assert {(w.group, w.rank) for w in workers(events)} == {("0", 0), ("1", 0), ("1", 1), ("2", 0), ("2", 1), ("2", 2)}
+    assert {(w.group, w.rank) for w in workers(events)} == {("0", 0), ("1", 0), ("1", 1)}
 
 
 def test_inner_steps_are_no_stall_however_far_apart_the_exchanges_are(tmp_path: Path) -> None:

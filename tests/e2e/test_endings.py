@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,13 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SCRIPT = """
 import json, os, sys, time
 import torch
+from plain_sgd import PlainSGD
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 folder, group = sys.argv[1], os.environ["REPLICA_GROUP_ID"]
 model = torch.nn.Linear(4, 4)
 manager = Manager(pg=ProcessGroupGloo(), load_state_dict=model.load_state_dict, state_dict=model.state_dict,
                   min_replica_size=1, replica_id=group)
-ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
+ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, PlainSGD(model.parameters(), lr=0.1))
 while not os.path.exists(folder + "/enough") or manager.current_step() < 20:
     optimizer.zero_grad()
     ddp(torch.ones(2, 4)).sum().backward()
@@ -44,6 +46,7 @@ def test_a_group_that_comes_late_waits_for_the_end_of_those_that_finish(tmp_path
     """R21. Their evaluation ends well: it is stopped. It fails: it begins the training again."""
     run_dir, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)
+    shutil.copy(Path(__file__).with_name("plain_sgd.py"), tmp_path)
     log = tmp_path / "log"
     with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir) as job:
         job.wait_until_training(2)

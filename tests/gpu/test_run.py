@@ -19,7 +19,8 @@ from tests.gpu.run import CHECKS, ROOT, Check, Result, can_run, main, missing, r
 from tests.util import scaled
 
 IN_THIS_PROCESS = ("groups", "state")
-SLOW = [c.name for c in CHECKS if c.module not in IN_THIS_PROCESS and c.on_cpu]
+BY_OTHERS = ("hsdp_script",)  # diloco_script is the same function, and tests/e2e runs that script
+SLOW = [c.name for c in CHECKS if c.module not in IN_THIS_PROCESS and c.on_cpu and c.name not in BY_OTHERS]
 
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.module in IN_THIS_PROCESS], ids=lambda c: c.name)

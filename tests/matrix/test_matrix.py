@@ -27,6 +27,8 @@ SCHEDULERS = {
     "kubernetes: dry-run": render_kubernetes,
 }
 FAST = ("this", "bare clone", "ddp")  # of all cells these run with -m "not slow", too
+PLAIN, TYPICAL = "bare clone", "hsdp"
+"""Every component is tried from one kind of install, and one component from every kind: nothing depends on both."""
 
 JOBS = Table("Jobs of two groups", ("TorchX", "torchft_x", "component"), tuple(SCHEDULERS))
 COMMAND = Table("The command", ("TorchX", "torchft_x"), ("torchx builtins", "schedulers"))
@@ -38,6 +40,7 @@ CELLS = [
     for way in WAYS
     for component in COMPONENTS
     for scheduler in SCHEDULERS
+    if way == PLAIN or component == TYPICAL
 ]
 
 
