@@ -52,7 +52,7 @@ BENCHMARKS = {
     "hsdp": Kind(
         run_sharded,
         "a step of a sharded model, 2 groups x 2 ranks, against FSDP2 and plain all-reduces",
-        main_pairs=5,
+        main_pairs=4,
     ),
     "lighthouse": Kind(run_lighthouse, "the lighthouse's memory and its start", main_pairs=5),
     "fanout": Kind(
@@ -62,7 +62,7 @@ BENCHMARKS = {
         main_settings={"groups": [2, 8, 512]},
     ),
     "heal": Kind(run_heal, "1 GB of state against raw TCP", main_pairs=3),
-    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=5),
+    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=4),
     "rejoin": Kind(run_rejoin, "from a kill until all train together again", main_pairs=4),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
     "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6, main_pairs=3, main_peer_pairs=1),
@@ -78,7 +78,7 @@ BENCHMARKS = {
         pairs=6,
         peer_pairs=6,
         main_pairs=2,
-        main_settings={"mtbf": [5.0]},
+        main_settings={"mtbf": [5.0], "seconds": 40.0},
     ),
 }
 

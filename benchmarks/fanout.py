@@ -35,7 +35,7 @@ FAILURES = (GaveUp, RuntimeError, asyncio.TimeoutError, grpc.RpcError)
 
 def run_fanout(bench: Bench) -> list[Measured]:
     rows = []
-    for number in bench.settings.get("groups") or ((2, 8) if bench.quick else SIZES):
+    for number in bench.settings.get("groups") or ((2,) if bench.quick else SIZES):
         folder = Path(tempfile.mkdtemp(prefix="bench-fanout-"))
         try:
             rows += asyncio.run(Size(bench, number).run(folder))

@@ -188,7 +188,7 @@ def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int,
 
 
 def _scale(largest: Tensor, fmt: Format) -> Tensor:
-    """For rows with these largest magnitudes: float32 exact in bfloat16, not below largest/top; NaN where not finite."""
+    """For rows with these largest magnitudes: float32 exact in bfloat16, not below largest/max_code; NaN where not finite."""
     scale = (largest / fmt.max_code).clamp_(min=_TINY)
     bad = scale.isfinite().logical_not_()
     scale.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # the next bfloat16 that is no smaller
