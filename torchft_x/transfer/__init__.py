@@ -6,7 +6,7 @@ rebuild. Through a process group (`pg`), from the state itself: flatten -> layou
 * `transport`: the interface of everything that moves state, with torchft's names. `torchft_transports`: transports that
   were written for torchft's.
 * `snapshot`: frozen copies, and who may read them. `shared_memory`: memory that a process of this host may read by
-  itself.
+  itself. `memory_slots`: copies in memory that outlives the process.
 """
 
 from torchft_x.transfer.format.flatten import check_sendable

@@ -4,5 +4,6 @@
   asks who is still there (R20).
 * `heal_wait`: how long the others wait for a member that copies their state: as long as the copy moves.
 * `heal_retries`: when a group that can't copy the state gives up.
+* `memory_checkpoint`: when a rank copies its state into memory that outlives it, and which copy a group goes on from.
 * `sync_schedule`: when groups that train apart exchange what they have learned (LocalSGD, DiLoCo).
 """

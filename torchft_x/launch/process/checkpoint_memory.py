@@ -1,0 +1,82 @@
+"""Memory for the newest states of a group's workers on this host: a supervisor holds it, so it outlives them all.
+
+Two slots for each worker (`torchft_x.transfer.memory_slots` says what is in them), as files without a path: they take no
+memory until a worker writes, and are gone with the supervisor. A worker opens them through /proc, where the kernel asks
+whether it is of the same user.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+SHARE = 0.2
+"""Largest part of this host's memory that all groups on it may take for this."""
+_SLOTS = 2  # of each worker: one is always complete
+
+
+class CheckpointMemory:
+    """The slots of one supervisor's workers. Raises OSError where the system has none of it."""
+
+    def __init__(self, workers: int) -> None:
+        self._fds: list[int] = []
+        names: list[str] = []
+        try:
+            for _ in range(workers * _SLOTS):
+                tag = secrets.token_hex(16)
+                fd = os.memfd_create(f"torchft_x-held-{tag}", os.MFD_CLOEXEC)
+                self._fds.append(fd)
+                os.fchmod(fd, 0o600)
+                names.append(f"{os.getpid()}/{fd}/{tag}")
+        except BaseException:
+            self.close()
+            raise
+        self.names = [names[i : i + _SLOTS] for i in range(0, len(names), _SLOTS)]  # by local rank
+
+    def setting(self, limit: int) -> str:
+        """What the workers are told: most bytes in a slot, then the slots of each of them."""
+        return ";".join([str(limit), *(",".join(names) for names in self.names)])
+
+    def close(self) -> None:
+        """Give the memory back. Workers that have it open keep theirs."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+
+def limit_of_slot(memory: int, share: float, workers: int) -> int:
+    """Most bytes in one slot, if so many workers share this host's `memory`."""
+    return int(memory * share) // (workers * _SLOTS)
+
+
+def memory_of_host(root: Path = Path("/")) -> int:
+    """Bytes of memory that processes here may have: of the machine, or what their control groups allow, if that is less."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    try:
+        lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        return found[0]
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        top, name = root / "sys/fs/cgroup", "memory.max"
+        if kinds:  # version 1
+            if "memory" not in kinds.split(","):
+                continue
+            top, name = top / "memory", "memory.limit_in_bytes"
+        folder = top / path.lstrip("/")
+        while True:  # a container sees its own control group as the top, whatever the path says
+            found.append(_limit(folder / name))
+            if folder == top or top not in folder.parents:
+                break
+            folder = folder.parent
+    return min(n for n in found if n)
+
+
+def _limit(path: Path) -> int:
+    """In bytes; 0: none is set there."""
+    try:
+        text = path.read_text("utf-8").strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0

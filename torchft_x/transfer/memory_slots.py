@@ -1,0 +1,237 @@
+"""Copies of a state in memory that outlives the process: this one's supervisor holds it, and hands it to each life.
+
+A *slot* is such memory, with room for one state. It has no path and no listener; a process opens it by a name that its own
+supervisor gave it. Layout, all integers little-endian::
+
+    0     seal      16 bytes: SEAL and crc32 of all from 16 to `data`; anything else: what follows is not complete
+    16    head      format, state (step, committed_in), and the sizes of the three parts that follow
+    4096  manifest  as it is sent in a heal (format/layout.py)
+          digests   one of each block (format/blocks.py), 4 bytes
+          data      from the next page on: the stream of the blobs
+
+Whoever writes breaks the seal first and makes the new one last, so a writer that is killed leaves no slot that seems whole.
+What is read is checked against the seal, the digests, and all that a manifest from a network is checked against.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import re
+import struct
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchft_x.core.types import State
+from torchft_x.errors import TransferError
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.flatten import flatten
+from torchft_x.transfer.format.landing import Landing
+from torchft_x.transfer.format.layout import dump, parse
+from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
+from torchft_x.transfer.format.memory import memory_of, populate
+from torchft_x.transfer.format.rebuild import find_targets, rebuild
+from torchft_x.transfer.snapshot import copy_to_host
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+_SEAL = b"torchft_x held"
+_MARK = struct.Struct("<12xI")  # crc32 behind the seal's first 12 bytes
+_HEAD = struct.Struct("<QqqQQQ")  # format, step, committed_in, bytes of: manifest, digests, data
+_HEAD_AT, _MANIFEST_AT = 16, 4096
+_SPARE = 0.05  # part of what is needed that is taken on top, as a manifest grows by some numbers
+_NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
+
+
+class TooLarge(TransferError):
+    """A state that has no room in a slot. The sentence says how large both are."""
+
+
+class MemorySlot:
+    """One slot. One thread at a time.
+
+    Args:
+        fd: of the memory, open for reading and writing; it is ours from now on.
+        limit: most bytes that it may take.
+    """
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._memory: Tensor | None = None  # uint8, all of it; None: it is empty
+        self._written: tuple[Block, ...] = ()  # by `write`, for `seal`
+        try:
+            self._map(os.fstat(fd).st_size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<MemorySlot {self.state or 'empty'}, {self._size} bytes>"
+
+    @staticmethod
+    def open(name: str, limit: int) -> MemorySlot | None:
+        """The slot that a supervisor calls `name` (PID/FD/TAG); None if there is none on this host that this process may use.
+        Never opens anything else."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        path, target = f"/proc/{match[1]}/fd/{match[2]}", f"/memfd:torchft_x-held-{match[3]} (deleted)"
+        try:
+            if os.readlink(path) != target:
+                return None
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            if os.readlink(f"/proc/self/fd/{fd}") == target:
+                return MemorySlot(fd, limit)
+            os.close(fd)
+        except OSError as e:  # another host or container, another user
+            log.debug("no memory %s: %s", path, e)
+        return None
+
+    def close(self) -> None:
+        """Let go of it. What it holds stays."""
+        self._memory = None
+        os.close(self._fd)
+
+    # --- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State | None:
+        """Of the complete copy in it; None: there is none."""
+        sizes = self._sealed()
+        return None if sizes is None else sizes[0]
+
+    def read(self, into: Any = None) -> Any:
+        """The state dict in it, in the tensors of `into` where path, dtype and shape fit, else in new ones.
+
+        Raises `TransferError` if there is no complete copy, or a bit of it has changed since; its `torn` says whether tensors
+        of `into` were already written to.
+        """
+        sealed = self._sealed()
+        if sealed is None:
+            raise TransferError("the memory holds no complete state.")
+        _, manifest, digests, data = sealed
+        layout = parse(self._bytes()[_MANIFEST_AT : _MANIFEST_AT + manifest].tobytes())
+        blocks = cut_blocks(layout.blobs)
+        if 4 * len(blocks) != digests or place_blobs(layout.blobs)[1] != data:
+            raise TransferError("the memory holds a state whose manifest and bytes are of different sizes.")
+        stream = self._stream(manifest, digests, data)
+        expected = struct.unpack_from(f"<{len(blocks)}I", self._bytes(), _MANIFEST_AT + manifest)
+        for index, block in enumerate(blocks):
+            if digest(stream[block.start : block.start + block.nbytes]) != expected[index]:
+                raise TransferError(f"block {index} of the state in memory has changed since it was copied.")
+        targets = find_targets(layout, into)
+        landing = Landing(layout, targets)
+        try:
+            with torch.no_grad():
+                for block in blocks:
+                    for p in block.pieces:
+                        start = block.start + p.block_offset
+                        arrived = stream[start : start + p.nbytes]
+                        landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+            return rebuild(layout, targets, landing.finish())
+        except TransferError as e:
+            e.torn = True
+            raise
+
+    # --- writing -------------------------------------------------------------------------------------------------------
+
+    def room_for(self, state_dict: Any) -> int:
+        """Bytes that are missing for a copy of such a state; 0: it has room. Raises `LeafError`, `TooLarge`."""
+        layout, _ = flatten(state_dict)
+        needed = _needed(len(dump(layout)), len(cut_blocks(layout.blobs)), place_blobs(layout.blobs)[1])
+        return max(0, needed - self._size)
+
+    def grow(self, missing: int) -> None:
+        """Take so many bytes more from the system, which takes a while. What it holds stays. Raises `TooLarge`, OSError."""
+        size = self._size + int(missing * (1 + _SPARE))
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if size > self._limit:
+            raise TooLarge(
+                f"the state takes {size >> 20} MiB, and a copy of it in memory may take {self._limit >> 20} MiB."
+            )
+        os.ftruncate(self._fd, size)
+        self._map(size)
+        assert self._memory is not None
+        populate(self._memory)
+
+    def write(self, state: State, state_dict: Any) -> bool:
+        """Copy a state, without the seal. When it returns, the state dict may change. False: there is no room, see `grow`.
+
+        Raises `LeafError`; what the slot held is then still there.
+        """
+        layout, sources = flatten(state_dict)
+        manifest = dump(layout)
+        starts, length = place_blobs(layout.blobs)
+        blocks = cut_blocks(layout.blobs)
+        if _needed(len(manifest), len(blocks), length) > self._size:
+            return False
+        self.erase()
+        self._written, digests = blocks, 4 * len(blocks)
+        memory = self._bytes()
+        _HEAD.pack_into(memory, _HEAD_AT, FORMAT, state.step, state.committed_in, len(manifest), digests, length)
+        memory[_MANIFEST_AT : _MANIFEST_AT + len(manifest)] = manifest
+        copy_to_host(sources, starts, self._stream(len(manifest), digests, length))
+        return True
+
+    def seal(self) -> None:
+        """Say that what `write` has copied is complete."""
+        memory = self._bytes()
+        _, _, _, manifest, digests, data = _HEAD.unpack_from(memory, _HEAD_AT)
+        stream = self._stream(manifest, digests, data)
+        values = [digest(stream[b.start : b.start + b.nbytes]) for b in self._written]
+        struct.pack_into(f"<{len(values)}I", memory, _MANIFEST_AT + manifest, *values)
+        _MARK.pack_into(memory, 0, zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]))
+        memory[:12] = _SEAL[:12]
+
+    def erase(self) -> None:
+        """From now on it holds nothing."""
+        if self._size:
+            self._bytes()[:_HEAD_AT] = bytes(_HEAD_AT)
+
+    # --- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _size(self) -> int:
+        return 0 if self._memory is None else self._memory.numel()
+
+    def _map(self, size: int) -> None:
+        if size >= _MANIFEST_AT:
+            self._memory = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
+
+    def _bytes(self) -> memoryview:
+        assert self._memory is not None, "it is empty"
+        return memory_of(self._memory)
+
+    def _stream(self, manifest: int, digests: int, data: int) -> Tensor:
+        assert self._memory is not None, "it is empty"
+        start = _data_at(manifest, digests)
+        return self._memory[start : start + data]
+
+    def _sealed(self) -> tuple[State, int, int, int] | None:
+        """State and the sizes of the three parts, if the seal is good."""
+        if not self._size:
+            return None
+        memory = self._bytes()
+        form, step, committed_in, manifest, digests, data = _HEAD.unpack_from(memory, _HEAD_AT)
+        if memory[:12] != _SEAL[:12] or form != FORMAT or manifest > MAX_MANIFEST_BYTES or digests % 4:
+            return None
+        if max(digests, data) > self._size or _data_at(manifest, digests) + data > self._size:
+            return None
+        if _MARK.unpack_from(memory, 0)[0] != zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]):
+            return None
+        return State(step, committed_in), manifest, digests, data
+
+
+def _data_at(manifest: int, digests: int) -> int:
+    """Where the stream begins: on a page, so that every tensor in it is aligned."""
+    return -(-(_MANIFEST_AT + manifest + digests) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _needed(manifest: int, blocks: int, data: int) -> int:
+    return _data_at(manifest, 4 * blocks) + data
