@@ -36,13 +36,13 @@ def flatten(state_dict: Any) -> tuple[Layout, list[Tensor]]:
 
     Raises `LeafError` naming the path of a value that can't be sent.
     """
-    walk = _Flattener()
+    walk = Flattener()
     tree = walk.node(state_dict, "", 0)
-    specs, sources, sizes = _group_tensors(walk.tensors)
+    specs, sources, sizes = group_tensors(walk.tensors)
     return Layout(tree, tuple(specs), tuple(sizes)), sources
 
 
-class _Flattener:
+class Flattener:
     """Walks a state dict once, in order."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Flattener:
         index = len(self.tensors)
         node: Node = ["T", index]
         if is_dtensor(value):
-            node = ["D", index, *describe_dtensor(value)]
+            node = self.sharded(value, index, path)
             value = value.to_local()
         elif type(value) is torch.nn.Parameter:
             node = ["P", index, value.requires_grad]
@@ -131,6 +131,10 @@ class _Flattener:
             value = value.resolve_conj().resolve_neg()  # these bits say that the memory holds something else
         self.tensors.append(value)
         return node
+
+    def sharded(self, value: Any, index: int, path: str) -> Node:
+        """The node of a DTensor, of which the local shard is the tensor `index`."""
+        return ["D", index, *describe_dtensor(value)]
 
 
 def join_path(path: str, key: Any) -> str:
@@ -162,7 +166,7 @@ class _Region:
     members: tuple[int, ...]
 
 
-def _group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor], list[int]]:
+def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor], list[int]]:
     """Tensors that overlap in memory get one blob. Blobs are numbered by their first tensor."""
     spans: dict[tuple[Any, ...], list[tuple[int, int, int]]] = {}  # storage -> (first byte, end, index)
     specs: dict[int, TensorSpec] = {}

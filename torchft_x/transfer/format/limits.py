@@ -20,5 +20,6 @@ ALIGNMENT = 64  # of each blob inside the stream; any dtype may be viewed there
 
 MAX_CONNECTIONS = 64  # readers of one server at a time
 MAX_STREAMS = 16  # of one receiver
+MAX_RANKS = 1 << 20  # that have written one durable checkpoint
 MAX_HEAD_BYTES = 8 << 10  # a request with its headers; ours have 700, a token 512 at most
 MAX_REASON_BYTES = 1024  # of another process's sentence that we repeat

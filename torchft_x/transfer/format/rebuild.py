@@ -60,7 +60,7 @@ def rebuild(layout: Layout, targets: list[Target], tensors: list[Tensor]) -> Any
     return _Builder(layout, targets, tensors).node(layout.tree, None, "", 0)
 
 
-class _Walker:
+class Walker:
     """One walk over a tree from outside. `into` is the caller's value at the same place, or None."""
 
     def __init__(self, layout: Layout) -> None:
@@ -150,7 +150,7 @@ class _Walker:
         raise TypeError("a walker decides what a tensor becomes")
 
 
-class _Finder(_Walker):
+class _Finder(Walker):
     """The walk before the data."""
 
     def __init__(self, layout: Layout) -> None:
@@ -199,7 +199,7 @@ class _Finder(_Walker):
         return local
 
 
-class _Builder(_Walker):
+class _Builder(Walker):
     """The walk after the data."""
 
     def __init__(self, layout: Layout, targets: list[Target], tensors: list[Tensor]) -> None:
@@ -244,16 +244,16 @@ def _items(value: Any) -> list[Any]:
     return value
 
 
-_HANDLERS: dict[str, Callable[[_Walker, Node, Any, str, int], Any]] = {
-    "dict": _Walker.mapping,
-    "odict": _Walker.mapping,
-    "list": _Walker.sequence,
-    "tuple": _Walker.sequence,
-    "set": _Walker.members,
-    "fset": _Walker.members,
-    "leaf": _Walker.registered,
-    "ddict": _Walker.defaulting,
-    "T": _Walker.tensor,
-    "P": _Walker.tensor,
-    "D": _Walker.tensor,
+_HANDLERS: dict[str, Callable[[Walker, Node, Any, str, int], Any]] = {
+    "dict": Walker.mapping,
+    "odict": Walker.mapping,
+    "list": Walker.sequence,
+    "tuple": Walker.sequence,
+    "set": Walker.members,
+    "fset": Walker.members,
+    "leaf": Walker.registered,
+    "ddict": Walker.defaulting,
+    "T": Walker.tensor,
+    "P": Walker.tensor,
+    "D": Walker.tensor,
 }

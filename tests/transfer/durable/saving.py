@@ -1,0 +1,53 @@
+"""States of pretended ranks, and saving them one rank after the other in one process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tests.util import scaled
+from torchft_x.transfer.durable import names, writer
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.shard import freeze
+from torchft_x.transfer.durable.store import Store
+
+WAIT = scaled(10)
+Make = Callable[[int], Any]  # rank -> state dict
+
+
+def save(
+    store: Store, state: Any, step: int, *, who: str = "0-a", ranks: int = 1, job: str = "job", make: Make | None = None
+) -> Name:
+    """All ranks' shards, rank 0 last."""
+    name = names.name(step, who)
+    for rank in reversed(range(ranks)):
+        shard = freeze(state if make is None else make(rank), step=step, rank=rank, ranks=ranks)
+        writer.write_shard(store, name, shard)
+        if rank == 0:
+            writer.complete(store, name, shard, job=job, timeout=WAIT)
+    return name
+
+
+@contextlib.contextmanager
+def as_rank(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
+    """Be one rank of a mesh that has no others: what is sharded is cut as there, and nothing is sent."""
+    ranks = 1
+    for n in shape:
+        ranks *= n
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        yield init_device_mesh("cpu", shape)
+    finally:
+        dist.destroy_process_group()
+
+
+def cut(value: torch.Tensor, mesh: DeviceMesh, placements: Any) -> Any:
+    """A DTensor with this rank's part of `value`."""
+    return distribute_tensor(value, mesh, placements, src_data_rank=None)

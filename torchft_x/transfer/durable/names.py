@@ -1,0 +1,59 @@
+"""What is called how below the URL, and which checkpoints may go. Pure; no clock: names and steps are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torchft_x.errors import ConfigError
+
+MANIFEST = "manifest.json"
+_FOLDER = re.compile(r"step-([0-9]{8,18})\.([A-Za-z0-9_-]{1,80})")
+_UNFIT = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Name(NamedTuple):
+    """Of a checkpoint. The greater is the newer one."""
+
+    step: int  # commits before it
+    writer: str  # one life of one group
+
+    def __str__(self) -> str:
+        return f"step-{self.step:08d}.{self.writer}"
+
+
+def name(step: int, writer: str) -> Name:
+    """`writer`: any text that no other life of any group has."""
+    fit = _UNFIT.sub("-", writer)
+    if fit != writer or len(fit) > 60:
+        fit = f"{fit[:40]}-{hashlib.sha256(writer.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    if _FOLDER.fullmatch(str(Name(step, fit))) is None:
+        raise ConfigError(f"a checkpoint of step {step} by {writer[:60]!r} has no name; a step is a number from 0 on.")
+    return Name(step, fit)
+
+
+def parse(folder: str) -> Name | None:
+    """None: the folder is none of ours."""
+    match = _FOLDER.fullmatch(folder)
+    return None if match is None or str(found := Name(int(match[1]), match[2])) != folder else found
+
+
+def index_file(rank: int) -> str:
+    return f"shard-{rank:05d}.json"
+
+
+def data_file(rank: int) -> str:
+    return f"shard-{rank:05d}.data"
+
+
+def outdated(found: Iterable[Name], complete: Iterable[Name], newest: Name, keep: int) -> list[Name]:
+    """Those that are not needed any more when `newest`, a complete one, was written, oldest first.
+
+    `keep` complete ones stay. What is incomplete and not newer was left by a writer that is dead, or that another one
+    has overtaken: nobody would ever read it. What is newer is somebody else's.
+    """
+    older = sorted((n for n in complete if n <= newest), reverse=True)
+    kept = {newest, *older[:keep]}
+    return sorted(n for n in found if n.step <= newest.step and n not in kept)

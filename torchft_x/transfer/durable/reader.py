@@ -1,0 +1,208 @@
+"""From a complete checkpoint to a state dict, cut as the reader cuts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchft_x.errors import TransferError
+from torchft_x.transfer.durable import names, sealed
+from torchft_x.transfer.durable.catalog import read_manifest
+from torchft_x.transfer.durable.filling import Job, Part, covering, jobs_of, runs
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
+from torchft_x.transfer.durable.sealed import Index
+from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.flatten import is_dtensor
+from torchft_x.transfer.format.layout import Layout, TensorSpec
+from torchft_x.transfer.format.leaves import Leaf
+from torchft_x.transfer.format.memory import allocate, memory_of, physical_memory
+from torchft_x.transfer.format.rebuild import Target, Walker, rebuild
+
+
+class Saved:
+    """A complete checkpoint, open for reading. Raises `TransferError` if index or manifest are not what they should be."""
+
+    def __init__(self, store: Store, name: Name) -> None:
+        self._store = store
+        self.name = name
+        self.manifest, self.layout = read_manifest(store, name)
+        self._shards: list[tuple[Index, Layout]] = []
+        self._parts: list[list[Part]] = [[] for _ in self.layout.tensors]
+        for rank in range(self.manifest.ranks):
+            self._open_shard(rank)
+        with store.about(str(name)):
+            for parts, target in zip(self._parts, self._targets(None), strict=True):
+                spec = target.spec
+                if spec.blob is None and not parts:
+                    continue
+                check_tiling([p.box for p in parts], spec.shape, target.path)
+
+    def __repr__(self) -> str:
+        return f"<Saved {self.name} of {self.manifest.ranks} ranks>"
+
+    def _open_shard(self, rank: int) -> None:
+        file = f"{self.name}/{names.index_file(rank)}"
+        data = self._store.read(file, 0, sealed.MAX_SEALED_BYTES)
+        m = self.manifest
+        with self._store.about(file):
+            if sealed.sha256(data) != m.shards[rank][0]:
+                raise TransferError("it is not the one that the manifest names.")
+            index, layout = sealed.open_index(data)
+            ours = (m.save, m.step, m.committed_in, m.ranks, m.structure, rank, m.shards[rank][1])
+            i = index
+            if (i.save, i.step, i.committed_in, i.ranks, i.structure, i.rank, i.nbytes) != ours:
+                raise TransferError("it is of another checkpoint than the manifest.")
+            for (number, offset), spec in zip(index.pieces, layout.tensors, strict=True):
+                if number >= len(self._parts) or self.layout.tensors[number].dtype != spec.dtype:
+                    raise TransferError(f"it has a tensor {number} of {spec.dtype} that the manifest doesn't have.")
+                self._parts[number].append(Part(rank, spec, Box(tuple(offset), spec.shape)))
+        self._shards.append((index, layout))
+
+    def shapes(self) -> Any:
+        """The state dict with tensors on the meta device, which have a shape and dtype only."""
+        found = self._targets(None)
+        tensors = [torch.empty(t.spec.shape, dtype=t.spec.dtype, device="meta") for t in found]
+        with self._store.about(str(self.name)):
+            return rebuild(self.layout, [Target(t.path, None, None) for t in found], tensors)
+
+    @torch.no_grad()
+    def load(self, into: Any = None) -> Any:
+        """The state dict. Where `into`, a state dict of the same keys, has a tensor, it is filled and stands in the result:
+        of a DTensor the shard that this rank holds, whatever the writers' shards were. Others are new, whole, on the CPU.
+
+        Reads only what is needed, each block of it with its digest. Raises `TransferError` naming the tensor, before
+        anything is changed for one whose shape or dtype differs.
+        """
+        places: list[tuple[Tensor, Box]] = []
+        targets: list[Target] = []
+        with self._store.about(str(self.name)):
+            found = self._targets(into)
+            fresh = sum(t.spec.end for t in found if t.into is None)
+            if fresh > physical_memory():
+                raise TransferError(
+                    f"it needs {fresh} bytes of new memory, this machine has {physical_memory()}; load it into tensors "
+                    "that are there, sharded over more ranks."
+                )
+            for target in found:
+                place = target.place()
+                places.append(place)
+                targets.append(Target(target.path, target.into, None if target.into is None else place[0]))
+        jobs: list[list[Job]] = [[] for _ in self._shards]
+        starts = [place_blobs(layout.blobs)[0] for _, layout in self._shards]
+        for parts, (tensor, box) in zip(self._parts, places, strict=True):
+            for part in parts:
+                jobs[part.rank] += jobs_of(part, starts[part.rank], tensor, box)
+        try:
+            for rank, shard in enumerate(jobs):
+                self._read(rank, shard)
+        except TransferError as e:
+            e.torn = into is not None
+            raise
+        with self._store.about(str(self.name)):
+            return rebuild(self.layout, targets, [tensor for tensor, _ in places])
+
+    def verify(self) -> int:
+        """Read all data and check each digest: its bytes. Raises `TransferError` naming the file."""
+        for rank, (index, layout) in enumerate(self._shards):
+            for _ in self._blocks(rank, index, cut_blocks(layout.blobs), range(len(index.digests))):
+                pass
+        return sum(index.nbytes for index, _ in self._shards)
+
+    def _targets(self, into: Any) -> list[_Target]:
+        walk = _Places(self.layout)
+        walk.node(self.layout.tree, into, "", 0)
+        if len(walk.found) != len(self.layout.tensors):
+            raise TransferError(f"it lists {len(self.layout.tensors)} tensors and uses {len(walk.found)}.")
+        return walk.found
+
+    def _read(self, rank: int, jobs: list[Job]) -> None:
+        """In the order of the stream, so that few are under way at a time."""
+        index, layout = self._shards[rank]
+        jobs.sort(key=lambda job: job.start)
+        blocks = cut_blocks(layout.blobs)
+        wanted = covering(blocks, jobs)
+        waiting, open_jobs = iter([*jobs]), []
+        upcoming = next(waiting, None)
+        for start, data in self._blocks(rank, index, blocks, wanted):
+            while upcoming is not None and upcoming.start < start + data.numel():
+                open_jobs.append(upcoming)
+                upcoming = next(waiting, None)
+            open_jobs = [job for job in open_jobs if not job.take(start, data)]
+        if open_jobs or upcoming is not None:
+            raise AssertionError("a piece that no block holds")
+
+    def _blocks(
+        self, rank: int, index: Index, blocks: tuple[Block, ...], wanted: Iterable[int]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Runs of blocks of one shard, each checked: first byte in the stream, and the bytes."""
+        file = f"{self.name}/{names.data_file(rank)}"
+        for run in runs(blocks, wanted):
+            first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
+            read = self._store.read(file, first, end)
+            if len(read) != end - first:
+                raise TransferError(
+                    f"checkpoint {self._store.shown}: {file} ends after {first + len(read)} of {index.nbytes} bytes."
+                )
+            data = allocate(len(read))
+            memory_of(data)[:] = read
+            for i in run:
+                at = blocks[i].start - first
+                if digest(data[at : at + blocks[i].nbytes]) != index.digests[i]:
+                    raise TransferError(
+                        f"checkpoint {self._store.shown}: {file} is damaged between bytes {blocks[i].start} and "
+                        f"{blocks[i].start + blocks[i].nbytes}; remove {self.name} to resume from the one before."
+                    )
+            yield first, data
+
+
+class _Target(NamedTuple):
+    """Where one tensor goes."""
+
+    path: str
+    spec: TensorSpec  # in the manifest: whole and contiguous
+    into: Any  # what the reader has there: a tensor, or None
+
+    def place(self) -> tuple[Tensor, Box]:
+        """The memory, and which part of the whole it holds. Raises `TransferError` if it doesn't fit."""
+        if self.into is None:
+            return torch.empty(self.spec.shape, dtype=self.spec.dtype), whole(self.spec.shape)
+        if tuple(self.into.shape) != self.spec.shape or self.into.dtype != self.spec.dtype:
+            raise TransferError(
+                f"{self.path} is {self.spec.shape} {self.spec.dtype} there and {tuple(self.into.shape)} "
+                f"{self.into.dtype} here; it was saved by another model."
+            )
+        if is_dtensor(self.into):
+            return self.into.to_local().detach(), held(self.into, self.path)[0]
+        return self.into.detach(), whole(self.spec.shape)
+
+
+class _Places(Walker):
+    """The walk over the manifest's tree: a target for each tensor."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self.found: list[_Target] = []
+
+    def leaf(self, leaf: Leaf, value: Any, path: str) -> Any:
+        return None  # the user's decode sees only values that are complete
+
+    def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
+        spec = self.layout.tensors[index]
+        floats = spec.dtype.is_floating_point or spec.dtype.is_complex
+        if tag == "D" or (tag == "P" and (type(rest[0]) is not bool or (rest[0] and not floats))):
+            raise TransferError(f"it has a broken tensor at {path!r}.")
+        self.found.append(_Target(path, spec, into if _writable(into) else None))
+        return None
+
+
+def _writable(into: Any) -> bool:
+    """Whether it is a tensor with memory of its own for what comes."""
+    if not isinstance(into, Tensor):
+        return False
+    memory = into.to_local() if is_dtensor(into) else into
+    return memory.layout == torch.strided and memory.device.type != "meta" and not (memory.is_conj() or memory.is_neg())

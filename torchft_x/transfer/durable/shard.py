@@ -1,0 +1,106 @@
+"""One rank's part of a state, frozen: what it alone writes, and how that fits into the whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.pieces import Box, held, whole
+from torchft_x.transfer.durable.sealed import Index
+from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.flatten import Flattener, group_tensors
+from torchft_x.transfer.format.layout import Layout, TensorSpec
+from torchft_x.transfer.format.leaves import Node
+from torchft_x.transfer.format.memory import allocate, contiguous_stride, populate
+from torchft_x.transfer.snapshot import copy_to_host
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Frozen: the state may change at once. `layout`, `pieces` and `memory` are what this rank writes."""
+
+    step: int
+    committed_in: int
+    rank: int
+    ranks: int
+    structure: str
+    whole: Layout  # of the state, as if it were on one rank
+    layout: Layout
+    pieces: list[tuple[int, list[int]]]  # see `Index`
+    memory: Tensor  # uint8; at least as long as the stream
+
+    @property
+    def nbytes(self) -> int:
+        return place_blobs(self.layout.blobs)[1]
+
+    def index(self, save: Name) -> Index:
+        """Reads all of the memory, for the digests."""
+        digests = [digest(self.memory[b.start : b.start + b.nbytes]) for b in cut_blocks(self.layout.blobs)]
+        return Index(
+            str(save), self.step, self.committed_in, self.rank, self.ranks, self.structure, self.pieces, digests,
+            self.nbytes,
+        )  # fmt: skip
+
+
+def freeze(
+    state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
+) -> Shard:
+    """Copy what rank `rank` of `ranks` writes of a state dict of its group: its shards of DTensors, once each; and on
+    rank 0 all that is not sharded, which is the same on all ranks.
+
+    `memory`: of an earlier shard that nobody needs any more; used again if it is long enough. Raises `LeafError` naming
+    the path of a value that can't be saved.
+    """
+    walk = _Whole()
+    tree = walk.node(state_dict, "", 0)
+    boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
+    shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
+    ours = [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty]
+    specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
+    layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
+    starts, length = place_blobs(sizes)
+    pinned = any(s.device.type != "cpu" for s in sources)
+    if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
+        memory = allocate(max(length, 1), pinned=pinned)
+        populate(memory)
+    copy_to_host(sources, starts, memory)
+    complete = _whole_layout(tree, [t.dtype for t in walk.tensors], shapes)
+    named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
+    structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    pieces = [(i, list(boxes[i][0].offset)) for i in ours]
+    return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
+
+
+class _Whole(Flattener):
+    """Walks a state dict, and describes DTensors as what all ranks hold together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []  # of each tensor
+        self.boxes: dict[int, tuple[Box, bool]] = {}  # of each DTensor: what is here, and whether we write it
+        self.shapes: dict[int, tuple[int, ...]] = {}
+
+    def tensor(self, value: Any, path: str) -> Node:
+        self.paths.append(path)
+        return super().tensor(value, path)
+
+    def sharded(self, value: Any, index: int, path: str) -> Node:
+        self.boxes[index] = held(value, path)
+        self.shapes[index] = tuple(value.shape)
+        return ["T", index]
+
+
+def _whole_layout(tree: Node, dtypes: list[Any], shapes: list[tuple[int, ...]]) -> Layout:
+    specs: list[TensorSpec] = []
+    sizes: list[int] = []
+    for dtype, shape in zip(dtypes, shapes, strict=True):
+        empty = 0 in shape
+        specs.append(TensorSpec(dtype, shape, contiguous_stride(shape), None if empty else len(sizes), 0))
+        if not empty:
+            sizes.append(specs[-1].end)
+    return Layout(tree, tuple(specs), tuple(sizes))
