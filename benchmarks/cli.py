@@ -62,8 +62,8 @@ BENCHMARKS = {
         main_settings={"groups": [2, 8, 512]},
     ),
     "heal": Kind(run_heal, "1 GB of state against raw TCP", main_pairs=3),
-    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=4),
-    "rejoin": Kind(run_rejoin, "from a kill until all train together again", main_pairs=4),
+    "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=3),
+    "rejoin": Kind(run_rejoin, "from a kill until all train together again", main_pairs=3),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),
     "hang": Kind(run_hang, "SIGSTOP in a collective", peer_pairs=6, main_pairs=3, main_peer_pairs=1),
     "late": Kind(
@@ -78,7 +78,7 @@ BENCHMARKS = {
         pairs=6,
         peer_pairs=6,
         main_pairs=2,
-        main_settings={"mtbf": [5.0], "seconds": 40.0},
+        main_settings={"mtbf": [5.0], "seconds": 30.0},
     ),
 }
 

@@ -36,8 +36,9 @@ from torchft_x.observe.report import commits, training_together, workers
 ROOT = Path(__file__).resolve().parent.parent
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
 STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
-# Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down, and a group that is
-# left alone with the machine doesn't finish the job before the other one is back.
+ENDLESS = 1_000_000  # steps; the job is told when to stop, since nobody knows how long groups take to be back
+NOTICE = 3.0  # seconds of steps between the word to stop and the last one: every rank has read it by then
+# Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 
 
@@ -58,6 +59,7 @@ class Job:
         self.run_dir = folder / "run"
         self.dumps = folder / "dumps"
         self.output = folder / "output.log"
+        self.until = folder / "until"
         self.keep = keep  # the dumps; else they are read and deleted while the job runs
         self.events: list[dict[str, Any]] = []  # everything read so far
         self._tail = EventTail(self.run_dir)
@@ -67,7 +69,8 @@ class Job:
         command = [torchx, "run", "-s", "local_cwd", f"./components.py:{component}", "--replicas", str(groups)]
         command += ["--islands", islands] if islands else ["--workers_per_replica", str(workers)]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir)]
-        command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps), *script_args]
+        command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps)]
+        command += ["--until", str(self.until), *script_args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
@@ -105,6 +108,14 @@ class Job:
                 check_params.consume(self.dumps)
             time.sleep(0.1)
         return False
+
+    def stop_soon(self) -> None:
+        """Name the last step: one that no group reaches within NOTICE."""
+        steps = {int(e["step"]): float(e["t"]) for e in commits(self.events)}
+        fresh = [step for step, t in steps.items() if t > time.time() - NOTICE]
+        part = self.until.with_suffix(".part")
+        part.write_text(str(max(steps) + len(fresh) + 2))
+        part.rename(self.until)  # a reader sees the whole number or none
 
 
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
@@ -160,7 +171,7 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
             lambda events, last=last: recovered(events, last, args.groups) and job.has_lighthouse, TOGETHER
         ):
             why = "ended" if job.process.poll() is not None else f"did not train together again in {TOGETHER:.0f} s"
-            print(f"the job {why} after {n} of {len(kinds)} faults (--steps-per-kill makes it longer); its last words:")
+            print(f"the job {why} after {n} of {len(kinds)} faults; its last words:")
             print("\n".join(f"    {line}" for line in job.output.read_text(errors="replace").splitlines()[-20:]))
             return done, False
         if n == len(kinds):
@@ -202,7 +213,6 @@ def main(argv: list[str] | None = None) -> int:
         default="worker",
         help="what is killed of a group: any worker, rank 0, another one, all, or one of these three by chance",
     )
-    p.add_argument("--steps-per-kill", type=int, default=150, help="the job runs 100 + faults times this many steps")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--dir", type=Path, help="where run directory, dumps and output go (default: runs/kill-test-PID)")
     p.add_argument("--keep", action="store_true", help="keep that folder with every dump (gigabytes)")
@@ -223,9 +233,8 @@ def main(argv: list[str] | None = None) -> int:
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
     folder.mkdir(parents=True)
-    steps = 100 + (args.kills + args.hangs + args.lighthouse) * args.steps_per_kill
     began = time.monotonic()
-    script_args = ["--steps", str(steps), "--log-every", "50", *(args.script_args or MODEL)]
+    script_args = ["--steps", str(ENDLESS), "--log-every", "50", *(args.script_args or MODEL)]
     keep = args.keep or args.reference
     with Job(
         folder,
@@ -238,7 +247,8 @@ def main(argv: list[str] | None = None) -> int:
     ) as job:
         faults, complete = run(job, args)
         if complete:
-            job.watch(lambda _: False, 60.0 + steps * 1.0)  # to the end: a second a step is far too much
+            job.stop_soon()
+            job.watch(lambda _: False, TOGETHER)  # to the end
         ended = job.process.poll() is not None
     reference = compare(job.dumps, args.workers, script_args) if args.reference and complete and ended else None
     result = {

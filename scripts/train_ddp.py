@@ -64,6 +64,9 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     """`parser`: one that has arguments already, for a script with more of them (train_hsdp.py)."""
     p = parser or argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--steps", type=int, default=200, help="committed steps to train")
+    p.add_argument(
+        "--until", metavar="FILE", help="for trials: stop earlier, at the commit that this file names once it is there"
+    )
     p.add_argument("--data", help="file, directory, glob or any fsspec URL (default: Python's own standard library)")
     p.add_argument("--data-mb", type=float, default=8.0, help="read at most this many megabytes of text")
     p.add_argument("--batch-size", type=int, default=8, help="sequences per group and step")
@@ -199,6 +202,14 @@ class Transformer(nn.Module):
         for block in self.blocks:
             h = block(h)
         return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
+
+
+def is_told_to_stop(args: argparse.Namespace, commits: int) -> bool:
+    """Whether the file --until is there and names no later commit. All ranks agree if it names one that none has reached."""
+    if not args.until or not os.path.exists(args.until):
+        return False
+    with open(args.until) as f:
+        return commits >= int(f.read())
 
 
 def learning_rate(args: argparse.Namespace, step: int) -> float:
@@ -456,6 +467,8 @@ def train(args: argparse.Namespace) -> bool:
 
     leaving = Leaving()
     while manager.current_step() < args.steps and not leaving.told:
+        if is_told_to_stop(args, manager.current_step()):
+            break
         began = time.monotonic()
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes

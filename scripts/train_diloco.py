@@ -39,6 +39,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     Voice,
     exit_code,
     get_batch,
+    is_told_to_stop,
     learning_rate,
     load_data,
     parse_args,
@@ -246,6 +247,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
         look()
         training = True
         while loop.exchanges < last and not leaves(leaving, ranks):
+            if is_told_to_stop(args, loop.exchanges):
+                break
             began = time.monotonic()
             # Data and rate are functions of the common progress: what a group loses it draws again when it is back.
             step = loop.progress

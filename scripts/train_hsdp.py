@@ -42,6 +42,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     Voice,
     exit_code,
     get_batch,
+    is_told_to_stop,
     learning_rate,
     load_data,
     parse_args,
@@ -255,6 +256,8 @@ def train(args: argparse.Namespace) -> bool:
 
     leaving = Leaving()
     while manager.current_step() < args.steps and not leaves(leaving):
+        if is_told_to_stop(args, manager.current_step()):
+            break
         began = time.monotonic()
         optimizer.zero_grad()  # asks who takes part in this step
         participant = manager.participating_rank()  # None: a healing group contributes zeros, whatever it computes

@@ -56,7 +56,7 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
 
 
 def test_islands_of_one_and_two_ranks_survive_kills_in_one_job(tmp_path: Path) -> None:
-    args = ["--component", "diloco", "--groups", "2", "--islands", "1,2", "--kills", "2", "--steps-per-kill", "75"]
+    args = ["--component", "diloco", "--groups", "2", "--islands", "1,2", "--kills", "2"]
     args += ["--what", "mixed", "--seed", "1"]  # rank 0, and a rank that follows
     more = ["--keep", "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02"]
     done = script("kill_test.py", *args, *more, **WARM)

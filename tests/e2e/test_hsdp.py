@@ -20,6 +20,7 @@ from torchft_x.observe.report import commits, training_together
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from hsdp_reference import NOISE, compare
+from kill_test import ENDLESS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ def reference(dumps: Path, *args: str) -> tuple[int, dict[str, Any]]:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of two groups of two with three kills, with every dump kept."""
     folder = tmp_path_factory.mktemp("kills") / "run"
-    args = ("--component", "hsdp", "--workers", "2", "--kills", "3", "--steps-per-kill", "120")
+    args = ("--component", "hsdp", "--workers", "2", "--kills", "3")
     mixed = ("--what", "mixed", "--seed", "8")  # a rank that follows, rank 0, a whole group
     more = ("--reference", "--keep", "--dir", folder)
     return folder, script("kill_test.py", *args, *mixed, *more, "--", *SMALL, "--pace", "0.06", **WARM)
@@ -46,8 +47,8 @@ def test_kills_of_a_rank_zero_another_rank_and_a_group(killed: tuple[Path, subpr
     assert (result["kills"], result["exit_code"], result["findings"]) == (3, 0, [])
     assert result["shared_steps"] > 20
     same = result["reference"]
-    assert same["steps"] == 460
-    assert min(same["losses"], same["wholes"] * 2) >= 460
+    assert same["steps"] > 60
+    assert min(same["losses"], same["wholes"] * 2) >= same["steps"]
     assert max(same["loss_error"], same["value_error"]) < NOISE
 
 
@@ -56,7 +57,7 @@ def test_other_training_or_one_altered_shard_fails_the_check(
 ) -> None:
     dumps = killed[0] / "dumps"
     assert script("check_params.py", dumps).returncode == 0
-    code, other = reference(dumps, "--steps", "460", "--lr", "0.002")
+    code, other = reference(dumps, "--steps", str(ENDLESS), "--lr", "0.002")
     assert code == 1
     assert max(other["loss_error"], other["value_error"]) > NOISE
     altered = script("check_params.py", dumps, "--flip-one-bit")

@@ -40,8 +40,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
         "1",
         "--lighthouse",
         "1",
-        "--steps-per-kill",
-        "250",
         "--keep",
         "--dir",
         str(folder),
