@@ -98,6 +98,8 @@ class WorldConfig:
     """A second lighthouse, at the site ``lh2``, that stands by; groups know both. Never in a world with peers' clients."""
     max_redo: int = 0
     """Times the same local gradients are reduced again (R15); 0: what does not commit is dropped."""
+    memory: bool = False
+    """Supervisors hold copies of their groups' states (decision 51)."""
     comes_back: float = 0.5
     """With a standby: see core.group.lighthouse_choice."""
 
@@ -116,6 +118,7 @@ class WorldConfig:
     def mode(self) -> str:
         """Which parts of the full protocol are on, for figures."""
         on = {"vote": self.commit_vote, "grants": self.runs_on, "standby": self.standby, "redo": self.max_redo > 0}
+        on["memory"] = self.memory
         return "+".join(name for name, is_on in on.items() if is_on) or "off"
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.sim.held import HeldState
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as m
@@ -112,9 +113,10 @@ class Hub:
         node.world.note(node.replica_id, "decides {} {}", "commit" if commit else "no:", reason)
         self.owes_start = commit
         label = (vote.quorum_id, vote.step)
+        word = HeldState.decide(node, label, commit)
         for rank in node.ranks:
             if rank.rank != but:
-                node.tell(rank, rank.voting.on_decision, label, commit, reason, undecided)
+                node.tell(rank, rank.voting.on_decision, label, commit, reason, undecided, word)
         if commit:
             node.world.reach(node, "decided")
 

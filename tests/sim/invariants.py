@@ -117,6 +117,13 @@ class Checker(QuorumChecks):
         if state != ORIGIN and self._values.get((rank.rank, state)) != value:
             self._violated("I5", f"{rank.process.name} healed to {state}, with parameters nobody committed as that")
 
+    def on_copy(self, rank: RankNode, before: State | None, now: State | None) -> None:
+        """M2: a copy that begins never costs the group the newest state that all its ranks hold complete."""
+        if before != now:
+            self._violated(
+                "M2", f"{rank.process.name} copies over its part of {before}, and the group is left with {now}"
+            )
+
     def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Contribution, ...], size: int) -> None:
         """I1: members that commit step s in quorum q hold bit-identical parameters.
 

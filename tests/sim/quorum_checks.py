@@ -1,4 +1,4 @@
-"""What must hold of quorums: who may follow whom, and who may not be passed over (I1, I3, I4, I8, L2, R7)."""
+"""What must hold of quorums: who may follow whom, and who may not be passed over (I1, I3, I4, I8, L2, M1, R7)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class QuorumChecks:
         self.quorums += 1
         self._check_ids(quorum)
         self._check_claims(quorum, quorum.members)
+        lineage = self.lineage
         self._succeed(self.newest, quorum)
+        if self.newest is None or self.lineage != lineage:
+            self._check_held(quorum)
         self._check_nobody_is_passed_over(node, quorum)
         self._check_meeting(quorum)
         self.newest = quorum
@@ -122,6 +125,17 @@ class QuorumChecks:
         why = self.departures.issued(quorum, new_lineage=self.lineage != lineage)
         if why:
             self._violated("R21", f"{self._name(quorum)} begins a new lineage, {why}")
+
+    def _check_held(self, quorum: Quorum) -> None:
+        """M1: a history that begins anew begins at the newest state that a member holds a complete copy of, or further."""
+        for member in quorum.members:
+            node = self._world.nodes.get(member.replica_id)
+            memory = None if node is None or node.ended else node.supervisor.memory
+            newest = None if memory is None else memory.newest
+            if newest is not None and newest > quorum.top:
+                self._violated(
+                    "M1", f"{self._name(quorum)} begins at {quorum.top}, and {member.replica_id} holds {newest}"
+                )
 
     def _check_succession(self, before: Quorum | None, quorum: Quorum) -> None:
         """I4: some member carries on the quorum before, or each of its members outside can't commit in it any more.

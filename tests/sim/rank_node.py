@@ -21,6 +21,7 @@ from tests.sim.collective import Mesh
 from tests.sim.deadlines import Deadlines
 from tests.sim.guard import Guard
 from tests.sim.healing import Healing
+from tests.sim.held import HeldState
 from tests.sim.reduction import Reduction
 from tests.sim.voting import Voting
 from torchft_x.core import heal
@@ -54,6 +55,7 @@ class RankNode:
         self.reduction = Reduction(self)
         self.voting = Voting(self)
         self.guard = Guard(self)
+        self.held = HeldState(self, node.supervisor.memory)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.pace = StepTimeEstimate()  # how long a step takes
@@ -177,6 +179,10 @@ class RankNode:
 
     def _ask(self, *, settling: bool) -> None:
         node = self.node
+        if settling:
+            self.held.restore()
+        else:
+            self.held.at_boundary()
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config

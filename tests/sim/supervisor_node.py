@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process
 from tests.sim.group_node import GroupNode
+from tests.sim.held import SupervisorMemory
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
 from torchft_x.core.messages import lighthouse as m
@@ -36,6 +37,7 @@ class SupervisorNode:
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
+        self.memory = SupervisorMemory(world.config.ranks) if world.config.memory else None
         self._hopeless = 0  # lives in a row that could not heal within their library
         self.uplink = Uplink(world, self.process, self)
         self._reports: list[m.LifeEnded] = []  # exits that are told again after a reconnect

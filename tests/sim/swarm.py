@@ -37,6 +37,10 @@ NEWEST = ("hang_first", "stall_fetch")
 """The same, later still."""
 NEWEST_SHARE = 0.3
 """How likely each of them is in a run."""
+MEMORY = 0.3
+"""How likely supervisors hold copies in a run (decision 51)."""
+OF_MEMORY = ("crash_all",)
+"""Kinds for such runs; some of them in each."""
 OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
 """Kinds for runs with a second lighthouse; some of them in each."""
 AROUND_THE_END = (
@@ -119,7 +123,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY}), 0.3) or ["crash"]
+    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY, *OF_MEMORY}), 0.3) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -132,6 +136,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
     config, faults = _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
     config, more = _add_newest(Rng(seed ^ 0x2E3A1), *_add_latest(Rng(seed ^ 0x1A7E57), config, faults, end))
+    config, more = _add_memory(Rng(seed ^ 0x4E1D), config, more)
     return config, _add_take_overs(Rng(seed ^ 0x57A2D), config, more) if config.standby else more
 
 
@@ -140,6 +145,17 @@ def _add_take_overs(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) ->
     kinds = [rng.choose(OF_A_STANDBY) for _ in range(rng.below(4))]
     more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), kind) for kind in kinds]
     return tuple(sorted((*faults, *more), key=lambda f: f.at))
+
+
+def _add_memory(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
+    """Supervisors that hold copies, and all workers killed at once: now and then while everybody waits for everybody."""
+    if not rng.chance(MEMORY):
+        return config, faults
+    end = max((f.at for f in faults), default=FAULT_TIME[0])
+    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), "crash_all") for _ in range(1 + rng.below(4))]
+    house = replace(config.lighthouse, join_timeout=rng.choose((config.lighthouse.join_timeout, 2.0)))
+    config = replace(config, memory=True, lighthouse=house)
+    return config, tuple(sorted((*faults, *more), key=lambda f: f.at))
 
 
 def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
@@ -260,6 +276,8 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         return Fault(at, kind, target, seconds, how)
     if kind == "crash":
         return Fault(at, kind, rng.choose([*groups, *(f"u{i}" for i in range(config.peers))]))
+    if kind == "crash_all":
+        return Fault(at, kind, seconds=rng.choose((0.0, 0.0, 0.1, 1.0)))
     if kind == "crash_rank":
         return Fault(at, kind, target, 0.0, str(rng.below(config.ranks)))
     if kind == "stall":

@@ -58,6 +58,7 @@ def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.
     monkeypatch.setattr(swarm, "LATER_SHARE", 0.0)
     monkeypatch.setattr(swarm, "LATEST_SHARE", 0.0)
     monkeypatch.setattr(swarm, "NEWEST_SHARE", 0.0)
+    monkeypatch.setattr(swarm, "MEMORY", 0.0)
     swarm.run(seed)
 
 

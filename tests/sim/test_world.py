@@ -564,6 +564,13 @@ def test_deaths_around_restart_strikes_three() -> None:
     assert members(world) == ["g0:1", "g1:2", "g2:2"]
 
 
+def test_crash_all_leaves_the_supervisors() -> None:
+    world = cluster(groups=3, ranks=2)
+    hit(world, "crash_all")
+    assert world.run_while(lambda: members(world) != ["g0:2", "g1:2", "g2:2"], 10.0)
+    assert all_is_well(world)
+
+
 @pytest.mark.parametrize("pause", ["0.5", "1.0"])
 def test_flapping_keeps_no_newcomer_out(pause: str) -> None:
     """F4: it was not in after 75 s."""

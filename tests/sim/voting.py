@@ -20,6 +20,7 @@ from tests.sim.collective import Contribution
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase
 from torchft_x.core.cross_group_vote import CrossVote
+from torchft_x.core.training.memory_checkpoint import GroupWord
 from torchft_x.core.types import State
 from torchft_x.errors import StepError, TorchftXError
 
@@ -97,6 +98,7 @@ class Voting:
             rank.step.objection = rank.step.objection or StepError("the user objects")
         self._vote = rank.step.vote()
         self._wait()
+        rank.held.vote((self._vote.quorum_id, self._vote.step))
         rank.node.vote(rank, self._vote)
         rank.world.reach(rank.node, "vote")
 
@@ -142,7 +144,7 @@ class Voting:
 
     # --- the decision --------------------------------------------------------------------------------------------
 
-    def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool) -> None:
+    def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, word: GroupWord) -> None:
         if self._vote is None or (self._vote.quorum_id, self._vote.step) != label:
             return
         self._rank.wait = ""
@@ -151,6 +153,7 @@ class Voting:
         rank, world, vote = self._rank, self._rank.world, self._vote
         assert vote is not None
         before = (rank.step.state, rank.value)
+        rank.held.hear(word, State(vote.step + 1, vote.quorum_id) if commit else None)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
         if commit and self._is_against(label):
             self._throw_away(vote, before)

@@ -6,7 +6,15 @@ import itertools
 
 import pytest
 
-from torchft_x.core.training.memory_checkpoint import COST, SHORTEST, CopySchedule, newest_common, slot_to_write
+from torchft_x.core.training.memory_checkpoint import (
+    COST,
+    SHORTEST,
+    CopySchedule,
+    GroupWord,
+    HeldCopies,
+    RankWord,
+    newest_common,
+)
 from torchft_x.core.types import State
 
 
@@ -47,18 +55,78 @@ def test_one_slow_copy_puts_the_next_off_and_is_forgotten() -> None:
     assert schedule.due(58.0)
 
 
-@pytest.mark.parametrize(
-    ("slots", "chosen"),
-    [
-        ((None, None), 0),
-        ((State(3, 7), None), 1),
-        ((None, State(3, 7)), 0),
-        ((State(3, 7), State(5, 7)), 0),
-        ((State(5, 9), State(5, 7)), 1),
-    ],
-)
-def test_the_newest_complete_copy_is_never_overwritten(slots: tuple[State | None, ...], chosen: int) -> None:
-    assert slot_to_write(slots) == chosen
+def group(ranks: int, common: State | None = None) -> list[HeldCopies]:
+    return [HeldCopies(common) for _ in range(ranks)]
+
+
+def agree(group: list[HeldCopies], words: list[RankWord], state: State | None, *, due: bool = True) -> GroupWord:
+    word = group[0].decide(words, due=due, commit=state is not None)
+    for rank in group:
+        rank.hear(word, state)
+    return word
+
+
+IDLE, BUSY = RankWord(idle=True), RankWord()
+
+
+def test_all_ranks_copy_after_the_same_step_and_none_while_another_still_copies() -> None:
+    ranks = group(2)
+    assert not agree(ranks, [IDLE, BUSY], State(1, 7)).copy
+    assert not agree(ranks, [IDLE, IDLE], None).copy
+    assert not agree(ranks, [IDLE, IDLE], State(2, 7), due=False).copy
+    assert agree(ranks, [IDLE, IDLE], State(3, 7)).copy
+    assert [r.wanted for r in ranks] == [State(3, 7)] * 2
+
+
+def test_a_copy_counts_when_all_ranks_hold_it() -> None:
+    ranks = group(2)
+    agree(ranks, [IDLE, IDLE], State(3, 7))
+    mine = ranks[0].word([State(3, 7), None], idle=True, torn=False)
+    theirs = ranks[1].word([None, None], idle=False, torn=False)
+    agree(ranks, [mine, theirs], State(4, 7))
+    assert [r.common for r in ranks] == [None, None]
+    agree(ranks, [mine, mine], State(5, 7), due=False)
+    assert [r.common for r in ranks] == [State(3, 7)] * 2
+
+
+def test_the_groups_copy_is_never_overwritten_and_else_the_older_one() -> None:
+    a, b = State(3, 7), State(5, 7)
+    assert HeldCopies(None).slot([None, None]) == 0
+    assert HeldCopies(None).slot([a, None]) == 1
+    assert HeldCopies(b).slot([a, b]) == 0
+    assert HeldCopies(a).slot([a, b]) == 1  # another rank does not hold b
+    assert HeldCopies(None).slot([b, a]) == 1
+
+
+def test_a_rank_that_missed_a_copy_does_not_cost_the_group_the_one_before() -> None:
+    """Rank 1 did not stand where it was to copy: rank 0 holds (5, 7), rank 1 does not. Then both copy (6, 7)."""
+    ranks = group(2, State(3, 7))
+    slots: list[list[State | None]] = [[State(3, 7), State(5, 7)], [State(3, 7), None]]
+    ranks[0]._ordered = ranks[1]._ordered = State(5, 7)
+    words = [r.word(s, idle=True, torn=False) for r, s in zip(ranks, slots, strict=True)]
+    assert agree(ranks, words, State(6, 7)).copy
+    assert [r.slot(s) for r, s in zip(ranks, slots, strict=True)] == [1, 1]
+
+
+def test_a_life_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_breaks_off() -> None:
+    ranks = group(2, State(3, 7))
+    assert all(r.restores for r in ranks)
+    for r in ranks:
+        r.restores = False
+    assert not agree(ranks, [IDLE, RankWord(torn=True)], State(9, 8)).restore  # it has committed without that rank?
+    assert [r.common for r in ranks] == [State(3, 7)] * 2
+    assert agree(ranks, [IDLE, RankWord(torn=True)], None).restore
+    assert all(r.restores for r in ranks)
+    assert not any(r.restores for r in group(2))
+    assert not agree(group(2), [IDLE, RankWord(torn=True)], None).restore
+
+
+def test_a_copy_from_a_history_that_has_ended_is_of_no_use_once_this_one_goes_on() -> None:
+    (rank,) = group(1, State(16, 5))
+    rank.hear(GroupWord(), None)
+    assert rank.common == State(16, 5)
+    rank.hear(GroupWord(), State(11, 9))
+    assert rank.common is None
 
 
 def test_a_group_goes_on_from_the_newest_copy_that_all_its_ranks_hold() -> None:

@@ -48,6 +48,15 @@ def crash_rank(world: World, fault: Fault) -> bool:
 
 
 @kind
+def crash_all(world: World, fault: Fault) -> bool:
+    """kill -9 of all processes of all groups at once, or within `seconds`; their supervisors live."""
+    nodes = [node for group in world.supervisors if (node := node_of(world, group)) is not None]
+    for node in nodes:
+        world.after(fault.seconds * world.rng.random(), None, node.kill, -9)
+    return bool(nodes)
+
+
+@kind
 def pause(world: World, fault: Fault) -> bool:
     """SIGSTOP of all processes of a group, or of one rank (`other`), or of the lighthouse; then SIGCONT.
 

@@ -301,9 +301,10 @@ class Step:
         self.phase, self._vote, self.torn = Phase.IDLE, None, True
 
     def restore(self, state: State, batches_committed: int) -> None:
-        """Take over counters from a checkpoint the user loads. Not inside a step."""
+        """Take over the counters of a complete state that was loaded: a checkpoint of the user's, or the group's own copy in
+        memory. Not inside a step."""
         self._need(Phase.IDLE)
-        self.state, self.batches_committed = state, batches_committed
+        self.state, self.batches_committed, self.torn = state, batches_committed, False
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Wait:
     running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
 
-NEW_LINEAGE_WAIT = 10.0
+NEW_LINEAGE_WAIT = 30.0
 """Seconds from the first ask, and no longer than `join_timeout`, for which a new lineage waits for groups that are here, or
 whose supervisors are, and have not asked: they were killed at the same time as the others, and are starting."""
 

@@ -1,13 +1,19 @@
 """When a rank copies its state into memory that outlives it, where, and which copy a group goes on from.
 
-A rank has two slots, each with room for one state. A copy goes into the slot that does not hold the newest complete one, so
-one is always complete. All ranks of a group copy after the same steps, and none begins a copy before all have completed the
-one before: then the newest copy that *all* ranks hold complete is never more than one copy old, and no rank has lost it.
+A rank has two slots, each with room for one state. All ranks of a group copy after the same steps, by rank 0's word, which
+comes with the decision of a step; each rank's vote says how far it is. The newest state that all ranks are known to hold
+complete is the group's (`HeldCopies.common`): no copy goes into its slot, so a group that is killed at any time has it.
+
+A life that begins goes on from that state, and says so when it first asks for a quorum; it is then one more member that
+stands somewhere, and what is done with it is said elsewhere: who trains goes on, and it heals (R22); where nobody carries on
+the quorum before, the newest state wins (R9). It offers the state again if a heal breaks off in the middle, as what it held
+itself is spoilt then, and the copy is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 from torchft_x.core.types import State
@@ -42,9 +48,67 @@ class CopySchedule:
         self._next = now + max(self._took / self._cost - self._took, self._shortest)
 
 
-def slot_to_write(slots: Sequence[State | None]) -> int:
-    """Which slot the next copy goes into. `slots`: what each holds complete, None for nothing."""
-    return min(range(len(slots)), key=lambda i: (slots[i] is not None, slots[i] or State()))
+@dataclass(frozen=True, slots=True)
+class RankWord:
+    """What a rank's vote says of its copies."""
+
+    idle: bool = False  # it may copy: it has room, and no copy is under way
+    holds: bool = False  # the last copy that was ordered is complete
+    torn: bool = False  # a heal was half applied
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWord:
+    """What rank 0 says with the decision of a step."""
+
+    copy: bool = False  # copy the state that this commit leads to, before the next step
+    held: bool = False  # all ranks hold the last copy that was ordered
+    restore: bool = False  # go on from the group's copy
+
+
+NOTHING = GroupWord()
+
+
+class HeldCopies:
+    """What one rank knows of its group's copies. `common`: see the module; at the start as the ranks have found together."""
+
+    def __init__(self, common: State | None) -> None:
+        self.common = common
+        self.wanted: State | None = None  # to be copied when this rank stands there, and begins the next step
+        self.restores = common is not None  # before it asks for the next quorum this rank goes on from `common`
+        self._ordered: State | None = None  # the last copy
+
+    def __repr__(self) -> str:
+        return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
+
+    def word(self, slots: Collection[State | None], *, idle: bool, torn: bool) -> RankWord:
+        """Of this rank. `slots`: what they hold complete."""
+        return RankWord(idle, self._ordered is not None and self._ordered in slots, torn)
+
+    def decide(self, words: Collection[RankWord], *, due: bool, commit: bool) -> GroupWord:
+        """Rank 0's, from all ranks' words. `due`: it is time for a copy."""
+        return GroupWord(
+            copy=commit and due and all(w.idle for w in words),
+            held=all(w.holds for w in words),
+            restore=not commit and self.common is not None and any(w.torn for w in words),
+        )
+
+    def hear(self, word: GroupWord, state: State | None) -> None:
+        """What rank 0 has said. `state`: what the commit leads to; None: there is none."""
+        if word.held:
+            self.common = self._ordered
+        if state is not None and self.common is not None and self.common > state:
+            self.common = None  # of a history that has ended: this one goes on from less, as the others have decided
+        if word.copy:
+            self._ordered = self.wanted = state
+        self.restores = self.restores or word.restore
+
+    def slot(self, slots: Sequence[State | None]) -> int:
+        """Which one the next copy goes into: not that of `common`, and rather one that holds nothing, or little."""
+        return min(
+            (i for i in range(len(slots)) if slots[i] is None or slots[i] != self.common),
+            key=lambda i: (slots[i] is not None, slots[i] or State()),
+        )
 
 
 def newest_common(ranks: Sequence[Sequence[State]]) -> State | None:

@@ -1,0 +1,103 @@
+"""Copies of the state in the memory of a group's supervisor, as `train.context.memory_checkpoint` makes them.
+
+A copy takes its time beside the training: whose process dies meanwhile leaves a slot that holds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchft_x.core.training.memory_checkpoint import NOTHING, GroupWord, HeldCopies, RankWord, newest_common
+from torchft_x.core.types import State
+
+if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
+    from tests.sim.rank_node import RankNode
+
+Slot = tuple[State, int] | None
+"""A complete copy: the state, and the parameters. None: there is none."""
+DUE = 0.3  # seconds between two copies
+COPY = (0.001, 0.2)  # seconds that one takes
+
+
+class SupervisorMemory:
+    """What one supervisor holds: two slots for each rank. It is gone with it."""
+
+    def __init__(self, ranks: int) -> None:
+        self.slots: list[list[Slot]] = [[None, None] for _ in range(ranks)]
+
+    @property
+    def newest(self) -> State | None:
+        """The newest state that all ranks hold complete."""
+        return newest_common([[slot[0] for slot in slots if slot is not None] for slots in self.slots])
+
+
+class HeldState:
+    """One rank's part in it, over its life."""
+
+    def __init__(self, rank: RankNode, memory: SupervisorMemory | None) -> None:
+        self.label: tuple[int, int] | None = None  # of the vote with which `said` was said
+        self.said = RankWord()
+        self._rank = rank
+        self._memory = memory
+        self._slots = None if memory is None else memory.slots[rank.rank]
+        self._copies = HeldCopies(None if memory is None else memory.newest)
+        self._copying = False
+        self._due = 0.0  # when the next copy is
+
+    def vote(self, label: tuple[int, int]) -> None:
+        """The rank votes: its word goes with that."""
+        self.label = label
+        if self._slots is not None:
+            states = [slot and slot[0] for slot in self._slots]
+            self.said = self._copies.word(states, idle=not self._copying, torn=self._rank.step.torn)
+
+    @staticmethod
+    def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> GroupWord:
+        """Rank 0's word, where it has heard all."""
+        all_held = [rank.held for rank in node.ranks]
+        if any(held.label != label for held in all_held):
+            return NOTHING
+        due = node.world.now >= all_held[0]._due
+        return all_held[0]._copies.decide([held.said for held in all_held], due=due, commit=commit)
+
+    def hear(self, word: GroupWord, state: State | None) -> None:
+        self._copies.hear(word, state)
+        if self._slots is not None and state is not None:
+            for i, slot in enumerate(self._slots):
+                if slot is not None and slot[0] > state:
+                    self._slots[i] = None  # of a history that has ended
+
+    def at_boundary(self) -> None:
+        """A step begins."""
+        rank, wanted = self._rank, self._copies.wanted
+        self.restore()
+        self._copies.wanted = None
+        if wanted is None or wanted != rank.step.state or self._slots is None or self._copying:
+            return
+        assert self._memory is not None
+        newest, world = self._memory.newest, rank.world
+        index = self._copies.slot([slot and slot[0] for slot in self._slots])
+        self._slots[index], self._copying = None, True
+        world.checker.on_copy(rank, newest, self._memory.newest)
+        self._due = world.now + DUE
+        world.note(rank.process.name, "copies {}", wanted)
+        world.after(world.rng.uniform(*COPY), rank.process, self._sealed, index, (wanted, rank.value))
+
+    def _sealed(self, index: int, slot: Slot) -> None:
+        assert self._slots is not None
+        self._copying = False
+        self._slots[index] = slot
+
+    def restore(self) -> None:
+        """Before the rank asks: go on from the group's copy, if there is reason to."""
+        rank, common = self._rank, self._copies.common
+        restores, self._copies.restores = self._copies.restores, False
+        if not restores or common is None or self._slots is None or (rank.step.state >= common and not rank.step.torn):
+            return
+        value = next(slot[1] for slot in self._slots if slot is not None and slot[0] == common)
+        rank.value = value
+        rank.step.restore(common, 0)
+        rank.world.note(rank.process.name, "goes on from its copy of {}", common)
+        rank.world.checker.figures["restored"] += 1
+        rank.world.checker.on_held(rank, common, value)
