@@ -16,7 +16,7 @@ from tests.transfer.states import same
 from tests.util import wait_for
 from torchft_x.errors import TransferError
 from torchft_x.transfer import HTTPTransport
-from torchft_x.transfer.http import fetch
+from torchft_x.transfer.http import memory_copy
 from torchft_x.transfer.http.wire import shut
 from torchft_x.transfer.shared_memory import SharedFile, allocate_buffer
 
@@ -155,7 +155,7 @@ def test_the_source_sees_whether_a_copy_moves(source: HTTPTransport[Any], monkey
             assert source.progress()[0] == signs[-1]
         read(self, target, start)
 
-    monkeypatch.setattr(fetch, "CONFIRM_EVERY", 0.005)
+    monkeypatch.setattr(memory_copy, "CONFIRM_EVERY", 0.005)
     monkeypatch.setattr(SharedFile, "read", slow_read)
     source.send_checkpoint([1], 1, big(3), WAIT)
     destination: HTTPTransport[Any] = HTTPTransport(WAIT, 1, host="127.0.0.1", token="secret")

@@ -1,7 +1,6 @@
 """State between processes. No pickle on any wire.
 
-Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.client -> http.fetch -> landing ->
-rebuild. Through a process group (`pg`), from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
+Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.fetch -> landing -> rebuild. Through a process group (`pg`), from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
 
 * `transport`: the interface of everything that moves state, with torchft's names. `torchft_transports`: transports that
   were written for torchft's.

@@ -122,9 +122,9 @@ class Proxy:
         while True:
             try:
                 down, _ = self.listener.accept()
+                up = socket.create_connection(self.upstream)
             except OSError:
                 return
-            up = socket.create_connection(self.upstream)
             self.sockets += [down, up]
             threading.Thread(target=self._pump, args=(down, up, lambda offset, chunk: chunk), daemon=True).start()
             number = self.count

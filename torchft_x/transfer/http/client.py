@@ -7,10 +7,12 @@ trying again would change nothing.
 from __future__ import annotations
 
 import http.client
+import math
 import socket
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -27,11 +29,19 @@ BROKEN = (OSError, http.client.HTTPException)
 
 @dataclass(frozen=True)
 class Source:
-    """Where to fetch from, until when, and what to say about it."""
+    """Where to fetch from, until when, and what to say about it.
+
+    Args:
+        deadline: monotonic time.
+        patience: seconds that a connect may take at most.
+        opened: called with each new connection's socket. What it raises ends the fetch from this source.
+    """
 
     address: net.Address
     token: str | None
-    deadline: float  # monotonic
+    deadline: float
+    patience: float = math.inf
+    opened: Callable[[socket.socket], None] = lambda _: None
 
     @staticmethod
     def parse(metadata: str, token: str | None, deadline: float) -> Source:
@@ -56,9 +66,14 @@ class Source:
         left = self.left()
         if left <= 0:
             raise self.error("the deadline is over.")
-        connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=left)
+        connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=min(left, self.patience))
         connection.connect()
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.opened(connection.sock)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def get(
@@ -142,10 +157,11 @@ def _read_manifest(
 
 
 class Retry:
-    """Decides what a broken connection means: a pause, or the end."""
+    """Decides what a broken connection means: a pause, or the end. `sleep` makes the pause."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, sleep: Callable[[float], object] = time.sleep) -> None:
         self._source = source
+        self._sleep = sleep
         self._tries = 0  # in a row without progress
         self._refused = 0  # connects in a row that were refused, or whose host name is unknown
 
@@ -167,4 +183,4 @@ class Retry:
         self._tries += 1
         if self._source.left() <= pause:
             raise self._source.error(f"the connection broke and the deadline is near ({text}).") from None
-        time.sleep(pause)
+        self._sleep(pause)

@@ -1,311 +1,256 @@
-"""Moves the blocks of a snapshot into a landing, by parallel streams, or from memory if the source shares it with this
-process. Wire form: http_wire.
+"""Moves the blocks of a snapshot into a landing by parallel streams, from one source or from several at a time. Wire form:
+`wire`.
 
-A range whose connection breaks goes on behind its last good block, until the deadline. A wrong digest ends the fetch.
-What is copied from memory was not sent, so it has no digest; that the source kept it unchanged until the end is confirmed
-by the connection that held it all the time. If it can't be, everything is fetched by streams.
+A range whose connection breaks goes on behind its last good block, until the deadline. A source that is gone, refuses, sends
+a wrong digest or is far slower than the others is dropped, and the others send the rest; the last one's error ends the fetch.
+
+All sources of a fetch offer the same bytes: a further one begins when its manifest and the digests of all its blocks have been
+compared with those of the first. So a block may come from any of them, and none is counted whose digest is not theirs.
 """
 
 from __future__ import annotations
 
-import http.client
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
-
+from torchft_x.core.types import State
 from torchft_x.errors import TransferError
-from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, share_out
-from torchft_x.transfer.format.landing import Landing
-from torchft_x.transfer.format.layout import Layout
-from torchft_x.transfer.format.limits import BLOCK_BYTES
-from torchft_x.transfer.format.memory import allocate, memory_of, populate
-from torchft_x.transfer.http.client import BROKEN, Manifest, Retry, Source
-from torchft_x.transfer.http.wire import DIGEST_BYTES, shut
-from torchft_x.transfer.shared_memory import SharedFile
+from torchft_x.transfer.http.client import BROKEN, Retry, Source
+from torchft_x.transfer.http.feed import Feed
+from torchft_x.transfer.http.receiver import Arrival, Receiver
+from torchft_x.transfer.http.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-# Seconds between two questions whether the memory is still held. They are all that the source sees of a copy that moves; one
-# that stands still for two seconds the others may give up (decision 43).
-CONFIRM_EVERY = 0.25
-
-
-class _MemoryLost(Exception):
-    """The source's memory can't be read, or nobody says that it was held all the time."""
+COMPARE = 2.0  # seconds that further sources wait for the first one's digests; then what it has sent must do
+JOIN = 5.0  # seconds that sources on their way get when no other is left
+_LOOK = 0.1  # seconds between two looks of an idle stream at those that are not
 
 
 class Fetch:
-    """One fetch of one snapshot from one source."""
+    """One fetch of one state. `first`: the source that has answered already."""
 
-    def __init__(
-        self,
-        source: Source,
-        manifest: Manifest,
-        layout: Layout,
-        landing: Landing,
-        paths: Mapping[int, str],
-        *,
-        digests: bool = True,
-    ) -> None:
-        self.source = source
-        self.snapshot = manifest.snapshot
-        self.landing = landing
-        self.blocks = cut_blocks(layout.blobs)
-        self.paths = paths  # a blob's index -> path of its first tensor, for people
-        self.digests = digests  # whether to ask for digests and compare them
-        self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
-        self._lock = threading.Lock()  # guards what follows
-        self._failure: BaseException | None = None  # the first of any stream
-        self._sockets = {manifest.connection.sock}  # every one in use; shut down to stop the streams
-        self._idle: list[http.client.HTTPConnection] = [manifest.connection]  # for the stream that asks first
-        self._holder = manifest.connection
-        self._file: SharedFile | None = None  # the snapshot's memory
-        self._copied = 0  # blocks from it, about; a lost count among several threads does no harm
-        self._shown = 0  # of them, when the source was asked last
+    def __init__(self, first: Feed, state: State, arrival: Arrival, streams: int) -> None:
+        self._first = first
+        self._state = state
+        self._arrival = arrival
+        self._streams = min(streams, len(arrival.blocks))  # of each source
+        self._compared = threading.Event()  # whether the first source's digests are known, or won't be
+        self._changed = threading.Condition()  # guards what follows
+        self._queue = WorkQueue(len(arrival.blocks))
+        self._digests: list[int | None] = [None] * len(arrival.blocks)  # that all sources must have
+        self._feeds = [first]
+        self._feed_of: list[Feed] = []  # each stream's
+        self._starting = self._streams  # streams of the first source that have not begun
+        self._writing = 0  # streams that may write to memory now
+        self._dropped: set[Feed] = set()
+        self._left = 1  # sources that are not dropped, with those on their way
+        self._until = first.source.deadline
+        self._failure: BaseException | None = None  # of the source that was dropped first
+        self._ended = False
 
-    def find_memory(self, name: str) -> None:
-        """Copy the blocks from the memory that the source calls `name`, if it is on this host and may be read."""
-        if name and self.blocks:
-            self._file = SharedFile.open(name, max(b.start + b.nbytes for b in self.blocks))
-
-    def run(self, streams: int) -> None:
-        """Fetch every block by at most `streams` threads. When it returns or raises, all of them have stopped.
+    def run(self, mirrors: Sequence[Callable[[], Source]] = ()) -> None:
+        """Fetch every block. `mirrors`: each says where one more source is. When it returns or raises, nobody writes any more.
 
         Raises `TransferError` or `TokenError`.
         """
-        if self._file is not None:
-            try:
-                self._in_threads(self._copy, streams, self._show_progress)
-                self._confirm()
+        self._left += len(mirrors)
+        error: BaseException | None = None
+        try:
+            self._start(self._first)
+            if mirrors:
+                _thread(self._compare_first)
+            for locate in mirrors:
+                _thread(self._join, locate)
+            with self._changed:
+                while not self._queue.over and self._left and (left := self._until - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                if not self._queue.over:
+                    error = self._failure or self._first.source.error("the deadline is over.")
+        finally:  # also after Ctrl-C
+            self._end()
+        if error is not None:
+            raise error
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            feeds = list(self._feeds)
+        for feed in feeds:
+            feed.stop()
+        with self._changed:
+            while self._writing:
+                self._changed.wait()
+        for feed in feeds:
+            feed.close()
+
+    def _start(self, feed: Feed) -> None:
+        """Start the streams of a source."""
+        with self._changed:
+            if self._ended:
                 return
-            except _MemoryLost as e:
-                log.debug("%s: what was copied from its memory is fetched again: %s", self.source.address.url, e)
-                self._failure = None
-        self._in_threads(self._stream, streams)
+            streams = range(len(self._feed_of), len(self._feed_of) + self._streams)
+            self._feed_of += [feed] * self._streams
+        for stream in streams:
+            _thread(self._stream, feed, stream)
 
-    def _in_threads(
-        self, work: Callable[[int, int], None], streams: int, meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        """Call `work` for ranges of blocks in as many threads, and `meanwhile` now and then in this one."""
-        threads = [
-            threading.Thread(target=work, args=part, name="checkpoint-fetch", daemon=True)
-            for part in share_out(self.blocks, streams)
-        ]
-        started: list[threading.Thread] = []
+    # --- further sources ----------------------------------------------------------------------------------------------
+
+    def _compare_first(self) -> None:
+        """Learn the first source's digests."""
         try:
-            for thread in threads:
-                thread.start()
-                started.append(thread)
-            for thread in started:
-                while True:
-                    thread.join(min(max(self.source.left(), 0.0), CONFIRM_EVERY))
-                    if not thread.is_alive():
-                        break
-                    if self.source.left() <= 0:  # for instance a source that sends a byte now and then
-                        raise self.source.error("the deadline is over.")
-                    if meanwhile is not None:
-                        meanwhile()
-        except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors
-            self._fail(e)
-            for thread in started:
-                thread.join()
-        if self._failure is not None:
-            raise self._failure
+            self._compare(self._first, self._first.digests(len(self._digests)))
+        except (*BROKEN, TransferError) as e:  # its streams will say more
+            log.debug("no digests from %r: %s", self._first, e)
+        finally:
+            self._compared.set()
 
-    @property
-    def stopped(self) -> bool:
-        return self._failure is not None
-
-    def _stream(self, first: int, end: int) -> None:
-        """Fetch one range, over as many connections as it takes. Never raises."""
+    def _join(self, locate: Callable[[], Source]) -> None:
+        """One more source. Never raises."""
+        feed: Feed | None = None
         try:
-            receiver = _Receiver(self)
-            retry = Retry(self.source)
-            while first < end and not self.stopped:
-                before = first
-                connection = None
-                try:
-                    connection = self._connect()
-                    for done in receiver.receive(connection, first, end):
-                        first = done  # where to go on if the connection breaks
-                        if self.stopped:
-                            return
-                except BROKEN as e:
-                    if self.stopped:
-                        return
-                    if first > before:
-                        retry.progress()
-                    retry.broken(e)
-                finally:
-                    if connection is not None and first < end:
-                        connection.close()
-        except BaseException as e:
-            self._fail(e)
-
-    def _copy(self, first: int, end: int) -> None:
-        """Copy one range from memory. Never raises."""
-        try:
-            assert self._file is not None
-            for _ in _Receiver(self).copy(self._file, first, end):
-                self._copied += 1
-                if self.stopped:
+            feed = Feed(locate())
+            with self._changed:
+                if self._ended:
                     return
+                self._feeds.append(feed)
+            if feed.ask(self._state).text != self._first.manifest.text:
+                raise feed.source.error("its state has other values or another layout than that of the other sources.")
+            digests = feed.digests(len(self._digests))
+            self._compared.wait(COMPARE)
+            self._compare(feed, digests)
+            log.debug("%r sends blocks, too", feed)
+            self._start(feed)
         except BaseException as e:
-            self._fail(e)
+            self._drop(feed, e)
 
-    def _show_progress(self) -> None:
-        """Ask the source if the copy has moved, and only then."""
-        copied = self._copied
-        if copied != self._shown:
-            self._shown = copied
-            self._confirm()
+    def _compare(self, feed: Feed, digests: Sequence[int]) -> None:
+        """Raises `TransferError` if they differ from what is known."""
+        with self._changed:
+            for index, (own, known) in enumerate(zip(digests, self._digests, strict=True)):
+                if known is not None and own != known:
+                    raise self._differs(feed, index)
+            self._digests = list(digests)
 
-    def _confirm(self) -> None:
-        """Raise `_MemoryLost` unless the connection that was given the snapshot still holds it."""
-        try:
-            response = self.source.get(self._holder, f"/snapshot/{self.snapshot}/held")
-            response.read()
-        except BROKEN as e:
-            self._idle.remove(self._holder)
-            raise _MemoryLost(repr(e)) from None
-        except TransferError as e:
-            raise _MemoryLost(str(e)) from None
-        if response.status != http.client.OK:
-            raise _MemoryLost(f"it answers {response.status}")
-
-    def _connect(self) -> http.client.HTTPConnection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        connection = self.source.connect()
-        with self._lock:
-            self._sockets.add(connection.sock)
-        if self.stopped:
-            connection.close()
-        return connection
-
-    def _fail(self, error: BaseException) -> None:
-        """Keep the first failure and stop every stream."""
-        with self._lock:
-            if self._failure is None:
-                self._failure = error
-        if not isinstance(error, _MemoryLost):
-            self._stop_sockets()
-
-    def _stop_sockets(self) -> None:
-        with self._lock:
-            sockets = list(self._sockets)
-        for s in sockets:
-            shut(s)
-
-    def close(self) -> None:
-        """Let go of the snapshot at the source."""
-        self._stop_sockets()
-        for s in self._sockets:
-            s.close()
-        if self._file is not None:
-            self._file.close()
-
-
-class _Receiver:
-    """What one stream needs to receive blocks."""
-
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        landing = fetch.landing
-        on_cpu = all(m.device.type == "cpu" for m in landing.memory)
-        # Shared blocks, and what goes to an accelerator, arrive here first.
-        self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
-        self._scratch_memory = memory_of(self._scratch)
-        self._direct = [memory_of(m) if m.device.type == "cpu" else None for m in landing.memory]
-        self._digest = bytearray(DIGEST_BYTES)
-
-    def receive(self, connection: http.client.HTTPConnection, first: int, end: int) -> Iterator[int]:
-        """Receive blocks first..end-1, and after each yield the index of the next."""
-        fetch = self._fetch
-        blocks = fetch.blocks[first:end]
-        sock = connection.sock
-        response = fetch.source.get(
-            connection, f"/snapshot/{fetch.snapshot}/{first}/{end}" + ("" if fetch.digests else "?digest=0")
+    def _differs(self, feed: Feed, index: int) -> TransferError:
+        where = self._arrival.holds(index)
+        return feed.source.error(
+            f"its state differs from that of the other sources in block {index}, which holds {where}."
         )
-        expected = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if fetch.digests else 0)
-        if response.status != http.client.OK or response.length != expected:
-            raise fetch.source.error(
-                f"its answer ({response.status}) for blocks {first} to {end - 1} has {response.length} bytes, "
-                f"expected {expected}."
-            )
-        for index, block in enumerate(blocks, first):
-            sock.settimeout(self._left(index))
-            data, memory = self._place(block)
-            _read_into(response, memory)
-            if fetch.digests:
-                self._check(response, data, block, index)
-            self._scatter(block)
-            yield index + 1
 
-    def copy(self, file: SharedFile, first: int, end: int) -> Iterator[int]:
-        """The same from memory. Raises `_MemoryLost`."""
-        for index in range(first, end):
-            self._left(index)
-            block = self._fetch.blocks[index]
-            _, memory = self._place(block)
+    def _drop(self, feed: Feed | None, error: BaseException) -> None:
+        """Nothing more comes from a source, which may not even have been asked."""
+        with self._changed:
+            if self._ended or feed in self._dropped:
+                return
+            if feed is not None:
+                self._dropped.add(feed)
+            self._left -= 1
+            self._failure = self._failure or error
+            if self._dropped.issuperset(self._feed_of):  # none sends
+                self._until = min(self._until, time.monotonic() + JOIN)
+            self._changed.notify_all()
+            left = self._left
+        if left:
+            log.info("a source of the state is given up, %d more are asked: %s", left, error)
+        if feed is not None:
+            feed.stop()
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    def _stream(self, feed: Feed, stream: int) -> None:
+        """Fetch blocks as long as there are any, over as many connections as it takes. Never raises."""
+        try:
+            receiver = Receiver(self._arrival)
+            retry = Retry(feed.source, self._pause)
+            while self._receive(feed, stream, receiver, retry):
+                pass
+        except BaseException as e:
+            self._drop(feed, e)
+
+    def _receive(self, feed: Feed, stream: int, receiver: Receiver, retry: Retry) -> bool:
+        """Receive a range, or what can be had of it. Return whether to go on."""
+        connection = None
+        first = end = index = 0
+        try:
+            connection = feed.connect()
+            part = self._take(feed, stream)
+            if part is None:
+                return False
+            first, end = part
+            index = first
             try:
-                file.read(memory, block.start)
-            except OSError as e:
-                raise _MemoryLost(repr(e)) from None
-            self._scatter(block)
-            yield index + 1
+                for digest in receiver.receive(feed.source, connection, feed.manifest.snapshot, first, end):
+                    more = self._arrived(feed, stream, index, digest)
+                    index += 1
+                    if not more:
+                        break
+            finally:
+                self._leave(stream)
+        except BROKEN as e:
+            if self._is_out(feed):
+                return False
+            if index > first:
+                retry.progress()
+            retry.broken(e)
+        finally:
+            if connection is not None:
+                if index == end:
+                    feed.put_back(connection)
+                else:
+                    feed.discard(connection)
+        return True
 
-    def _left(self, index: int) -> float:
-        """Seconds until the deadline. Raises `TransferError` behind it."""
-        left = self._fetch.source.left()
-        if left <= 0:
-            raise self._fetch.source.error(f"the deadline is over at block {index} of {len(self._fetch.blocks)}.")
-        return left
+    def _take(self, feed: Feed, stream: int) -> tuple[int, int] | None:
+        """The next range, which the stream may write from now on; waits for one. None: the stream ends."""
+        while True:
+            slow: Feed | None = None
+            with self._changed:
+                if self._queue.over or self._is_out(feed):
+                    return None
+                now = time.monotonic()
+                part = self._queue.take(stream, now, max(self._starting, 1))
+                if part is not None:
+                    self._starting -= 1
+                    self._writing += 1
+                    return part
+                others = (self._feed_of[other] for other in self._queue.overdue(stream, now))
+                slow = next((other for other in others if other is not feed and other not in self._dropped), None)
+                if slow is None:
+                    self._changed.wait(_LOOK)
+                    continue
+            self._drop(
+                slow, slow.source.error("it is far slower than the other sources, which have sent all but its part.")
+            )
 
-    def _place(self, block: Block) -> tuple[Tensor, memoryview]:
-        """Where a block is received: its place in the state, or scratch memory if it is not in one place there."""
-        fetch, piece = self._fetch, block.pieces[0]
-        blob_memory = self._direct_memory(block)
-        if blob_memory is None:
-            return self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
-        data = fetch.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
-        if fetch.landing.in_place[piece.blob]:
-            fetch.torn = True
-        else:
-            populate(data)
-        return data, blob_memory[piece.blob_offset : piece.blob_offset + piece.nbytes]
+    def _arrived(self, feed: Feed, stream: int, index: int, digest: int) -> bool:
+        """A block is in its place. Return whether the next one is the stream's, too. Raises `TransferError`."""
+        with self._changed:
+            if self._arrival.digests:
+                if self._digests[index] not in (None, digest):
+                    raise self._differs(feed, index)
+                self._digests[index] = digest
+            return self._queue.arrived(stream, time.monotonic())
 
-    def _direct_memory(self, block: Block) -> memoryview | None:
-        """Of the blob that a block is part of, if it can be received there."""
-        return self._direct[block.pieces[0].blob] if len(block.pieces) == 1 else None
+    def _leave(self, stream: int) -> None:
+        """The stream writes no more, and keeps nothing."""
+        with self._changed:
+            self._queue.give_back(stream)
+            self._writing -= 1
+            self._changed.notify_all()
 
-    def _check(self, response: http.client.HTTPResponse, data: Tensor, block: Block, index: int) -> None:
-        """Receive a block's digest and compare. Raises `TransferError`."""
-        _read_into(response, memoryview(self._digest))
-        if digest(data) != int.from_bytes(self._digest, "big"):
-            paths = ", ".join(self._fetch.paths[p.blob] for p in block.pieces[:3])
-            raise self._fetch.source.error(f"the digest of block {index} is wrong, it holds {paths}.")
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._queue.over, seconds)
 
-    @torch.no_grad()
-    def _scatter(self, block: Block) -> None:
-        """From scratch memory to its places, if it was received there."""
-        if self._direct_memory(block) is not None:
-            return
-        landing = self._fetch.landing
-        for p in block.pieces:
-            self._fetch.torn = self._fetch.torn or landing.in_place[p.blob]
-            arrived = self._scratch[p.block_offset : p.block_offset + p.nbytes]
-            landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+    def _is_out(self, feed: Feed) -> bool:
+        """Whether a source's streams are to stop."""
+        with self._changed:
+            return self._ended or feed in self._dropped
 
 
-def _read_into(response: http.client.HTTPResponse, memory: memoryview) -> None:
-    done = 0
-    while done < len(memory):
-        n = response.readinto(memory[done:])
-        if n == 0:
-            raise ConnectionError("the source closed the connection in the middle")
-        done += n
+def _thread(work: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=work, args=args, name="checkpoint-fetch", daemon=True).start()

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT = 30.0  # seconds a connection may be idle before a request is complete
 _CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
 _HELD = re.compile(r"/snapshot/([0-9a-f]{16})/held")
+_DIGESTS = re.compile(r"/snapshot/([0-9a-f]{16})/digests")
 _BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?")
 
 
@@ -181,6 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send_manifest(State(int(match[1]), int(match[2])))
         if match := _BLOCKS.fullmatch(self.path):
             return self._send_blocks(match[1], int(match[2]), int(match[3]), digests=match[4] is None)
+        if match := _DIGESTS.fullmatch(self.path):
+            return self._send_digests(match[1])
         if match := _HELD.fullmatch(self.path):
             return self._confirm(match[1])
         self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
@@ -222,23 +225,45 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _send_blocks(self, snapshot_id: str, first: int, end: int, *, digests: bool) -> None:
+    def _hold(self, snapshot_id: str) -> Snapshot | None:
+        """The snapshot, which this connection holds from now on; None, if it is gone and the reader was told so."""
         snapshot = next((s for s, _ in self.held if s.id == snapshot_id), None)
         if snapshot is None:
             snapshot = self.server.store.resume(snapshot_id)
             if snapshot is None:
-                return self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
+                self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
+                return None
             self.held.append((snapshot, False))
-        if not first < end <= len(snapshot.blocks):
-            return self._refuse(HTTPStatus.NOT_FOUND, f"the snapshot has {len(snapshot.blocks)} blocks")
+        return snapshot
+
+    def _send_digests(self, snapshot_id: str) -> None:
+        snapshot = self._hold(snapshot_id)
+        if snapshot is None:
+            return
+        self._begin_bytes(4 * len(snapshot.blocks))
+        for first in range(0, len(snapshot.blocks), 64):  # so many at a time: the reader sees that it moves
+            if snapshot.revoked:
+                raise ConnectionAbortedError("the snapshot was given up for newer ones")
+            indices = range(first, min(first + 64, len(snapshot.blocks)))
+            self._send([memoryview(b"".join(snapshot.digest(i).to_bytes(4, "big") for i in indices))])
+        self._done()
+
+    def _begin_bytes(self, length: int) -> None:
         self.streaming = True
-        blocks = snapshot.blocks[first:end]
-        length = sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if digests else 0)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "application/octet-stream")
         self.send_header("Content-Length", str(length))
         self.end_headers()
         self.connection.settimeout(self.server.stall_timeout)
+
+    def _send_blocks(self, snapshot_id: str, first: int, end: int, *, digests: bool) -> None:
+        snapshot = self._hold(snapshot_id)
+        if snapshot is None:
+            return
+        if not first < end <= len(snapshot.blocks):
+            return self._refuse(HTTPStatus.NOT_FOUND, f"the snapshot has {len(snapshot.blocks)} blocks")
+        blocks = snapshot.blocks[first:end]
+        self._begin_bytes(sum(b.nbytes for b in blocks) + (len(blocks) * DIGEST_BYTES if digests else 0))
         trailer: list[memoryview] = []
         for index in range(first, end):
             if snapshot.revoked:

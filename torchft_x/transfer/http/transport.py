@@ -6,8 +6,11 @@ while the snapshot is copied; it never waits for a reader.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from torchft_x import env, net
@@ -18,15 +21,20 @@ from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import parse
 from torchft_x.transfer.format.limits import MAX_STREAMS
 from torchft_x.transfer.format.rebuild import find_targets, first_paths, rebuild
-from torchft_x.transfer.http.client import Source, fetch_manifest
+from torchft_x.transfer.http.client import Source
+from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.fetch import Fetch
+from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
+from torchft_x.transfer.http.receiver import Arrival
 from torchft_x.transfer.http.server import CheckpointServer
 from torchft_x.transfer.snapshot import SnapshotStore
 from torchft_x.transfer.transport import CheckpointTransport
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 DEFAULT_STREAMS = 2
+STRIPED_BYTES = 64 << 20  # of a state; below it one source is done before others have said that they offer the same
 
 
 class HTTPTransport(CheckpointTransport[T]):
@@ -117,37 +125,80 @@ class HTTPTransport(CheckpointTransport[T]):
         *,
         committed_in: int = 0,
         into: T | None = None,
+        mirrors: Sequence[Callable[[], str]] = (),
     ) -> T:
         """The state of the process whose `metadata()` is given; waits for it up to `timeout`.
+
+        `mirrors`: each returns the `metadata()` of another process that offers the same state. They take their part of a
+        large state, and the place of a source that is gone; one whose bytes differ is not used. It is called on a thread
+        of its own. Without digests there are none.
 
         Tensors of `into` are filled in place where path, dtype and shape fit, and stand in the result; without it
         they are new tensors on the CPU. No thread writes to them after this has returned or raised.
         Raises `TransferError` with `torn`, or `TokenError`.
         """
-        source = Source.parse(metadata, self._token, time.monotonic() + seconds(timeout))
-        manifest = fetch_manifest(source, step, committed_in)
+        deadline = time.monotonic() + seconds(timeout)
+        state = State(step, committed_in)
+        further = mirrors if self._digest else ()  # without digests nobody could say whether all of them sent the same
+        feed, rest = self._ask([lambda: metadata, *further], state, deadline)
         try:
-            layout = parse(manifest.text)
-            targets = find_targets(layout, into)
-            landing = Landing(layout, targets)
-        except TransferError as e:
-            manifest.connection.close()
-            raise source.error(str(e)) from None
-        fetch = Fetch(source, manifest, layout, landing, first_paths(layout, targets), digests=self._digest)
-        try:
-            if self._shared:
-                fetch.find_memory(manifest.memory)
-            fetch.run(self._streams)
-            fetch.torn = fetch.torn or landing.copies_into_targets
-            return rebuild(layout, targets, landing.finish())
-        except TransferError as e:
-            e.torn = fetch.torn
-            raise
-        except Exception as e:
-            if isinstance(e, TokenError) and not fetch.torn:
+            try:
+                layout = parse(feed.manifest.text)
+                targets = find_targets(layout, into)
+                landing = Landing(layout, targets)
+            except TransferError as e:
+                raise feed.source.error(str(e)) from None
+            arrival = Arrival(layout, landing, first_paths(layout, targets), digests=self._digest)
+            try:
+                self._receive(feed, rest, state, arrival)
+                arrival.torn = arrival.torn or landing.copies_into_targets
+                return rebuild(layout, targets, landing.finish())
+            except TransferError as e:
+                e.torn = arrival.torn
                 raise
-            error = source.error(f"replica rank {src_rank} could not be received ({e!r}).")
-            error.torn = fetch.torn
-            raise error from e
+            except Exception as e:
+                if isinstance(e, TokenError) and not arrival.torn:
+                    raise
+                error = feed.source.error(f"replica rank {src_rank} could not be received ({e!r}).")
+                error.torn = arrival.torn
+                raise error from e
         finally:
-            fetch.close()
+            feed.close()
+
+    def _ask(
+        self, sources: list[Callable[[], str]], state: State, deadline: float
+    ) -> tuple[Feed, list[Callable[[], Source]]]:
+        """The first source that gives us its snapshot, and those behind it. Raises the error of the first of all."""
+        places: list[Callable[[], Source]] = [partial(self._place, locate, deadline) for locate in sources]
+        failure: Exception | None = None
+        for nth, place in enumerate(places):
+            feed: Feed | None = None
+            try:
+                feed = Feed(place())
+                feed.ask(state)
+                return feed, places[nth + 1 :]
+            except Exception as e:
+                failure = failure or e
+                if nth + 1 < len(places):
+                    log.info("a source of the state is given up, %d more are asked: %s", len(places) - nth - 1, e)
+                if feed is not None:
+                    feed.close()
+        assert failure is not None, "there is a first source"
+        raise failure
+
+    def _place(self, locate: Callable[[], str], deadline: float) -> Source:
+        return Source.parse(locate(), self._token, deadline)
+
+    def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, arrival: Arrival) -> None:
+        """From memory if the source shares it with this process, else over the network."""
+        copy = MemoryCopy.find(feed, arrival) if self._shared else None
+        if copy is not None:
+            try:
+                copy.run(self._streams)
+                return
+            except MemoryLost as e:
+                log.debug("%r: what was copied from its memory is fetched again: %s", feed, e)
+            finally:
+                copy.close()
+        pays = sum(block.nbytes for block in arrival.blocks) >= STRIPED_BYTES
+        Fetch(feed, state, arrival, self._streams).run(mirrors if pays else ())

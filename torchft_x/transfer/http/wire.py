@@ -6,6 +6,8 @@
         header X-Wait: seconds to hold the request while the state does not exist yet
         and header X-Memory, if processes of the source's host may read the snapshot's bytes by themselves (shared_memory)
     GET /snapshot/{id}/{first}/{end}[?digest=0]     -> for each block its bytes, then its digest (big endian)
+    GET /snapshot/{id}/digests                      -> the digests of all blocks, 4 bytes each (big endian)
+        asked by who fetches from several sources: all must offer the same bytes
     GET /snapshot/{id}/held                         -> nothing: this connection has held the snapshot all the time
         asked by who copies it from memory: at the end, and for a sign while it moves
 

@@ -1,0 +1,96 @@
+"""One source of a fetch: its snapshot, and the connections to it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import struct
+import threading
+from dataclasses import replace
+
+from torchft_x.core.types import State
+from torchft_x.transfer.http.client import Manifest, Source, fetch_manifest
+from torchft_x.transfer.http.wire import shut
+
+
+class Feed:
+    """Its methods may be called from any thread. `close` it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = replace(source, opened=self._opened)
+        self._manifest: Manifest | None = None  # set by `ask`
+        self._lock = threading.Lock()  # guards what follows
+        self._sockets: set[socket.socket] = set()  # shut down to stop whoever reads there
+        self._idle: list[http.client.HTTPConnection] = []
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Feed {self.source.address.url}>"
+
+    @property
+    def manifest(self) -> Manifest:
+        assert self._manifest is not None, "the source was asked for the state first"
+        return self._manifest
+
+    def ask(self, state: State) -> Manifest:
+        """Ask until the source has the state. Raises `TokenError` or `TransferError`."""
+        self._manifest = fetch_manifest(self.source, state.step, state.committed_in)
+        self.put_back(self._manifest.connection)
+        return self._manifest
+
+    def digests(self, blocks: int) -> tuple[int, ...]:
+        """Of all blocks of the snapshot, which the source computes now. Raises `TransferError` or what a connection does."""
+        connection = self.connect()
+        try:
+            response = self.source.get(connection, f"/snapshot/{self.manifest.snapshot}/digests")
+            if response.status != http.client.OK or response.length != 4 * blocks:
+                raise self.source.error(
+                    f"its answer ({response.status}) has {response.length} bytes for the digests of {blocks} blocks."
+                )
+            values: tuple[int, ...] = struct.unpack(f">{blocks}I", response.read())
+        except BaseException:
+            self.discard(connection)
+            raise
+        self.put_back(connection)
+        return values
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection that is open already, if there is one. Raises OSError or `TransferError`."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self.source.connect()
+
+    def put_back(self, connection: http.client.HTTPConnection) -> None:
+        """The last answer there has been read to its end."""
+        with self._lock:
+            self._idle.append(connection)
+
+    def discard(self, connection: http.client.HTTPConnection) -> None:
+        """It is of no use any more."""
+        with self._lock:
+            self._sockets.discard(connection.sock)
+            if connection in self._idle:
+                self._idle.remove(connection)
+        connection.close()
+
+    def _opened(self, connection: socket.socket) -> None:
+        with self._lock:
+            if self._stopped:
+                raise self.source.error("the fetch is over.")
+            self._sockets.add(connection)
+
+    def stop(self) -> None:
+        """Wake whoever reads there, with an error, and connect no more."""
+        with self._lock:
+            self._stopped = True
+            sockets = list(self._sockets)
+        for s in sockets:
+            shut(s)
+
+    def close(self) -> None:
+        """Let go of the snapshot at the source."""
+        self.stop()
+        with self._lock:
+            for s in self._sockets:
+                s.close()

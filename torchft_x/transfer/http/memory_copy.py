@@ -1,0 +1,116 @@
+"""Copies a snapshot from the memory of a source that shares it with this process.
+
+What is copied from memory was not sent, so it has no digest; that the source kept it unchanged until the end is confirmed
+by the connection that held it all the time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+
+from torchft_x.errors import TransferError
+from torchft_x.transfer.format.blocks import share_out
+from torchft_x.transfer.http.client import BROKEN
+from torchft_x.transfer.http.feed import Feed
+from torchft_x.transfer.http.receiver import Arrival, Receiver
+from torchft_x.transfer.shared_memory import SharedFile
+
+# Seconds between two questions whether the memory is still held. They are all that the source sees of a copy that moves; one
+# that stands still for two seconds the others may give up (decision 43).
+CONFIRM_EVERY = 0.25
+
+
+class MemoryLost(Exception):
+    """The source's memory can't be read, or nobody says that it was held all the time."""
+
+
+class MemoryCopy:
+    """One copy. `close` it."""
+
+    def __init__(self, feed: Feed, arrival: Arrival, file: SharedFile) -> None:
+        self._feed = feed
+        self._arrival = arrival
+        self._file = file
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None  # the first of any thread; guarded by the lock
+        self._copied = 0  # blocks, about; a lost count among several threads does no harm
+        self._shown = 0  # of them, when the source was asked last
+
+    @staticmethod
+    def find(feed: Feed, arrival: Arrival) -> MemoryCopy | None:
+        """None, if the source names no memory that is on this host and may be read."""
+        if not (feed.manifest.memory and arrival.blocks):
+            return None
+        file = SharedFile.open(feed.manifest.memory, max(b.start + b.nbytes for b in arrival.blocks))
+        return None if file is None else MemoryCopy(feed, arrival, file)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def run(self, threads: int) -> None:
+        """Copy every block by at most so many threads. When it returns or raises, all of them have stopped.
+
+        Raises `MemoryLost`, or `TransferError` behind the deadline.
+        """
+        workers = [
+            threading.Thread(target=self._copy, args=part, name="checkpoint-fetch", daemon=True)
+            for part in share_out(self._arrival.blocks, threads)
+        ]
+        started: list[threading.Thread] = []
+        source = self._feed.source
+        try:
+            for worker in workers:
+                worker.start()
+                started.append(worker)
+            for worker in started:
+                while worker.is_alive():
+                    if source.left() <= 0:
+                        raise source.error("the deadline is over.")
+                    self._show_progress()
+                    worker.join(min(max(source.left(), 0.0), CONFIRM_EVERY))
+        except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors
+            self._fail(e)
+            for worker in started:
+                worker.join()
+        if self._failure is not None:
+            raise self._failure
+        self._confirm()
+
+    def _copy(self, first: int, end: int) -> None:
+        """Copy one range. Never raises."""
+        try:
+            for _ in Receiver(self._arrival).copy(self._feed.source, self._file, first, end):
+                self._copied += 1
+                if self._failure is not None:
+                    return
+        except OSError as e:
+            self._fail(MemoryLost(repr(e)))
+        except BaseException as e:
+            self._fail(e)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+
+    def _show_progress(self) -> None:
+        """Ask the source if the copy has moved, and only then."""
+        copied = self._copied
+        if copied != self._shown:
+            self._shown = copied
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Raise `MemoryLost` unless the connection that was given the snapshot still holds it."""
+        manifest = self._feed.manifest
+        try:
+            response = self._feed.source.get(manifest.connection, f"/snapshot/{manifest.snapshot}/held")
+            response.read()
+        except BROKEN as e:
+            self._feed.discard(manifest.connection)
+            raise MemoryLost(repr(e)) from None
+        except TransferError as e:
+            raise MemoryLost(str(e)) from None
+        if response.status != http.client.OK:
+            raise MemoryLost(f"it answers {response.status}")

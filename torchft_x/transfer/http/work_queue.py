@@ -1,0 +1,94 @@
+"""Which stream fetches which blocks: work stealing. Pure; times in monotonic seconds.
+
+Every stream holds one range of blocks. One that has none takes what is free, else the later half of what the stream with
+most left has not begun. So sources share the work as their links allow, however unequal they are, and near the end
+nobody has more than a block or two to himself.
+
+A block in flight belongs to one stream alone: two never write to the same memory. It is free again only when its stream
+has given it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GRACE = 0.5  # seconds that a block may take in any case
+SLOW = 4.0  # times that it may take what a stream with nothing left to do needs for one
+
+
+@dataclass(slots=True)
+class _Held:
+    """The range of a stream. Its first block is in flight."""
+
+    first: int
+    end: int
+    since: float  # when the stream began with `first`
+
+
+@dataclass(slots=True)
+class _Pace:
+    blocks: int = 0
+    seconds: float = 0.0
+
+    def of_a_block(self) -> float:
+        """Seconds; a guess, where none has arrived yet."""
+        return self.seconds / self.blocks if self.blocks else GRACE
+
+
+class WorkQueue:
+    """Of one fetch of the blocks 0 to `blocks` - 1. Streams are any numbers."""
+
+    def __init__(self, blocks: int) -> None:
+        self._free = [(0, blocks)] if blocks else []
+        self._held: dict[int, _Held] = {}  # by stream
+        self._pace: dict[int, _Pace] = {}  # by stream
+
+    def __repr__(self) -> str:
+        return f"<WorkQueue free={self._free} held={self._held}>"
+
+    @property
+    def over(self) -> bool:
+        """Every block has arrived."""
+        return not self._free and not self._held
+
+    def take(self, stream: int, now: float, among: int = 1) -> tuple[int, int] | None:
+        """A range ``(first, end)`` for `stream`, which holds none; None: there is nothing to take now.
+
+        `among`: streams that are about to begin, this one included; a free range is shared by them.
+        """
+        if self._free:
+            first, end = self._free.pop()
+            middle = first + -(-(end - first) // among)
+            if middle < end:
+                self._free.append((middle, end))
+            end = middle
+        else:
+            longest = max(self._held.values(), key=lambda held: held.end - held.first, default=None)
+            if longest is None or longest.end - longest.first < 3:  # one is in flight, and the next one is soon
+                return None
+            end = longest.end
+            first = longest.end = longest.first + 1 + (end - longest.first - 1) // 2
+        self._held[stream] = _Held(first, end, now)
+        return first, end
+
+    def arrived(self, stream: int, now: float) -> bool:
+        """The first block of its range has arrived. Return whether the next one is the stream's, too."""
+        held = self._held[stream]
+        pace = self._pace.setdefault(stream, _Pace())
+        pace.blocks, pace.seconds = pace.blocks + 1, pace.seconds + now - held.since
+        held.first, held.since = held.first + 1, now
+        if held.first < held.end:
+            return True
+        del self._held[stream]
+        return False
+
+    def give_back(self, stream: int) -> None:
+        """The stream will not go on; what it holds is free for others."""
+        held = self._held.pop(stream, None)
+        if held is not None:
+            self._free.append((held.first, held.end))
+
+    def overdue(self, idle: int, now: float) -> list[int]:
+        """Streams whose block in flight has taken far longer than it would take the stream `idle`."""
+        limit = max(GRACE, SLOW * self._pace.get(idle, _Pace()).of_a_block())
+        return [stream for stream, held in self._held.items() if now - held.since > limit]
