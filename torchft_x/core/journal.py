@@ -19,6 +19,8 @@ class MemberEntry:
     life: Life
     boot_id: str = ""
     runs_on: bool = False
+    early: bool = False
+    """It has left, or was stopped, before the end of the training: its process may end with 0, and finishes nothing (R21)."""
 
 
 @dataclass(frozen=True, slots=True)

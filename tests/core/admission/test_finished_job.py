@@ -456,6 +456,39 @@ def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
             assert issued(t.pass_(3.0)) == [["b:2"]]  # its host is lost: a lease and its margin after the take-over
 
 
+def test_the_next_lighthouse_knows_who_was_stopped() -> None:
+    """Seed 7354336129690 of the soak: b's supervisor told the next lighthouse, too, that b had ended with 0, which was taken
+    for the end of the job, so b's next life could begin another one."""
+    s = Job(keeps=True)
+    s.start("a:1", "b:1")
+    s.close("b:1")
+    s.pass_(60.0)  # b is cut off, and lost
+    at = s.committed()
+    assert issued(s.join("a:1", at)) == [["a:1"]]
+    s.finish("a:1")
+    s.close("a:1")
+    del s.sessions["a:1"]
+    s.exited("a:1", 0)
+    s.hello("b:1")
+    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
+    assert {e.group for e in of(StopGroup, effects)} == {"b"}
+    t = Job(now=5000.0, legacy=of(Keep, effects)[-1].legacy, keeps=True)
+    for replica_id in ("a:1", "b:1"):
+        t.exited(replica_id, 0)
+    effects = t.late("b:2") + t.pass_(GRACE + 2.0)
+    assert issued(effects) == []
+    assert {e.group for e in of(StopGroup, effects)} == {"b"}
+
+
+def test_the_next_lighthouse_knows_who_was_preempted() -> None:
+    s = Job(keeps=True)
+    s.start("a:1")
+    (keep,) = of(Keep, s.finish("a:1", early=True))
+    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    t.exited("a:1", 0)
+    assert issued(t.late()) == [["b:2"]]
+
+
 def test_who_was_in_a_lineage_that_was_lost_was_in_the_job() -> None:
     """b trains alone and is killed, a begins anew and finishes; b comes back."""
     s = Job()

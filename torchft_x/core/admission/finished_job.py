@@ -41,7 +41,8 @@ class FinishedJob:
         self._roll = roll  # every member heard of
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
-        self._early: set[str] = set()  # replica ids that leave, or were stopped, before the end: they finish nothing
+        # Replica ids that have left, or were stopped, before the end: they finish nothing. Another set when it has changed.
+        self.early = frozenset(e.replica_id for e in legacy.kin if e.early) if legacy is not None else frozenset[str]()
         self._lives: dict[str, str] = {}  # group -> its newest member
         # Replica ids, of `_lives`: in no quorum now, and their supervisors have not told how they ended.
         self.unsettled: frozenset[str] = frozenset()
@@ -60,8 +61,8 @@ class FinishedJob:
 
     def left(self, record: MemberRecord, state: State, *, early: bool, lingers: str, now: float) -> None:
         """It has left in good order."""
-        if early or record.replica_id in self._early:
-            self._early.add(record.replica_id)
+        if early or record.replica_id in self.early:
+            self.early |= {record.replica_id}
         elif record.life.token or lingers:  # else nobody can ever say how it ends
             self._put(Departure(record.replica_id, record.life, state, lingers), now)
 
@@ -77,7 +78,7 @@ class FinishedJob:
                 return
         for record in records if code == 0 else ():  # its leave was lost, or it ended without one
             newest = self._lives.get(group_of(record.replica_id), record.replica_id)
-            if record.replica_id not in self._early and record.replica_id == newest:  # else it has come back since
+            if record.replica_id not in self.early and record.replica_id == newest:  # else it has come back since
                 self._put(Departure(record.replica_id, record.life, ended=True), now)
 
     def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
@@ -95,7 +96,7 @@ class FinishedJob:
                 self.job = ()
                 self._lives.clear()
             self.trains(m.replica_id for m in members)  # a lineage that was lost was of the same job
-            self._early &= set(self._lives.values()) - {m.replica_id for m in members}
+            self.early &= set(self._lives.values()) - {m.replica_id for m in members}
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
@@ -165,7 +166,7 @@ class FinishedJob:
             effects += [SendPatience(due, _PATIENCE, wait.reason)] if due else []
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
-                self._early.add(record.replica_id)  # its process may end with 0 now, as stopped ones do
+                self.early |= {record.replica_id}  # its process may end with 0 now, as stopped ones do
                 group = self._roll.supervisors.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
@@ -207,7 +208,7 @@ class FinishedJob:
     def _may_finish(self, name: str) -> bool:
         """Whether its process may yet end well, and its supervisor would say so."""
         record = self._roll.get(name)
-        if record is None or name in self._early:
+        if record is None or name in self.early:
             return False
         return bool(record.life.token) and not self._roll.has_ended(record.life)
 

@@ -28,8 +28,9 @@ class JournalWriter:
         self._open: tuple[Quorum, ...] = ()  # kept with them
         self._endings = endings  # who finishes the job
         self._left: tuple[Departure, ...] = ()  # kept with them
+        self._early: frozenset[str] = endings.early  # kept with them
         self._kin: tuple[MemberEntry, ...] = ()  # kept with them; a new tuple only when something has changed in it
-        self._kin_as_of: tuple[object, ...] = ()  # config id, hellos and members of open quorums only, at that time
+        self._kin_as_of: tuple[object, ...] = ()  # config id, hellos, members of open quorums only, and ends, at that time
         self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
         self._stale = False  # it is to be kept now
 
@@ -59,25 +60,30 @@ class JournalWriter:
         leased = self._kept[2] if self._kept is not None else tenure.leased
         if tenure.leased > leased:
             leased = tenure.leased + _LEASED_AHEAD
-        kept, left = (cur.id, granted, leased), self._endings.departures
-        if kept == self._kept and open_ is self._open and left is self._left and not self._stale:
+        kept, left, early = (cur.id, granted, leased), self._endings.departures, self._endings.early
+        known = open_ is self._open and early is self._early
+        if kept == self._kept and known and left is self._left and not self._stale:
             return []
-        if self._kept is None or cur.id != self._kept[0] or open_ is not self._open:
+        if self._kept is None or cur.id != self._kept[0] or not known:
             self._look_at_kin(cur, open_)
-        self._kept, self._open, self._left, self._stale = kept, open_, left, False
+        self._kept, self._open, self._left, self._early, self._stale = kept, open_, left, early, False
         absent = tuple(self._absent.values())
         return [
             Keep(JournalEntry(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))
         ]
 
     def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
-        unsettled = self._endings.unsettled
-        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside, unsettled)
+        unsettled, early = self._endings.unsettled, self._endings.early
+        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside, unsettled, early)
         if as_of != self._kin_as_of:
             self._kin_as_of = as_of
             names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
             records = self._roll.named((*names, *sorted(unsettled - names.keys())))
-            self._kin = tuple(MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on) for r in records if not r.unary)
+            self._kin = tuple(
+                MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on, r.replica_id in early)
+                for r in records
+                if not r.unary
+            )
 
     def _proof(self, record: MemberRecord) -> str:
         """Only what nobody can take back: an address that refused connections may accept the next one."""

@@ -490,16 +490,18 @@ class WatchEvent(_message.Message):
     def __init__(self, hello: _Optional[_Union[Ping, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Kin(_message.Message):
-    __slots__ = ("replica_id", "life", "boot_id", "runs_on")
+    __slots__ = ("replica_id", "life", "boot_id", "runs_on", "early")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     life: Life
     boot_id: str
     runs_on: bool
-    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ...) -> None: ...
+    early: bool
+    def __init__(self, replica_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., boot_id: _Optional[str] = ..., runs_on: bool = ..., early: bool = ...) -> None: ...
 
 class Absent(_message.Message):
     __slots__ = ("replica_id", "leased", "proof")
