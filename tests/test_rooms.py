@@ -59,6 +59,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.step": "comm.quantized comm.votes core core.commit core.messages rpc.codec rpc.group train.context train.heal",
     "train": "comm comm.quantized comm.store core core.commit core.training train.context train.heal train.setup train.step transfer transfer.format transfer.http",
     "train.ddp": "core train train.step transfer.format",
+    "train.checkpoint": "core.training train train.ddp transfer.durable",
     "train.local": "comm.quantized core.training observe train train.ddp",
     "launch.devices": "",
     "launch.process": "",

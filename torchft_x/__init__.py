@@ -22,6 +22,7 @@ _LAZY = {
     "LocalSGD": "torchft_x.train.local.local_sgd",
     "DiLoCo": "torchft_x.train.local.diloco",
     "Island": "torchft_x.train.local.islands",
+    "Checkpoint": "torchft_x.train.checkpoint.checkpoint",
     "ShardedState": "torchft_x.train.ddp.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "DistributedSampler": "torchft_x.train.data",

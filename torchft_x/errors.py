@@ -13,7 +13,8 @@
     │   └── FencedError                a newer life of this group is running
     ├── CollectiveError(RuntimeError)  a collective failed; the step is dropped and the next quorum repairs it
     ├── TransferError(RuntimeError)    state could not be moved; healing is tried again
-    │   └── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
+    │   ├── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
+    │   └── UnsavedError               the last checkpoint of a training could not be written
     └── StepError(RuntimeError)        training can't go on (e.g. too many failed commits in a row)
 
 Each message is one sentence that names what failed, where, and what to do.
@@ -78,6 +79,10 @@ class TransferError(TorchftXError, RuntimeError):
 
 class LeafError(TransferError, TypeError):
     """A leaf of a state dict can't be sent. The message names its path."""
+
+
+class UnsavedError(TransferError):
+    """The last durable checkpoint could not be written. A script that ends with it has exit code 73."""
 
 
 class StepError(TorchftXError, RuntimeError):

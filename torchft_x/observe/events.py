@@ -38,6 +38,7 @@ EVENTS = frozenset(
         "restart",
         "warm",
         "dump",
+        "checkpoint",
         "error",
     ]
 )

@@ -28,7 +28,7 @@ from torchft_x.core.types import group_of
 from torchft_x.durations import Seconds, seconds
 from torchft_x.durations import seconds as seconds_of
 from torchft_x.errors import ConfigError
-from torchft_x.train.context.context import assemble
+from torchft_x.train.context.context import RankContext, assemble
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
@@ -399,6 +399,11 @@ class Manager:
         Exact for quantised reductions; for others what a ring all-reduce sends. Attempts that failed count as well.
         """
         return self.steps.reductions.bytes_sent
+
+    @property
+    def context(self) -> RankContext:
+        """What it is made of, for the classes of this library."""
+        return self._context
 
     @property
     def name(self) -> str:

@@ -82,6 +82,28 @@ class GroupConnection:
             if end is not None:
                 end.close()
 
+    def agree(self, about: str, said: dict[str, str] | None, timeout: float) -> dict[str, str]:
+        """What rank 0 says about something, on all ranks; once for each `about`. `said`: rank 0's own words.
+
+        Raises `DeadlineError` after `timeout` seconds, and RuntimeError if the group's store is lost.
+        """
+        if self.store is None:
+            assert said is not None, "one rank is rank 0"
+            return said
+        key = f"{self.keys}/{about}"
+        if said is not None:
+            _tell(self.store, key, said, self.options.token)
+            return said
+        deadline = time.monotonic() + timeout
+        while (answer := _opened(self.store, key, self.options.token)) is None:
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"rank {self.options.group_rank}: rank 0 has said nothing about the {about} within {timeout:g} s; "
+                    "look at its log."
+                )
+            time.sleep(_POLL)
+        return answer
+
     def stop(self, why: str) -> None:
         """The group must stop: release whoever waits for its other ranks. From any thread."""
         for end in (self.hub, self.spoke):
@@ -139,11 +161,11 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
             raise
     except TorchftXError as e:
         if store is not None:
-            _tell(store, keys, {"error": str(e)}, options.token)
+            _tell(store, f"{keys}/group", {"error": str(e)}, options.token)
         raise
     if store is not None:
         said = {"address": server.address(), "replica_id": replica_id, "others_train": str(int(server.others_train))}
-        _tell(store, keys, said, options.token)
+        _tell(store, f"{keys}/group", said, options.token)
     client = LocalGroupClient(server, token=options.token)
     return GroupConnection(
         replica_id, client, options, server.shell, store, keys, meeting, hub=hub, others_train=server.others_train
@@ -220,9 +242,9 @@ def _seal(key: str, text: bytes, token: str | None) -> bytes:
     return hmac.new((token or "").encode(), f"torchft_x {key} ".encode() + text, "sha256").hexdigest().encode()
 
 
-def _tell(store: dist.Store, keys: str, said: dict[str, str], token: str | None) -> None:
-    key, text = f"{keys}/group", json.dumps(said).encode()
+def _tell(store: dist.Store, key: str, said: dict[str, str], token: str | None) -> None:
+    text = json.dumps(said).encode()
     try:
         store.set(key, _seal(key, text, token) + b" " + text)
     except RuntimeError as e:
-        logger.warning("the group's store does not take rank 0's address: %s", e)
+        logger.warning("the group's store does not take what rank 0 says: %s", e)

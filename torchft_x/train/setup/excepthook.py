@@ -1,21 +1,24 @@
-"""What becomes of a script that the other groups, or the lighthouse, refuse."""
+"""What becomes of a script that the other groups, or the lighthouse, refuse, and of one that can't write its result."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from types import TracebackType
 
-from torchft_x.errors import RefusedError
+from torchft_x.errors import RefusedError, UnsavedError
 
 EXIT_CODE = 2  # final for the supervisor: the same script would be refused again (docs/decisions/0006-usage-errors.md)
+UNSAVED = os.EX_CANTCREAT  # final as well: it would train it all again, and the result would be lost again
 
 _lock = threading.Lock()
 _installed = False
 
 
 def end_with_a_sentence() -> None:
-    """From now on a `RefusedError` that nobody catches ends the process with its sentence alone and code 2."""
+    """From now on a `RefusedError` that nobody catches ends the process with its sentence alone and code 2, and an
+    `UnsavedError` with 73."""
     global _installed
     with _lock:
         if _installed:
@@ -24,10 +27,12 @@ def end_with_a_sentence() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, RefusedError):
+        if not isinstance(error, (RefusedError, UnsavedError)):
             before(kind, error, trace)
             return
         print(f"torchft_x: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(EXIT_CODE)  # the interpreter takes its exit code from here, after running what is at exit
+        raise SystemExit(
+            UNSAVED if isinstance(error, UnsavedError) else EXIT_CODE
+        )  # the interpreter takes its exit code from here, after running what is at exit
 
     sys.excepthook = hook

@@ -56,24 +56,46 @@ def freeze(
     `memory`: of an earlier shard that nobody needs any more; used again if it is long enough. Raises `LeafError` naming
     the path of a value that can't be saved.
     """
-    walk = _Whole()
-    tree = walk.node(state_dict, "", 0)
-    boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
-    shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
-    ours = [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty]
+    walk, ours, boxes, shapes = _ours(state_dict, rank)
     specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
     layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
     starts, length = place_blobs(sizes)
-    pinned = any(s.device.type != "cpu" for s in sources)
+    pinned = _pinned(sources)
     if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
-        memory = allocate(max(length, 1), pinned=pinned)
-        populate(memory)
+        memory = allocate_room(length, pinned)
     copy_to_host(sources, starts, memory)
-    complete = _whole_layout(tree, [t.dtype for t in walk.tensors], shapes)
+    complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
     named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
     structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
     pieces = [(i, list(boxes[i][0].offset)) for i in ours]
     return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
+
+
+def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:
+    """Bytes that `freeze` of such a state needs, and whether in pinned memory. Raises `LeafError`."""
+    walk, ours, _, _ = _ours(state_dict, rank)
+    _, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
+    return place_blobs(sizes)[1], _pinned(sources)
+
+
+def _pinned(sources: list[Tensor]) -> bool:
+    return any(source.device.type != "cpu" for source in sources)
+
+
+def allocate_room(length: int, pinned: bool) -> Tensor:
+    """Memory for `freeze`, which then takes no longer than the copy."""
+    memory = allocate(max(length, 1), pinned=pinned)
+    populate(memory)
+    return memory
+
+
+def _ours(state_dict: Any, rank: int) -> tuple[_Whole, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
+    """A walk over the state, which of its tensors this rank writes, and for each what is here and its whole shape."""
+    walk = _Whole()
+    walk.tree = walk.node(state_dict, "", 0)
+    boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
+    shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
+    return walk, [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty], boxes, shapes
 
 
 class _Whole(Flattener):
@@ -81,6 +103,7 @@ class _Whole(Flattener):
 
     def __init__(self) -> None:
         super().__init__()
+        self.tree: Node = None
         self.paths: list[str] = []  # of each tensor
         self.boxes: dict[int, tuple[Box, bool]] = {}  # of each DTensor: what is here, and whether we write it
         self.shapes: dict[int, tuple[int, ...]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,10 @@ _MAX_REASON = 300  # characters of a library's own words
 
 class MissingError(TransferError):
     """There is nothing under a name, though it may have been listed."""
+
+
+class DeniedError(TransferError):
+    """The right to do it is missing, or the storage is read-only."""
 
 
 class Store:
@@ -130,9 +135,9 @@ class Store:
             raise
         except FileNotFoundError as e:
             raise MissingError(f"{where} is not there ({self._reason(e)}).") from None
-        except PermissionError as e:
-            raise TransferError(f"{where}: no permission to {verb} it ({self._reason(e)}).") from None
         except Exception as e:  # each library has its own
+            if isinstance(e, PermissionError) or getattr(e, "errno", None) == errno.EROFS:
+                raise DeniedError(f"{where}: no permission to {verb} it ({self._reason(e)}).") from None
             raise TransferError(f"{where}: it could not be {_PAST[verb]} ({self._reason(e)}).") from None
 
 

@@ -1,0 +1,427 @@
+"""Durable checkpoints of a job, as a script uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.util import scaled, wait_for
+from torchft_x import Checkpoint
+from torchft_x.core.training import save_duty
+from torchft_x.errors import ConfigError, LeafError, UnsavedError
+from torchft_x.train.setup.connect import GroupConnection
+from torchft_x.transfer.durable import claim, names
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.store import Store
+
+WAIT = scaled(20)
+
+
+class Job:
+    """Stands for a Manager: the step and the group's place are set by the test."""
+
+    def __init__(self, group: str = "0", lighthouse: str = "http://a:1", rank: int = 0, ranks: int = 1) -> None:
+        self.at = 0
+        self.place: int | None = 0
+        self.events: list[dict[str, Any]] = []
+        options = SimpleNamespace(group_rank=rank, group_world_size=ranks, lighthouse=lighthouse)
+        connection = SimpleNamespace(replica_id=f"{group}:life", agree=lambda about, said, timeout: said)
+        emit = SimpleNamespace(emit=lambda name, **fields: self.events.append({"event": name, **fields}))
+        self.context = SimpleNamespace(options=options, connection=connection, events=emit)
+
+    def current_step(self) -> int:
+        return self.at
+
+    def participating_rank(self) -> int | None:
+        return self.place
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self.at, "batches_committed": 2 * self.at, "committed_in": 5}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["step"]
+
+    @contextlib.contextmanager
+    def planned_pause(self, reason: str, seconds: float) -> Iterator[None]:
+        yield
+
+
+class Counter:
+    """The position in the data."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class Run:
+    """A script."""
+
+    all: list[Run] = []
+
+    def __init__(self, url: str, job: Job | None = None, *, every: int = 10, **kwargs: Any) -> None:
+        self.job = job or Job()
+        self.model = nn.Linear(3, 2)
+        self.adamw = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.data = Counter()
+        parts = {"model": self.model, "optim": self.adamw, "data": self.data}
+        kwargs.setdefault("timeout", WAIT)
+        self.checkpoint = Checkpoint(self.job, url, kwargs.pop("parts", parts), every=every, **kwargs)  # type: ignore[arg-type]
+        self.all.append(self)
+
+    def step(self) -> None:
+        self.adamw.zero_grad()
+        self.model(torch.ones(1, 3)).sum().backward()
+        self.adamw.step()
+        self.data.position += 7
+        self.job.at += 1
+        self.checkpoint.step()
+
+    def run_to(self, step: int) -> Run:
+        while self.job.at < step:
+            self.step()
+        return self
+
+    def claimed(self) -> Run:
+        self.checkpoint._claiming.wait(WAIT)  # type: ignore[union-attr]
+        return self
+
+    def idle(self) -> Run:
+        assert self.checkpoint._saving.wait(WAIT)
+        return self
+
+
+def steps(url: str) -> list[int]:
+    return sorted(n.step for folder in Store(url).children() if (n := names.parse(folder)) is not None)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield str(tmp_path / "run")
+    while Run.all:
+        Run.all.pop().checkpoint.close()
+
+
+def test_a_run_is_saved_and_resumed(url: str) -> None:
+    first = Run(url).run_to(10).idle().run_to(20).idle().run_to(25)
+    first.checkpoint.finish()
+    assert steps(url) == [20, 25]
+    second = Run(url)
+    assert second.checkpoint.resume()
+    assert second.job.at == 25
+    assert second.data.position == 25 * 7
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+    first.run_to(30)
+    second.run_to(30)
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_nothing_to_resume(url: str) -> None:
+    run = Run(url)
+    assert not run.checkpoint.resume()
+    assert run.job.at == 0
+
+
+def test_a_save_is_told(url: str) -> None:
+    run = Run(url).run_to(10).idle()
+    (event,) = run.job.events
+    assert (event["event"], event["step"]) == ("checkpoint", 10)
+    assert event["bytes"] > 0
+
+
+def test_a_dropped_step_saves_nothing(url: str) -> None:
+    run = Run(url).run_to(10).idle()
+    before = Path(url, f"step-00000010.{newest(Store(url)).writer}", "manifest.json").stat()  # type: ignore[union-attr]
+    run.checkpoint.step()
+    run.idle()
+    assert len(run.job.events) == 1
+    assert before.st_size > 0
+
+
+def test_only_the_first_group_saves(url: str) -> None:
+    run = Run(url)
+    run.job.place = 1
+    run.run_to(30)
+    run.checkpoint.finish()
+    assert steps(url) == []
+
+
+def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one writes half of its shard and is gone; the other saves at the next step that it commits."""
+    from torchft_x.transfer.durable import writer
+
+    groups = [Run(url, Job(group=g)) for g in "01"]
+    groups[1].job.place = 1
+    whole = writer.write_shard
+    gone, over = threading.Event(), threading.Event()
+
+    def half(store: Store, save: names.Name, shard: Any) -> None:
+        if save.writer.startswith("0-life"):
+            store.write(f"{save}/shard-00000.data", [b"half"])
+            gone.set()
+            over.wait()  # as a process that is gone
+        whole(store, save, shard)
+
+    monkeypatch.setattr(writer, "write_shard", half)
+    for group in groups:
+        group.run_to(10)
+    assert gone.wait(WAIT)
+    groups[1].job.place = 0
+    groups[1].run_to(12).idle()
+    assert newest(Store(url)).step == 11  # type: ignore[union-attr]
+    assert steps(url) == [11]  # and what the first one left is gone
+    over.set()
+
+
+def test_the_last_step_is_saved_once(url: str) -> None:
+    run = Run(url).run_to(10)
+    run.checkpoint.finish()
+    assert len(run.job.events) == 1
+    again = Run(url)
+    again.checkpoint.resume()
+    again.checkpoint.finish()  # it has trained nothing
+    assert not again.job.events
+
+
+def test_a_job_that_is_done_leaves_its_place_at_once(url: str) -> None:
+    run = Run(url).run_to(3)
+    run.checkpoint.finish()
+    job, _, over = claim.read_claim(Store(url))  # type: ignore[misc]
+    assert over
+    other = Run(url, Job(lighthouse="http://b:1"))
+    assert other.checkpoint.resume()
+    other.run_to(6)
+    other.checkpoint.finish()
+    assert claim.read_claim(Store(url))[0] != job  # type: ignore[index]
+    assert newest(Store(url)).step == 6  # type: ignore[union-attr]
+
+
+def test_two_jobs_on_one_url_are_one_too_many(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
+    first = Run(url).run_to(1)
+    first.claimed()
+    second = Run(url, Job(lighthouse="http://b:1")).run_to(1)
+    with pytest.raises(ConfigError, match="another job that runs now writes there; give each job a URL of its own"):
+        wait_for(second.step, what="the refusal")
+    second.checkpoint.close()
+    first.run_to(10).idle()
+    assert steps(url) == [10]
+    first.checkpoint.close()
+
+
+def test_a_dead_jobs_place_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
+    monkeypatch.setattr(save_duty, "WATCH", 0.2)
+    Run(url).run_to(10).idle().checkpoint.close()
+    second = Run(url, Job(lighthouse="http://b:1"))
+    assert second.checkpoint.resume()
+    second.run_to(20).idle()
+    assert steps(url) == [10, 20]
+    second.checkpoint.close()
+
+
+def test_two_groups_of_one_job_are_no_strangers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.01)
+    groups = [Run(url, Job(group=g)).run_to(1) for g in "01"]
+    for _ in range(50):
+        for group in groups:
+            group.step()
+    for group in groups:
+        group.checkpoint.close()
+
+
+def test_the_last_save_that_fails_is_an_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(url).run_to(1)
+    run.claimed()
+    caplog.set_level(logging.WARNING)
+    run.checkpoint._store.write = _full  # type: ignore[method-assign]
+    run.run_to(10).idle().run_to(30).idle()
+    told = [r.message for r in caplog.records if "not saved" in r.message]
+    assert len(told) == 1
+    assert "a checkpoint was not saved; training goes on: No space left" in told[0]
+    with pytest.raises(UnsavedError, match="the last checkpoint was not saved: No space left"):
+        run.checkpoint.finish()
+
+
+def _full(name: str, parts: Any) -> None:
+    from torchft_x.errors import TransferError
+
+    raise TransferError("No space left.")
+
+
+def test_a_save_that_fails_once_is_made_good_at_the_end(url: str) -> None:
+    run = Run(url).run_to(1)
+    run.claimed()
+    write = run.checkpoint._store.write
+    run.checkpoint._store.write = _full  # type: ignore[method-assign]
+    run.run_to(10).idle()
+    run.checkpoint._store.write = write  # type: ignore[method-assign]
+    run.checkpoint.finish()
+    assert steps(url) == [10]
+
+
+def test_a_store_that_is_too_slow_skips_saves(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(url)
+    gate = threading.Event()
+    write = run.checkpoint._store.write
+
+    def slow(name: str, parts: Any) -> None:
+        assert gate.wait(WAIT)
+        write(name, parts)
+
+    run.checkpoint._store.write = slow  # type: ignore[method-assign]
+    run.run_to(25)
+    gate.set()
+    run.idle()
+    assert "that of step 10 is still being written; save less often" in caplog.text
+    assert steps(url) == [10]
+    run.checkpoint.finish()
+    assert steps(url) == [10, 25]
+
+
+def test_what_is_saved_is_the_state_of_its_step(url: str) -> None:
+    """Training goes on while it is written."""
+    run = Run(url)
+    gate = threading.Event()
+    write = run.checkpoint._store.write
+    run.checkpoint._store.write = lambda name, parts: (gate.wait(WAIT), write(name, parts))  # type: ignore[method-assign, func-returns-value, assignment]
+    run.run_to(10)
+    weights = run.model.weight.detach().clone()
+    run.run_to(19)
+    assert not torch.equal(run.model.weight, weights)
+    gate.set()
+    run.idle()
+    other = Run(url)
+    other.checkpoint.resume()
+    assert torch.equal(other.model.weight, weights)
+    assert other.data.position == 70
+
+
+def test_no_permission_is_said_at_the_start(url: str) -> None:
+    from torchft_x.transfer.durable.store import DeniedError
+
+    run = Run(url)
+
+    def refuse(name: str, parts: Any) -> None:
+        raise DeniedError("no permission to write it.")
+
+    run.checkpoint._store.write = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="no permission to write"):
+        wait_for(run.step, what="the refusal")
+
+
+def test_another_models_checkpoint_is_named(url: str) -> None:
+    Run(url).run_to(10).idle().checkpoint.close()
+    other = Run(url)
+    other.checkpoint = Checkpoint(other.job, url, {"model": nn.Linear(3, 5)})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"step-0000.*: it holds data, model, optim, and this script saves model"):
+        other.checkpoint.resume()
+    other.checkpoint = Checkpoint(
+        other.job, url, {"model": nn.Linear(3, 5), "optim": other.adamw, "data": other.data}  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"parts/model/weight is \(2, 3\) .* there and \(5, 3\) .* here"):
+        other.checkpoint.resume()
+    assert other.job.at == 0
+
+
+def test_a_damaged_one_is_named_and_not_skipped(url: str) -> None:
+    Run(url).run_to(10).idle().run_to(20).idle().checkpoint.close()
+    data = next(Path(url).glob("step-00000020.*/shard-00000.data"))
+    raw = bytearray(data.read_bytes())
+    raw[0] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(ConfigError, match=r"is damaged between bytes .* remove step-00000020"):
+        Run(url).checkpoint.resume()
+
+
+def test_one_that_was_not_completed_is_skipped(url: str) -> None:
+    Run(url).run_to(10).idle().run_to(20).idle().checkpoint.close()
+    next(Path(url).glob("step-00000020.*/manifest.json")).unlink()
+    run = Run(url)
+    assert run.checkpoint.resume()
+    assert run.job.at == 10
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"every": 0}, "every is 0"),
+        ({"keep": 0}, "keep 0"),
+        ({"parts": {"model": 3}}, r"'model' is a int; a part has a name, state_dict\(\) and load_state_dict"),
+        ({"timeout": -1}, "timeout"),
+    ],
+)
+def test_mistakes(url: str, kwargs: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Run(url, **kwargs)
+
+
+def test_a_state_that_can_not_be_saved_is_said_at_the_first_step(url: str) -> None:
+    part = SimpleNamespace(state_dict=lambda: {"x": object()}, load_state_dict=None)
+    part.load_state_dict = lambda state: None
+    run = Run(url, parts={"odd": part})
+    with pytest.raises(LeafError, match=r"parts/odd/x is of type builtins\.object"):
+        run.checkpoint.step() or run.step()
+
+
+def test_no_thread_is_left(url: str) -> None:
+    before = set(threading.enumerate())
+    run = Run(url).run_to(12)
+    assert set(threading.enumerate()) - before
+    run.checkpoint.finish()
+    wait_for(lambda: set(threading.enumerate()) <= before, what="their end")
+
+
+def test_all_ranks_resume_from_what_rank_0_chose(url: str) -> None:
+    """One that is complete a moment later is nobody's."""
+    Run(url).run_to(10).idle().checkpoint.close()
+    first = str(newest(Store(url)))
+    job = Job(rank=1, ranks=2)
+    job.context.connection.agree = lambda about, said, timeout: {"name": first}
+    Run(url).run_to(20).idle().checkpoint.close()
+    run = Run(url, job)
+    assert run.checkpoint.resume()
+    assert job.at == 10
+    job.context.connection.agree = lambda about, said, timeout: {"error": "It can't be read."}
+    with pytest.raises(ConfigError, match=r"It can't be read\."):
+        run.checkpoint.resume()
+
+
+def test_ranks_agree_through_their_store() -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    options = [SimpleNamespace(token="t", group_rank=r) for r in range(2)]
+    ranks = [GroupConnection("0:x", None, o, None, store, "keys") for o in options]  # type: ignore[arg-type]
+    said: list[Any] = []
+    late = threading.Thread(target=lambda: said.append(ranks[1].agree("checkpoint", None, WAIT)))
+    late.start()
+    assert ranks[0].agree("checkpoint", {"name": "x"}, WAIT) == {"name": "x"}
+    late.join(WAIT)
+    assert said == [{"name": "x"}]
+
+
+def test_a_sign_of_life_that_was_cut_off_is_nobodys_after_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
+    monkeypatch.setattr(save_duty, "WATCH", 0.2)
+    for text in ("", "{", "[]", json.dumps({"job": "../x", "beat": 1, "over": False}), json.dumps({"job": "a"})):
+        Path(url).mkdir(exist_ok=True)
+        Path(url, "job.json").write_text(text)
+        run = Run(url).run_to(1)
+        run.claimed()
+        run.checkpoint.close()

@@ -1,0 +1,238 @@
+"""What a script holds: durable checkpoints of a fault-tolerant job."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchft_x.core.training.save_duty import WATCH, SaveDuty, SaveFailures
+from torchft_x.durations import Seconds, seconds
+from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedError
+from torchft_x.train.checkpoint import parts as of_parts
+from torchft_x.train.checkpoint.claiming import Claiming
+from torchft_x.train.checkpoint.saving import Saving
+from torchft_x.transfer.durable import names
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.shard import Shard, freeze, room_for
+from torchft_x.transfer.durable.store import Store
+
+if TYPE_CHECKING:
+    from torchft_x.train.manager import Manager
+
+log = logging.getLogger(__name__)
+
+_LOOPBACK = ("//localhost", "//127.", "//[::1]")
+
+
+class Checkpoint:
+    """Saves the state of the job at a URL of fsspec, beside the training, and resumes from it.
+
+    ::
+
+        checkpoint = Checkpoint(manager, "s3://bucket/run", {"model": model, "optim": adamw, "data": loader}, every=100)
+        checkpoint.resume()
+        while manager.current_step() < steps:
+            ...
+            optimizer.step()
+            checkpoint.step()
+        checkpoint.finish()
+        manager.shutdown()
+
+    All ranks of all groups do this alike. One group writes, each of its ranks its own shards; when it is gone the next
+    one takes over. A job may go on with other numbers of groups and ranks, and with models that are sharded otherwise.
+
+    Args:
+        manager: this rank's Manager. Its step is saved, too.
+        url: of a folder, one for each job.
+        parts: everything with ``state_dict()`` and ``load_state_dict()``, by name: models, optimizers, schedulers, the
+            data's position. What is no DTensor must be the same on all ranks of a group; rank 0's is saved.
+        every: steps between two saves.
+        keep: complete checkpoints that stay.
+        timeout: seconds or a timedelta; how long a save may take, with the wait for the other ranks.
+
+    Raises:
+        ConfigError: the URL can't be used, or a part can't be saved.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        url: str,
+        parts: Mapping[str, Any],
+        *,
+        every: int = 1000,
+        keep: int = 2,
+        timeout: Seconds = 600.0,
+    ) -> None:
+        if every < 1 or keep < 1:
+            raise ConfigError(f"Checkpoint: every is {every} and keep {keep}; both are at least 1.")
+        of_parts.check(parts)
+        self._manager = manager
+        self._parts = dict(parts)
+        self._timeout = seconds(timeout)
+        self._store = Store(url)
+        self._connection = manager.context.connection
+        options = manager.context.options
+        self._rank, self._ranks = options.group_rank, options.group_world_size
+        self._duty = SaveDuty(every)
+        self._failures = SaveFailures()
+        self._step = manager.current_step()  # the last one that was looked at
+        self._saved_step: int | None = None  # the last one that was begun to be saved, or resumed from
+        self._prepared = False  # there is memory for the first shard
+        job = _job_of(options.lighthouse or "")
+        self._claiming = Claiming(self._store, job) if self._rank == 0 else None
+        self._saving = Saving(
+            self._store, job=job, keep=keep, timeout=self._timeout, may_write=self._may_write, saved=self._told_saved,
+            failed=self._told_failed,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self._store.shown}, {self._duty!r}>"
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    def resume(self) -> bool:
+        """Load the newest complete checkpoint into the parts and the Manager, if there is one; whether there was.
+
+        Before the first step, on all ranks. Raises `ConfigError` if it can't be read, is damaged, or is of another model.
+        """
+        name = self._choose()
+        if name is None:
+            return False
+        try:
+            saved = Saved(self._store, name)
+            shapes = saved.shapes()
+            if not isinstance(shapes, dict) or set(shapes) != {"torchft", "parts"}:
+                raise TransferError("it was not saved by a Checkpoint.")
+            state = saved.load({"parts": of_parts.places(self._parts, shapes["parts"])})
+            of_parts.put_back(self._parts, state["parts"])
+            self._manager.load_state_dict(state["torchft"])
+        except Exception as e:  # load_state_dict of a part raises what it likes
+            reason = (str(e).strip().splitlines() or [repr(e)])[0]
+            known = isinstance(e, TransferError) and reason.startswith("checkpoint ")
+            where = "" if known else f"checkpoint {self._store.shown}/{name}: "
+            raise ConfigError(f"{where}{reason}") from e
+        self._step = self._saved_step = self._manager.current_step()
+        return True
+
+    def _choose(self) -> names.Name | None:
+        """The same on all ranks: rank 0 looks."""
+        said = None
+        if self._rank == 0:
+            try:
+                found = newest(self._store)
+                said = {"name": "" if found is None else str(found)}
+            except TorchftXError as e:
+                said = {"error": str(e)}
+        answer = self._connection.agree("checkpoint", said, self._timeout)
+        if "error" in answer:
+            raise ConfigError(answer["error"])
+        return names.parse(answer["name"])
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """After each ``optimizer.step()``: if it was committed, a save is due and this group is the one that saves, freeze
+        the state and write it beside the training.
+
+        A save that fails is a warning. Raises `ConfigError` if another job writes at the URL, or nothing may be written
+        there at all, and `LeafError` for a state that can't be saved.
+        """
+        step = self._manager.current_step()
+        if self._claiming is not None and self._claiming.refused:
+            raise ConfigError(self._claiming.refused)
+        if step == self._step:
+            return
+        self._step = step
+        due = self._duty.committed(step, self._manager.participating_rank())
+        if self._claiming is not None:
+            self._claiming.be_on_duty(self._duty.first)
+        if due:
+            self._save(step)
+        elif self._duty.first and not self._prepared:
+            self._prepared = True
+            self._saving.prepare(room_for(self._state(), rank=self._rank))
+
+    def finish(self) -> None:
+        """Save the last step, if this group is the one that saves, and wait for it. Before ``manager.shutdown()``.
+
+        Raises `UnsavedError` if it can't be saved; uncaught, it ends the process with exit code 73.
+        """
+        try:
+            if self._duty.first:
+                with self._manager.planned_pause("the last checkpoint", seconds=self._timeout + 60.0):
+                    self._save_last()
+        finally:
+            self._saving.close()
+            self._release(over=self._duty.first)
+
+    def close(self) -> None:
+        """Leave before the end: what is being written is given up. `finish` does this as well."""
+        self._saving.close()
+        self._release(over=False)
+
+    def _save_last(self) -> None:
+        step = self._manager.current_step()
+        if not self._saving.wait(self._timeout):
+            raise UnsavedError(
+                f"the last checkpoint was not saved: that of step {self._saving.busy} is not written yet."
+            )
+        if step != self._saved_step or self._saving.error is not None:
+            self._save(step)
+        if not self._saving.wait(self._timeout):
+            raise UnsavedError(f"the last checkpoint was not saved: it was not written within {self._timeout:g} s.")
+        if self._saving.error is not None:
+            raise UnsavedError(f"the last checkpoint was not saved: {self._saving.error}")
+
+    def _save(self, step: int) -> None:
+        busy = self._saving.busy
+        if busy is not None:
+            self._warn(f"that of step {busy} is still being written; save less often, or to a faster store.")
+            return
+        counters = self._manager.state_dict()
+        shard = freeze(
+            self._state(), step=step, committed_in=counters["committed_in"], rank=self._rank, ranks=self._ranks,
+            memory=self._saving.memory,
+        )  # fmt: skip
+        self._prepared, self._saved_step = True, step
+        self._saving.submit(names.name(step, f"{self._connection.replica_id}-{counters['committed_in']}"), shard)
+
+    def _state(self) -> dict[str, Any]:
+        return {"torchft": self._manager.state_dict(), "parts": of_parts.gather(self._parts)}
+
+    # --- on the saving thread -------------------------------------------------------------------------------------------
+
+    def _may_write(self) -> None:
+        if self._claiming is not None:
+            self._claiming.wait(2 * WATCH + self._timeout)
+
+    def _told_saved(self, shard: Shard, took: float) -> None:
+        self._failures.worked()
+        log.info("checkpoint %s: step %d is saved, in %.1f s", self._store.shown, shard.step, took)
+        self._manager.context.events.emit("checkpoint", step=shard.step, duration=took, bytes=shard.nbytes)
+
+    def _told_failed(self, shard: Shard, error: TorchftXError) -> None:
+        self._warn(str(error))
+
+    def _warn(self, what: str) -> None:
+        line = self._failures.failed(what, time.monotonic())
+        if line:
+            log.warning("%s", line)
+
+    def _release(self, *, over: bool) -> None:
+        if self._claiming is not None:
+            try:
+                self._claiming.close(over=over, wait=1.0)
+            except TorchftXError as e:
+                log.info("%s", e)
+
+
+def _job_of(lighthouse: str) -> str:
+    """Which job this is: all groups of one have the same lighthouse, and no two running jobs have."""
+    here = socket.gethostname() if any(word in lighthouse for word in _LOOPBACK) else ""
+    return hashlib.sha256(f"{lighthouse} {here}".encode()).hexdigest()[:16]

@@ -1,0 +1,81 @@
+"""The parts of a checkpoint: everything with ``state_dict()`` and ``load_state_dict()``, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchft_x.errors import ConfigError
+from torchft_x.train.ddp.shards import is_dtensor, like, local
+
+
+def check(parts: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for what can't be a part."""
+    for name, part in parts.items():
+        if not isinstance(name, str) or not all(
+            callable(getattr(part, f, None)) for f in ("state_dict", "load_state_dict")
+        ):
+            raise ConfigError(
+                f"Checkpoint: {name!r} is a {type(part).__name__}; a part has a name, state_dict() and load_state_dict()."
+            )
+
+
+def gather(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def places(parts: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """Where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
+    meta device. Raises `ConfigError` if these are other parts.
+    """
+    if set(parts) != set(shapes):
+        raise ConfigError(
+            f"it holds {', '.join(sorted(shapes))}, and this script saves {', '.join(sorted(parts))}; give Checkpoint the "
+            "same parts."
+        )
+    return {name: _place(part, shapes[name]) for name, part in parts.items()}
+
+
+def _place(part: Any, shapes: Any) -> Any:
+    if isinstance(part, nn.Module):
+        return part.state_dict()
+    if isinstance(part, Optimizer):
+        return _place_of_optimizer(part, shapes)
+    return _shards(part.state_dict())
+
+
+def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
+    """An optimizer that has not stepped has no state yet: it is sharded like its parameters."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    found = shapes.get("state") if isinstance(shapes, dict) else None
+    state: dict[Any, Any] = {}
+    for index, values in (found or {}).items():
+        if type(index) is not int or index >= len(params) or not isinstance(values, dict):
+            continue
+        p = params[index]
+        state[index] = {
+            key: like(p, torch.empty_like(local(p), dtype=value.dtype))
+            for key, value in values.items()
+            if is_dtensor(p) and isinstance(value, torch.Tensor) and value.shape == p.shape
+        }
+    return {"state": state}
+
+
+def _shards(value: Any) -> Any:
+    """New DTensors in the places of those in a state dict, None for all else."""
+    if is_dtensor(value):
+        return torch.empty_like(value)
+    if isinstance(value, dict):
+        return {k: _shards(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shards(v) for v in value]
+    return None
+
+
+def put_back(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    for name, part in parts.items():
+        part.load_state_dict(state[name])

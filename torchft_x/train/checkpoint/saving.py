@@ -1,0 +1,134 @@
+"""Writes frozen shards beside the training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from torchft_x.errors import TorchftXError
+from torchft_x.transfer.durable import writer
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.shard import Shard, allocate_room
+from torchft_x.transfer.durable.store import Store
+
+_NICE = 10  # of the thread: training comes first on the processor
+
+
+class Saving:
+    """One save at a time, on a thread of its own.
+
+    Args:
+        may_write: raises `TorchftXError` unless this job may write below the URL; asked on rank 0.
+        saved, failed: told, on the thread, of a checkpoint that is complete with the seconds it took (rank 0), and of one
+            that is not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        job: str,
+        keep: int,
+        timeout: float,
+        may_write: Callable[[], None],
+        saved: Callable[[Shard, float], None],
+        failed: Callable[[Shard, TorchftXError], None],
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._keep = keep
+        self._timeout = timeout
+        self._may_write = may_write
+        self._saved, self._failed = saved, failed
+        self._stop = threading.Event()
+        self._changed = threading.Condition()  # guards the rest
+        self._next: tuple[Name, Shard] | None = None  # in hand
+        self._thread: threading.Thread | None = None
+        self._room: tuple[int, bool] | None = None  # of the memory that is wanted
+        self.memory: Tensor | None = None  # for the next shard, where nothing is in hand
+        self.error: TorchftXError | None = None  # why that one was not saved
+
+    @property
+    def busy(self) -> int | None:
+        """The step that is being saved."""
+        with self._changed:
+            return None if self._next is None else self._next[1].step
+
+    def prepare(self, room: tuple[int, bool]) -> None:
+        """Get memory for the first shard, so that it takes the training no longer than later ones."""
+        with self._changed:
+            self._room = room
+            self._changed.notify_all()
+        self._start()
+
+    def submit(self, save: Name, shard: Shard) -> None:
+        """Only while it is not busy."""
+        with self._changed:
+            assert self._next is None, "one save at a time"
+            self._next, self.error, self.memory = (save, shard), None, None
+            self._changed.notify_all()
+        self._start()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="torchft_x-checkpoint", daemon=True)
+            self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Until nothing is in hand; whether that came to be."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._next is None, timeout)
+
+    def close(self) -> None:
+        """What is in hand is given up at the next wait; nobody waits for it."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._next or self._room or self._stop.is_set())
+                task, room, self._room = self._next, self._room, None
+            if task is None:
+                if room is None:
+                    return
+                self._allocate(room)
+                continue
+            save, shard = task
+            error = None
+            began = time.monotonic()
+            try:
+                self._save(save, shard)
+            except TorchftXError as e:
+                error = e
+            if error is not None:
+                self._failed(shard, error)
+            elif shard.rank == 0:
+                self._saved(shard, time.monotonic() - began)
+            with self._changed:
+                self._next, self.memory, self.error = None, shard.memory, error
+                self._changed.notify_all()
+
+    def _allocate(self, room: tuple[int, bool]) -> None:
+        try:
+            memory = allocate_room(*room)
+        except RuntimeError:  # the save itself will say it
+            return
+        with self._changed:
+            if self._next is None:
+                self.memory = memory
+
+    def _save(self, save: Name, shard: Shard) -> None:
+        writer.write_shard(self._store, save, shard)
+        if shard.rank == 0:
+            self._may_write()
+            writer.complete(self._store, save, shard, job=self._job, timeout=self._timeout, stop=self._stop)
+            writer.sweep(self._store, save, self._keep)

@@ -1,0 +1,33 @@
+"""`job.json`: which job writes below a URL. What follows from it is decided by `core.training.save_duty.Claim`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from torchft_x.transfer.durable.sealed import TornError
+from torchft_x.transfer.durable.store import MissingError, Store
+
+FILE = "job.json"
+_MAX_BYTES = 1000
+_JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def read_claim(store: Store) -> tuple[str, int, bool] | None:
+    """(job, beat, whether it is over); None: nobody's. Raises `TornError` in the middle of a write, and
+    `TransferError`."""
+    try:
+        value = json.loads(store.read(FILE, 0, _MAX_BYTES))
+    except MissingError:
+        return None
+    except ValueError:
+        value = None
+    job, beat, over = (value.get(name) for name in ("job", "beat", "over")) if isinstance(value, dict) else (None,) * 3
+    if isinstance(job, str) and _JOB.fullmatch(job) and type(beat) is int and type(over) is bool:
+        return job, beat, over
+    raise TornError(f"checkpoint {store.shown}: {FILE} is not whole.")
+
+
+def write_claim(store: Store, job: str, beat: int, *, over: bool = False) -> None:
+    """Raises `TransferError`; `DeniedError` where this process may not write at all."""
+    store.write(FILE, [json.dumps({"job": job, "beat": beat, "over": over}).encode()])
