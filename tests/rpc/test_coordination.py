@@ -111,7 +111,7 @@ def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
         with pytest.raises(TimeoutError, match="No quorum in time"):
             quorum(client, timeout=timedelta(milliseconds=200))
         with lighthouse(2) as other, pytest.raises(TimeoutError, match="min_replicas"):
-            LighthouseClient(other.address(), SECOND).quorum("a", timeout=0.2)
+            LighthouseClient(other.address(), SECOND).quorum("a", timeout=scaled(0.5))
         with pytest.raises(RuntimeError, match="Rank 9"):
             client._checkpoint_metadata(9, SECOND)
         server.shutdown()

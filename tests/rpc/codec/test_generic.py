@@ -46,7 +46,7 @@ def test_a_field_that_only_one_side_has_is_an_error() -> None:
 
 def test_a_nested_value_needs_a_codec_of_its_own() -> None:
     with pytest.raises(KeyError, match=r"torchft_x\.Life"):
-        Codec(pb.Kin, kind(replica_id=str, life=State, boot_id=str, runs_on=bool))
+        Codec(pb.Kin, kind(replica_id=str, life=State, boot_id=str, runs_on=bool, early=bool))
 
 
 def test_what_only_the_value_has_is_given() -> None:
