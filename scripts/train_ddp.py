@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import glob
 import hashlib
-import io
 import json
 import math
 import os
@@ -42,6 +41,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from torchft_x import (  # noqa: E402
+    Checkpoint,
     DistributedDataParallel,
     Manager,
     Optimizer,
@@ -88,7 +88,9 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
         help="commit only with this many groups or more (or the job's --min_replicas, if larger)",
     )
     p.add_argument(
-        "--checkpoint", metavar="URL", help="fsspec URL of one file to save to, and to resume from if it exists"
+        "--checkpoint",
+        metavar="URL",
+        help="fsspec URL of a folder to save to, and to resume from (docs/checkpoints.md)",
     )
     p.add_argument("--checkpoint-every", type=int, default=100, help="committed steps between two saves")
     p.add_argument("--dump-params", metavar="DIR", help="write all parameters after every commit, for check_params.py")
@@ -221,105 +223,7 @@ def learning_rate(args: argparse.Namespace, step: int) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Files: the checkpoint, and the dumps for the outside checker
-
-
-class Unsaved(Exception):
-    """What was trained could not be written."""
-
-
-class SaveFailures:
-    """A save that fails costs no training, but the last one is what it was for."""
-
-    SAY_AGAIN = 60.0  # seconds between two lines
-
-    def __init__(self) -> None:
-        self.count = 0  # since the last save that worked
-        self.said = -math.inf  # when it was told
-
-    def add(self, url: str, why: Exception, final: bool) -> None:
-        """Raises Unsaved if it was the `final` one."""
-        if final:
-            raise Unsaved(f"the final checkpoint {url} was not saved ({why})")
-        self.count += 1
-        if time.monotonic() - self.said >= self.SAY_AGAIN:
-            self.said = time.monotonic()
-            again = "" if self.count == 1 else f", for the {self.count}th time in a row"
-            print(f"the checkpoint {url} was not saved ({why}){again}; training goes on", flush=True)
-
-
-class Checkpoint:
-    """One file at an fsspec URL, written beside and then moved, so that a reader sees the old or the new one."""
-
-    def __init__(self, url: str) -> None:
-        try:
-            self.fs, self.path = fsspec.core.url_to_fs(url)
-            if self.fs.isdir(self.path):
-                raise errors.ConfigError(f"--checkpoint {url}: that is a directory; name a file in it.")
-        except (OSError, ValueError, ImportError) as e:
-            if isinstance(e, errors.ConfigError):
-                raise
-            raise errors.ConfigError(f"--checkpoint {url}: it can't be used ({e}).") from None
-        self.url = url
-        self.version: object = None  # of the file, as it was loaded or saved here
-        self.failures = SaveFailures()
-
-    def load(self) -> dict | None:
-        """The saved dict, or None if there is none yet. Tensors and plain values only: nothing in it can run."""
-        try:
-            if not self.fs.exists(self.path):
-                return None
-            self.version = self.fs.checksum(self.path)
-            with self.fs.open(self.path, "rb") as f:
-                return torch.load(io.BytesIO(f.read()), map_location="cpu", weights_only=True)
-        except Exception as e:  # storage libraries raise what they like; to the user it is one thing
-            raise errors.ConfigError(f"--checkpoint {self.url}: it can't be read ({e}).") from None
-
-    def resume(self, load_state_dict: Callable[[dict], None]) -> dict | None:
-        """Load what is saved; the Manager's part of it, or None if there is nothing yet."""
-        saved = self.load()
-        if saved is None:
-            return None
-        try:
-            load_state_dict(saved["user"])
-            return saved["manager"]
-        except (KeyError, TypeError, ValueError, RuntimeError) as e:
-            reason = str(e).splitlines()[0]
-            raise errors.ConfigError(f"--checkpoint {self.url}: it doesn't fit this model ({reason}).") from None
-
-    def save(self, state: dict, writer: str, final: bool = False) -> None:
-        """A failure costs this save, not the training: the file keeps its last content. Raises Unsaved if it is `final`."""
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        part = f"{self.path}.part-{writer}"
-        try:
-            self.refuse_to_go_back(state["manager"]["step"])
-            self.fs.makedirs(self.path.rpartition("/")[0] or ".", exist_ok=True)
-            with self.fs.open(part, "wb") as f:
-                f.write(buffer.getvalue())
-            self.fs.mv(part, self.path)
-            self.version, self.failures.count = self.fs.checksum(self.path), 0
-        except OSError as e:
-            self.remove(part)
-            self.failures.add(self.url, e, final)
-
-    def refuse_to_go_back(self, step: int) -> None:
-        """Raises OSError if somebody else has saved a further step meanwhile, of this job or another one."""
-        if not self.fs.exists(self.path) or self.fs.checksum(self.path) == self.version:
-            return
-        try:
-            there = self.load()["manager"]["step"]
-        except (errors.ConfigError, KeyError, TypeError):  # damaged, or of another kind
-            return
-        if there > step:
-            self.version = None
-            raise OSError(f"it holds step {there} by now, and this is step {step}")
-
-    def remove(self, part: str) -> None:
-        try:
-            self.fs.rm(part)
-        except OSError:
-            pass  # it was not even made
+# Files: the dumps for the outside checker
 
 
 class Dumper:
@@ -421,7 +325,6 @@ def train(args: argparse.Namespace) -> bool:
     pg = process_group_for(device, args.process_group)  # says at once what this machine lacks
 
     data = load_data(args)
-    checkpoint = Checkpoint(args.checkpoint) if args.checkpoint else None
     voice = Voice(args, group, rank)
     model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
@@ -442,7 +345,6 @@ def train(args: argparse.Namespace) -> bool:
         for param_group in adamw.param_groups:
             param_group["lr"] = learning_rate(args, step)
 
-    counters = checkpoint.resume(load_state_dict) if checkpoint else None
     manager = Manager(
         pg=pg,
         load_state_dict=load_state_dict,
@@ -459,9 +361,7 @@ def train(args: argparse.Namespace) -> bool:
     optimizer = Optimizer(manager, adamw)
     dumper = Dumper(args.dump_params, model, group, rank, attempt) if args.dump_params else None
 
-    if counters is not None:
-        manager.load_state_dict(counters)
-        print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
+    checkpoint = saves_to(args, manager, {"model": model, "optim": adamw})
     set_lr(manager.current_step())
     say_device(device, pg, group, rank)
 
@@ -488,14 +388,25 @@ def train(args: argparse.Namespace) -> bool:
             dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
         healed = False
         voice.log(step, loss, manager.num_participants())
-        if checkpoint and voice.speaks and (step % args.checkpoint_every == 0 or step == args.steps):
-            state = {"manager": manager.state_dict(), "user": state_dict()}
-            checkpoint.save(state, writer=f"{group}-{attempt}", final=step == args.steps)
+        if checkpoint:
+            checkpoint.step()  # returns at once; one group saves
 
+    if checkpoint:
+        checkpoint.close() if leaving.told else checkpoint.finish()
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)
     return not leaving.told
+
+
+def saves_to(args: argparse.Namespace, manager: Manager, parts: dict) -> Checkpoint | None:
+    """What --checkpoint asks for; the parts and the Manager go on from the newest one there, if there is any."""
+    if not args.checkpoint:
+        return None
+    checkpoint = Checkpoint(manager, args.checkpoint, parts, every=args.checkpoint_every)
+    if checkpoint.resume() and manager.name.endswith("/0"):
+        print(f"group {manager.name[:-2]}: resumed from {checkpoint.url} at step {manager.current_step()}", flush=True)
+    return checkpoint
 
 
 def say_device(device: torch.device, pg: object, group: str, rank: int) -> None:
@@ -509,7 +420,7 @@ def exit_code(train: Callable[[], bool]) -> int:
     """Of this program, when `train` has said whether training has come to its end."""
     try:
         done = train()
-    except Unsaved as e:
+    except errors.UnsavedError as e:
         print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
         return os.EX_CANTCREAT  # the supervisor doesn't train it all again for that
     except errors.TorchftXError as e:  # one sentence says what to do; a traceback would hide it

@@ -32,7 +32,6 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
-    Checkpoint,
     Dumper,
     Leaving,
     Transformer,
@@ -43,6 +42,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     learning_rate,
     load_data,
     parse_args,
+    saves_to,
     say_device,
 )
 
@@ -188,16 +188,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     if args.checkpoint:
         if ranks > 1 or island is not None or ft.semi_sync_method == "local_sgd":
             raise errors.ConfigError("--checkpoint needs DiLoCo and groups of one worker here; see docs/diloco.md.")
-        checkpoint = Checkpoint(args.checkpoint)
-
-        def resume(state: dict) -> None:
-            loop.load_state_dict(state["loop"])
-            inner.load_state_dict(state["inner"])
-
-        counters = checkpoint.resume(resume)
-        if counters is not None:
-            manager.load_state_dict(counters)
-            print(f"group {group}: resumed from {args.checkpoint} at exchange {loop.exchanges}", flush=True)
+        args.checkpoint_every = max(1, args.checkpoint_every // period)  # in exchanges, which are the Manager's steps
+        checkpoint = saves_to(args, manager, {"loop": loop, "inner": inner})
     dumper = None
     if args.dump_params and manager is not None:
         held = [p.to_local() if ranks > 1 else p for p in model.parameters()]
@@ -236,11 +228,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
                 f"{rate:,.0f} tokens/s",
                 flush=True,
             )
-        due = max(1, args.checkpoint_every // period)
-        if checkpoint and voice.speaks and (seen % due == 0 or seen == last):
-            user = {"loop": loop.state_dict(), "inner": inner.state_dict()}
-            state = {"manager": manager.state_dict(), "user": user}
-            checkpoint.save(state, writer=f"{group}-{attempt}", final=training and seen == last)
+        if checkpoint and training:
+            checkpoint.step()
 
     training = False
     with loop:  # waits for the others, and has their weights from here on
@@ -261,6 +250,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
+    if checkpoint:
+        checkpoint.close() if leaving.told else checkpoint.finish()
     if voice.speaks and not leaving.told:
         if manager is not None and manager.bytes_sent() and per_step:
             print(

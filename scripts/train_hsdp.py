@@ -15,7 +15,6 @@ sharded model changes. Read it from top to bottom. docs/hsdp.md says how to do t
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 import warnings
@@ -23,13 +22,9 @@ from datetime import timedelta
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch says so on machines without NumPy
 
-import fsspec  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter  # noqa: E402
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
@@ -37,7 +32,6 @@ from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
     Dumper,
     Leaving,
-    SaveFailures,
     Transformer,
     Voice,
     exit_code,
@@ -46,6 +40,7 @@ from train_ddp import (  # noqa: E402  # beside this file
     learning_rate,
     load_data,
     parse_args,
+    saves_to,
     say_device,
 )
 
@@ -84,11 +79,6 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=-1,
         help="ranks of a group over which the model is sharded; -1: all that --tensor_parallel_degree leaves",
-    )
-    p.add_argument(
-        "--checkpoint",
-        metavar="URL",
-        help="fsspec URL of a directory to save to, and to resume from; with any number of workers and groups",
     )
     p.add_argument(
         "--tensor_parallel_degree",
@@ -133,66 +123,6 @@ def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Checkpoints: DIR/step-000100, written by all ranks of one group together, each its shards
-
-
-class Checkpoint:
-    """PyTorch's distributed checkpoint, in a directory per save, on any fsspec URL."""
-
-    KEPT = 2  # older ones are deleted
-
-    def __init__(self, url: str, model: nn.Module, adamw: torch.optim.Optimizer) -> None:
-        self.url, self.model, self.adamw = url.rstrip("/"), model, adamw
-        self.failures = SaveFailures()
-        if importlib.util.find_spec("numpy") is None:
-            raise errors.ConfigError("--checkpoint: PyTorch's distributed checkpoint needs NumPy; pip install numpy.")
-        try:
-            self.fs, self.path = fsspec.core.url_to_fs(self.url)
-        except (OSError, ValueError, ImportError) as e:
-            raise errors.ConfigError(f"--checkpoint {url}: it can't be used ({e}).") from None
-
-    def steps(self) -> list[int]:
-        """Steps of the complete ones: `.metadata` is written last."""
-        found = self.fs.glob(f"{self.path}/step-*/.metadata")
-        return sorted(int(name.rsplit("/", 2)[1].removeprefix("step-")) for name in found)
-
-    def resume(self) -> dict | None:
-        """Load the newest, cut as this run cuts; the Manager's part of it, or None if there is none."""
-        steps = self.steps()
-        if not steps:
-            return None
-        where = f"{self.url}/step-{steps[-1]:06d}"
-        try:
-            model, optim = get_state_dict(self.model, self.adamw)
-            state = {"model": model, "optim": optim, "manager": {"step": 0, "batches_committed": 0, "committed_in": 0}}
-            dcp.load(state, storage_reader=FsspecReader(where))
-            set_state_dict(self.model, self.adamw, model_state_dict=model, optim_state_dict=optim)
-        except Exception as e:  # of many kinds, and collected from all ranks
-            reason = str(e).strip().splitlines()
-            raise errors.ConfigError(
-                f"--checkpoint {where}: it can't be loaded ({reason[0] if reason else e!r})."
-            ) from None
-        return state["manager"]
-
-    def save(self, step: int, counters: dict, final: bool = False) -> None:
-        """By all ranks of a group. A failure costs this save, not the training. Raises Unsaved if it is `final`."""
-        where = f"{self.url}/step-{step:06d}"
-        try:
-            model, optim = get_state_dict(self.model, self.adamw)
-            dcp.save(
-                {"model": model, "optim": optim, "manager": counters},
-                storage_writer=FsspecWriter(where, overwrite=True),
-            )
-            if dist.get_rank() == 0:
-                for old in self.steps()[: -self.KEPT]:
-                    self.fs.rm(f"{self.path}/step-{old:06d}", recursive=True)
-        except Exception as e:
-            self.failures.add(where, e, final)
-        else:
-            self.failures.count = 0
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # Training
 
 
@@ -217,7 +147,6 @@ def train(args: argparse.Namespace) -> bool:
     shard_model(model, mesh)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     shards = ShardedState(model, adamw)
-    checkpoint = Checkpoint(args.checkpoint, model, adamw) if args.checkpoint else None
     healed = False  # was the state loaded since the last commit?
     drawn = 0  # batches this process has drawn; check_params.py counts those that were thrown away
 
@@ -247,10 +176,7 @@ def train(args: argparse.Namespace) -> bool:
     if args.dump_params:
         held = nn.ParameterList([p.to_local().detach() for p in model.parameters()])  # this rank's own memory
         dumper = Dumper(args.dump_params, held, group, rank, attempt)
-    if checkpoint is not None and (counters := checkpoint.resume()) is not None:
-        manager.load_state_dict(counters)
-        if rank == 0:
-            print(f"group {group}: resumed from {args.checkpoint} at step {manager.current_step()}", flush=True)
+    checkpoint = saves_to(args, manager, {"model": model, "optim": adamw})  # each rank its shards
     set_lr(manager.current_step())
     say_device(device, pg, group, rank)
 
@@ -281,12 +207,11 @@ def train(args: argparse.Namespace) -> bool:
             )  # fmt: skip
         healed = False
         voice.log(step, loss, voice.participants, streams)
-        due = checkpoint and (step % args.checkpoint_every == 0 or step == args.steps)
-        # The lowest group that takes part writes. Its ranks may hear of a loss at different times: rank 0 decides.
-        if due and any_rank(rank == 0 and voice.story.speaks):
-            with manager.planned_pause("checkpoint", seconds=600):
-                checkpoint.save(step, manager.state_dict(), final=step == args.steps)
+        if checkpoint:
+            checkpoint.step()
 
+    if checkpoint:
+        checkpoint.close() if leaving.told else checkpoint.finish()
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)

@@ -84,14 +84,19 @@ def write(path: Path, text: str) -> None:
 
 def test_a_final_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
-    (tmp_path / "file").write_text("in the way")
-    where = tmp_path / "file" / "state.pt"
-    command = torchx_ddp(run_dir, *SMALL, "--steps", "12", "--checkpoint", str(where), "--checkpoint-every", "5")
+    where, end = tmp_path / "saved", tmp_path / "end"
+    command = torchx_ddp(run_dir, *SMALL, "--steps", "100000", "--until", str(end), "--pace", "0.02")
+    command += ["--checkpoint", str(where), "--checkpoint-every", "5"]
     with running(command, log, run_dir) as job:
+        job.wait_for(lambda: [e for e in job.events() if e["event"] == "checkpoint"], 60, "a checkpoint")
+        where.rename(tmp_path / "moved")
+        where.write_text("in the way")
+        job.wait_for(lambda: "training goes on" in job.output(), 60, "a save that fails")
+        write(end, str(max(int(e["step"]) for e in commits(job.events())) + 50))
         assert job.wait(120) == 1, job.output()
         said = job.output()
     assert said.count("training goes on") == 1
-    assert f"the final checkpoint {where} was not saved (" in said
+    assert f"the last checkpoint was not saved: checkpoint {where}: " in said
     assert "1 of 2 groups finished, but group 0 gave up on" in said
     assert "restart 1 of" not in said  # it would train all again for nothing
 

@@ -72,13 +72,13 @@ def hsdp(run_dir: Path, workers: int, groups: int, *script_args: str) -> list[st
     return command
 
 
-def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: Path) -> None:
-    """2 groups of 2 ranks save; 1 group of 4 ranks goes on: the same 4 batches a step, so the same losses as one process.
-    The script checks the launcher's numbers."""
-    pytest.importorskip("numpy", reason="torch.distributed.checkpoint needs NumPy: pip install numpy")
+@pytest.mark.parametrize("then", [(1, 4), (3, 1)], ids=str)
+def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: Path, then: tuple[int, int]) -> None:
+    """2 groups of 2 ranks save; 1 group of 4 ranks, or 3 groups of 1, go on: the losses are those of one process with as
+    many batches a step. The script checks the launcher's numbers."""
     url = f"file://{tmp_path}/saved"
     more = ("--checkpoint", url, "--checkpoint-every", "6", *SMALL)
-    for name, groups, workers, steps in (("first", 2, 2, 12), ("second", 1, 4, 20)):
+    for name, (groups, workers), steps in (("first", (2, 2), 12), ("second", then, 20)):
         run_dir = tmp_path / name
         args = (
             "--steps",
@@ -97,9 +97,9 @@ def test_a_checkpoint_goes_on_with_other_numbers_of_ranks_and_groups(tmp_path: P
             assert job.wait(120) == 0, job.output()[-3000:]
             if name == "second":
                 assert f"resumed from {url} at step 12" in job.output()
-    result = compare(tmp_path / "first-dumps", ["--steps", "20", *SMALL], later=(tmp_path / "second-dumps", 4))
+    result = compare(tmp_path / "first-dumps", ["--steps", "20", *SMALL], later=(tmp_path / "second-dumps", then[1]))
     assert result.steps == 20
-    assert (result.losses, result.wholes) == (12 * 4 + 8 * 4, 12 * 2 + 8)
+    assert (result.losses, result.wholes) == (12 * 4 + 8 * then[0] * then[1], 12 * 2 + 8 * then[0])
     assert max(result.loss_error, result.value_error) < NOISE
 
 

@@ -144,7 +144,7 @@ def test_bad_data_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
 
 
 def test_a_run_is_saved_and_resumed_at_its_step(tmp_path: Path) -> None:
-    saved = tmp_path / "state.pt"
+    saved = tmp_path / "saved"
     for steps in ("30", "50"):
         run_dir = tmp_path / f"run-{steps}"
         command = torchx_ddp(run_dir, "--steps", steps, "--checkpoint", str(saved), *SMALL)

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from torchft_x.errors import ConfigError
+from torchft_x.errors import ConfigError, UnsavedError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ddp.py"
 
@@ -94,77 +93,14 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth(ddp: ModuleType) -> Non
     assert rates[100] == pytest.approx(0.1)
 
 
-def test_a_checkpoint_comes_back_and_nothing_is_beside_it(ddp: ModuleType, tmp_path: Path) -> None:
-    checkpoint = ddp.Checkpoint(str(tmp_path / "sub" / "state.pt"))
-    assert checkpoint.load() is None
-    for step in (1, 2):
-        checkpoint.save({"manager": {"step": step}, "user": {"w": torch.full((3,), float(step))}}, writer="0-0")
-    saved = checkpoint.load()
-    assert saved["manager"] == {"step": 2}
-    assert torch.equal(saved["user"]["w"], torch.full((3,), 2.0))
-    assert os.listdir(tmp_path / "sub") == ["state.pt"]
-
-
-def test_a_checkpoint_that_can_not_be_read_is_named(ddp: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "state.pt"
-    path.write_bytes(b"no checkpoint")
-    with pytest.raises(ConfigError, match=r"--checkpoint .*state\.pt: it can't be read"):
-        ddp.Checkpoint(str(path)).load()
-    with pytest.raises(ConfigError, match="that is a directory"):
-        ddp.Checkpoint(str(tmp_path))
-
-
-def test_a_checkpoint_of_another_model_is_named(ddp: ModuleType, tmp_path: Path) -> None:
-    checkpoint = ddp.Checkpoint(str(tmp_path / "state.pt"))
-    assert checkpoint.resume(lambda state: None) is None
-    checkpoint.save({"manager": {"step": 3}, "user": torch.nn.Linear(2, 2).state_dict()}, writer="0-0")
-    assert checkpoint.resume(lambda state: None) == {"step": 3}
-    with pytest.raises(ConfigError, match=r"state\.pt: it doesn't fit this model \(Error.* in loading"):
-        checkpoint.resume(torch.nn.Linear(3, 3).load_state_dict)
-
-
-def test_a_failed_save_is_a_line_and_keeps_the_old_file(
-    ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_could_not_be_saved_has_an_exit_code_of_its_own(
+    ddp: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
-    checkpoint = ddp.Checkpoint(str(tmp_path / "file" / "state.pt"))
-    for _ in range(3):
-        checkpoint.save({"manager": {"step": 1}}, writer="0-0")
-    assert capsys.readouterr().out.count("was not saved") == 1  # once a minute
-    checkpoint.failures.said = 0.0
-    checkpoint.save({"manager": {"step": 1}}, writer="0-0")
-    assert "for the 4th time in a row; training goes on" in capsys.readouterr().out
-    assert (tmp_path / "file").read_text() == "in the way"
+    def train() -> bool:
+        raise UnsavedError("the last checkpoint was not saved: no space.")
 
-
-def test_a_full_disk_at_the_end_is_no_success(
-    ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint = ddp.Checkpoint(str(tmp_path / "state.pt"))
-    state = {"manager": {"step": 7}, "user": torch.zeros(100_000)}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        checkpoint.save(state, writer="0-0")
-        assert ddp.exit_code(lambda: checkpoint.save(state, writer="0-0", final=True)) == os.EX_CANTCREAT
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "state.pt was not saved ([Errno 27] File too large)" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == []  # the part is gone, too
-
-
-def test_a_further_step_is_not_overwritten(ddp: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    late, first = (ddp.Checkpoint(str(tmp_path / "state.pt")) for _ in range(2))
-    assert late.load() is None
-    first.save({"manager": {"step": 9}, "user": "finished"}, writer="0-0")
-    late.save({"manager": {"step": 5}, "user": "again"}, writer="1-1")
-    assert "it holds step 9 by now, and this is step 5" in capsys.readouterr().out
-    with pytest.raises(ddp.Unsaved, match="it holds step 9"):
-        late.save({"manager": {"step": 8}, "user": "again"}, writer="1-1", final=True)
-    assert first.load()["user"] == "finished"
-    late.save({"manager": {"step": 9}, "user": "the same"}, writer="1-1", final=True)
-    late.save({"manager": {"step": 3}, "user": "own"}, writer="1-1")  # its own may go back: it was restored
-    assert first.load()["user"] == "own"
+    assert ddp.exit_code(train) == os.EX_CANTCREAT
+    assert "the last checkpoint was not saved: no space." in capsys.readouterr().err
 
 
 def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from tests.train.fakes import run_threads
 from tests.util import scaled, wait_for
 from torchft_x import Checkpoint
 from torchft_x.core.training import save_duty
-from torchft_x.errors import ConfigError, LeafError, UnsavedError
+from torchft_x.errors import ConfigError, DeadlineError, LeafError, UnsavedError
 from torchft_x.train.setup.connect import GroupConnection
 from torchft_x.transfer.durable import claim, names
 from torchft_x.transfer.durable.catalog import newest
@@ -35,7 +37,11 @@ class Job:
         self.place: int | None = 0
         self.events: list[dict[str, Any]] = []
         options = SimpleNamespace(group_rank=rank, group_world_size=ranks, lighthouse=lighthouse)
-        connection = SimpleNamespace(replica_id=f"{group}:life", agree=lambda about, said, timeout: said)
+        connection = SimpleNamespace(
+            replica_id=f"{group}:life",
+            agree=lambda about, said, timeout: said,
+            all_fine=lambda about, fine, timeout: fine,
+        )
         emit = SimpleNamespace(emit=lambda name, **fields: self.events.append({"event": name, **fields}))
         self.context = SimpleNamespace(options=options, connection=connection, events=emit)
 
@@ -403,17 +409,48 @@ def test_all_ranks_resume_from_what_rank_0_chose(url: str) -> None:
 
 
 def test_ranks_agree_through_their_store() -> None:
-    import torch.distributed as dist
-
     store = dist.HashStore()
-    options = [SimpleNamespace(token="t", group_rank=r) for r in range(2)]
+    options = [SimpleNamespace(token="t", group_rank=r, group_world_size=3) for r in range(3)]
     ranks = [GroupConnection("0:x", None, o, None, store, "keys") for o in options]  # type: ignore[arg-type]
-    said: list[Any] = []
-    late = threading.Thread(target=lambda: said.append(ranks[1].agree("checkpoint", None, WAIT)))
-    late.start()
-    assert ranks[0].agree("checkpoint", {"name": "x"}, WAIT) == {"name": "x"}
-    late.join(WAIT)
-    assert said == [{"name": "x"}]
+    says = [{"name": "x"}, None, None]
+    assert run_threads(3, lambda r: ranks[r].agree("choice", says[r], WAIT)) == [{"name": "x"}] * 3
+    assert run_threads(3, lambda r: ranks[r].all_fine("first", True, WAIT)) == [True] * 3
+    for bad in range(3):
+        assert run_threads(3, lambda r, bad=bad: ranks[r].all_fine(f"{bad}", r != bad, WAIT)) == [False] * 3  # type: ignore[misc]
+    with pytest.raises(DeadlineError, match="rank 1: rank 0 has said nothing about silence"):
+        ranks[1].agree("silence", None, 0.0)
+
+
+def test_what_is_removed_while_it_is_read_is_read_again_from_a_newer_one(url: str) -> None:
+    """A group that is started again reads, while the others save."""
+    others = Run(url, keep=1).run_to(10).idle()
+    read, left = Store.read, [10, 20]
+
+    def slow(self: Store, name: str, start: int, end: int) -> bytes:
+        if name.endswith(".data") and left:
+            with torch.enable_grad():
+                others.run_to(left.pop(0) + 10).idle()
+        return read(self, name, start, end)
+
+    run = Run(url, Job(group="1"))
+    run.checkpoint._store.read = lambda *args: slow(run.checkpoint._store, *args)  # type: ignore[method-assign]
+    assert run.checkpoint.resume()
+    assert run.job.at == 30
+    assert run.data.position == 30 * 7
+    left += range(30, 1000, 10)
+    with pytest.raises(ConfigError, match="5 checkpoints in a row were removed while they were read"):
+        run.checkpoint.resume()
+
+
+def test_a_rank_that_has_lost_it_takes_the_others_along(url: str) -> None:
+    Run(url).run_to(10).idle().run_to(20).idle().checkpoint.close()
+    first, second = sorted(name for name in Store(url).children() if name.startswith("step-"))
+    job = Job(rank=1, ranks=2)
+    chosen, fine = [first, second], [False, True]
+    job.context.connection.agree = lambda about, said, timeout: {"name": chosen.pop(0)}
+    job.context.connection.all_fine = lambda about, mine, timeout: fine.pop(0)
+    assert Run(url, job).checkpoint.resume()
+    assert job.at == 20
 
 
 def test_a_sign_of_life_that_was_cut_off_is_nobodys_after_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,9 +233,10 @@ def test_shards_of_another_state_do_not_make_one(store: Store, theirs: Any, step
 
 
 def test_a_further_step_of_somebody_else_is_not_overtaken(store: Store) -> None:
-    save(store, {"w": torch.ones(10)}, 7, who="other")
+    save(store, {"w": torch.ones(10)}, 7, who="other", job="other")
     with pytest.raises(TransferError, match="it holds step 7 by now, and this is step 5; another job"):
         save(store, {"w": torch.ones(10)}, 5)
+    save(store, {"w": torch.ones(10)}, 5, job="other")  # its own new lineage may be behind the lost one
 
 
 def test_older_ones_and_garbage_go(store: Store) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.training.save_duty import WATCH, SaveDuty, SaveFailures
@@ -19,13 +20,14 @@ from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import Shard, freeze, room_for
-from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.durable.store import MissingError, Store
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 log = logging.getLogger(__name__)
 
+_TRIES = 5  # to read a checkpoint that others may remove meanwhile
 _LOOPBACK = ("//localhost", "//127.", "//[::1]")
 
 
@@ -94,6 +96,11 @@ class Checkpoint:
     def __repr__(self) -> str:
         return f"<Checkpoint {self._store.shown}, {self._duty!r}>"
 
+    @property
+    def url(self) -> str:
+        """Where it saves to, without passwords."""
+        return self._store.shown
+
     # --- resuming -----------------------------------------------------------------------------------------------------
 
     def resume(self) -> bool:
@@ -101,26 +108,47 @@ class Checkpoint:
 
         Before the first step, on all ranks. Raises `ConfigError` if it can't be read, is damaged, or is of another model.
         """
-        name = self._choose()
-        if name is None:
-            return False
+        for attempt in range(_TRIES):
+            name = self._choose(attempt)
+            if name is None:
+                return False
+            with self._told(name):
+                state = self._load(name)
+                if not self._connection.all_fine(f"checkpoint {attempt} read", state is not None, self._timeout):
+                    continue  # others train and save: a newer one is complete, and this one is not kept
+                assert state is not None
+                of_parts.put_back(self._parts, state["parts"])
+                self._manager.load_state_dict(state["torchft"])
+            self._step = self._saved_step = self._manager.current_step()
+            return True
+        raise ConfigError(
+            f"checkpoint {self._store.shown}: {_TRIES} checkpoints in a row were removed while they were read, as newer "
+            "ones came; keep more, or save less often."
+        )
+
+    def _load(self, name: names.Name) -> Any:
+        """Its state, read into what this rank has; None: it is there no more."""
         try:
             saved = Saved(self._store, name)
             shapes = saved.shapes()
             if not isinstance(shapes, dict) or set(shapes) != {"torchft", "parts"}:
                 raise TransferError("it was not saved by a Checkpoint.")
-            state = saved.load({"parts": of_parts.places(self._parts, shapes["parts"])})
-            of_parts.put_back(self._parts, state["parts"])
-            self._manager.load_state_dict(state["torchft"])
+            return saved.load({"parts": of_parts.places(self._parts, shapes["parts"])})
+        except MissingError:
+            return None
+
+    @contextlib.contextmanager
+    def _told(self, name: names.Name) -> Iterator[None]:
+        """Whatever goes wrong in reading a checkpoint is one sentence that names it."""
+        try:
+            yield
         except Exception as e:  # load_state_dict of a part raises what it likes
             reason = (str(e).strip().splitlines() or [repr(e)])[0]
             known = isinstance(e, TransferError) and reason.startswith("checkpoint ")
             where = "" if known else f"checkpoint {self._store.shown}/{name}: "
             raise ConfigError(f"{where}{reason}") from e
-        self._step = self._saved_step = self._manager.current_step()
-        return True
 
-    def _choose(self) -> names.Name | None:
+    def _choose(self, attempt: int) -> names.Name | None:
         """The same on all ranks: rank 0 looks."""
         said = None
         if self._rank == 0:
@@ -129,7 +157,7 @@ class Checkpoint:
                 said = {"name": "" if found is None else str(found)}
             except TorchftXError as e:
                 said = {"error": str(e)}
-        answer = self._connection.agree("checkpoint", said, self._timeout)
+        answer = self._connection.agree(f"checkpoint {attempt}", said, self._timeout)
         if "error" in answer:
             raise ConfigError(answer["error"])
         return names.parse(answer["name"])
@@ -200,7 +228,8 @@ class Checkpoint:
             memory=self._saving.memory,
         )  # fmt: skip
         self._prepared, self._saved_step = True, step
-        self._saving.submit(names.name(step, f"{self._connection.replica_id}-{counters['committed_in']}"), shard)
+        group, _, life = self._connection.replica_id.partition(":")
+        self._saving.submit(names.name(step, f"{group}-{life[:8]}-{counters['committed_in']}"), shard)
 
     def _state(self) -> dict[str, Any]:
         return {"torchft": self._manager.state_dict(), "parts": of_parts.gather(self._parts)}

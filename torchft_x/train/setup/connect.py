@@ -87,18 +87,31 @@ class GroupConnection:
 
         Raises `DeadlineError` after `timeout` seconds, and RuntimeError if the group's store is lost.
         """
-        if self.store is None:
+        if self.store is None or said is not None:
             assert said is not None, "one rank is rank 0"
+            if self.store is not None:
+                _tell(self.store, f"{self.keys}/{about}", said, self.options.token)
             return said
-        key = f"{self.keys}/{about}"
-        if said is not None:
-            _tell(self.store, key, said, self.options.token)
-            return said
+        return self._hear(about, 0, timeout)
+
+    def all_fine(self, about: str, fine: bool, timeout: float) -> bool:
+        """Whether something is fine on all ranks; once for each `about`. Raises as `agree`."""
+        rank, ranks = self.options.group_rank, self.options.group_world_size
+        if self.store is None:
+            return fine
+        if rank != 0:
+            _tell(self.store, f"{self.keys}/{about} {rank}", {"fine": str(int(fine))}, self.options.token)
+            return self.agree(about, None, timeout)["fine"] == "1"
+        answers = [self._hear(f"{about} {r}", r, timeout)["fine"] == "1" for r in range(1, ranks)]
+        return self.agree(about, {"fine": str(int(fine and all(answers)))}, timeout)["fine"] == "1"
+
+    def _hear(self, about: str, rank: int, timeout: float) -> dict[str, str]:
+        assert self.store is not None
         deadline = time.monotonic() + timeout
-        while (answer := _opened(self.store, key, self.options.token)) is None:
+        while (answer := _opened(self.store, f"{self.keys}/{about}", self.options.token)) is None:
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"rank {self.options.group_rank}: rank 0 has said nothing about the {about} within {timeout:g} s; "
+                    f"rank {self.options.group_rank}: rank {rank} has said nothing about {about} within {timeout:g} s; "
                     "look at its log."
                 )
             time.sleep(_POLL)

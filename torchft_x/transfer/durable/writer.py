@@ -9,7 +9,7 @@ from typing import Any
 
 from torchft_x.errors import DeadlineError, TransferError
 from torchft_x.transfer.durable import names, sealed
-from torchft_x.transfer.durable.catalog import complete_ones, newest
+from torchft_x.transfer.durable.catalog import complete_ones, newest, read_manifest
 from torchft_x.transfer.durable.names import MANIFEST, Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling
 from torchft_x.transfer.durable.sealed import Index, Manifest, TornError
@@ -63,7 +63,7 @@ def complete(
         pause = min(2 * pause, most)
     _check(shard, found)
     top = newest(store)
-    if top is not None and top.step > save.step:
+    if top is not None and top.step > save.step and read_manifest(store, top)[0].job != job:  # ours: a new lineage
         raise TransferError(
             f"checkpoint {store.shown}: it holds step {top.step} by now, and this is step {save.step}; another job "
             "writes there. Give each job a URL of its own."
