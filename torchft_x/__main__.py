@@ -1,6 +1,6 @@
 """The command: ``torchft_x lighthouse ...``, ``torchft_x supervise ...`` and others; also ``python -m torchft_x``.
 
-Each subcommand imports what it needs when it runs; none imports torch.
+Each subcommand imports what it needs when it runs; none imports torch but `checkpoint`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
                                                          run a program beside the groups, as long as the job lives
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
+    torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
@@ -47,13 +48,17 @@ def main(argv: list[str] | None = None) -> int:
         from torchft_x.launch.cli import dumps
 
         return dumps(words[1:])
+    if words[:1] == ["checkpoint"]:
+        from torchft_x.transfer.convert.cli import main as checkpoint
+
+        return checkpoint(words[1:])
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany, dumps and doctor"
+    known = "lighthouse, supervise, accompany, dumps, checkpoint and doctor"
     print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
     return 2
 

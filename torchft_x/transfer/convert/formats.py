@@ -1,0 +1,129 @@
+"""A checkpoint's state in the forms of other programs, and back. Whole, in memory, on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchft_x.errors import ConfigError, TransferError
+from torchft_x.transfer.format.flatten import join_path
+
+COUNTERS = "torchft"  # the Manager's part, beside the parts of the script
+
+
+def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a `Checkpoint` as other programs have it: the parts at the top. Raises `TransferError`."""
+    if set(state) != {COUNTERS, "parts"} or COUNTERS in state["parts"]:
+        raise TransferError("it was not saved by torchft_x.Checkpoint, so its parts are not known.")
+    return {**state["parts"], COUNTERS: state[COUNTERS]}
+
+
+def from_flat(flat: Mapping[str, Any], step: int | None) -> dict[str, Any]:
+    """Back. `step`: of a state that doesn't say it. Raises `ConfigError`."""
+    parts = {str(name): _with_numbers(part) for name, part in flat.items() if name != COUNTERS}
+    counters = flat.get(COUNTERS)
+    if step is not None or counters is None:
+        if step is None:
+            raise ConfigError("the state doesn't say how many steps it has behind it; give --step N.")
+        counters = {"step": step, "batches_committed": 0, "committed_in": 0}
+    return {COUNTERS: counters, "parts": parts}
+
+
+def _with_numbers(part: Any) -> Any:
+    """An optimizer's state by the numbers of its parameters, which PyTorch's form has as text."""
+    if not isinstance(part, dict) or not {"state", "param_groups"} <= set(part) or not isinstance(part["state"], dict):
+        return part
+    numbered = {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in part["state"].items()}
+    return {**part, "state": numbered}
+
+
+# --- PyTorch's distributed checkpoint ---------------------------------------------------------------------------------
+
+
+def write_dcp(flat: Mapping[str, Any], folder: Path) -> None:
+    """Raises `ConfigError`."""
+    dcp = _module("torch.distributed.checkpoint", "numpy")
+    _new(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.save(dict(flat), storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+
+
+def read_dcp(folder: Path) -> dict[str, Any]:
+    """Of a folder that you trust: PyTorch unpickles what is in it. Raises `ConfigError`."""
+    utils = _module("torch.distributed.checkpoint.format_utils", "numpy")
+    if not (folder / ".metadata").is_file():
+        raise ConfigError(f"{folder}: that is no distributed checkpoint of PyTorch; it has no .metadata.")
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = Path(temporary, "state.pt")
+        utils.dcp_to_torch_save(folder, whole)
+        state: dict[str, Any] = torch.load(whole, map_location="cpu", weights_only=True)
+    return state
+
+
+# --- safetensors ------------------------------------------------------------------------------------------------------
+
+
+def write_safetensors(part: Any, file: Path, step: int) -> int:
+    """All tensors of a part, by their names with dots; how many values that are none were left out. Raises `ConfigError`."""
+    library = _module("safetensors.torch", "safetensors")
+    tensors: dict[str, torch.Tensor] = {}
+    left_out = 0
+    for path, value in _leaves(part, ""):
+        if not isinstance(value, torch.Tensor):
+            left_out += 1
+            continue
+        name = path.replace("/", ".")
+        if name in tensors:
+            raise ConfigError(f"two tensors would be called {name!r} in a safetensors file.")
+        tensors[name] = value.detach().contiguous()
+    _new(file)
+    try:
+        library.save_file(tensors, str(file), metadata={"format": "pt", "step": str(step)})
+    except (ValueError, KeyError, RuntimeError) as e:
+        raise ConfigError(f"{file}: safetensors can't hold it ({str(e).splitlines()[0][:200]}).") from None
+    return left_out
+
+
+def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
+    """Raises `ConfigError`."""
+    library = _module("safetensors.torch", "safetensors")
+    try:
+        tensors: dict[str, torch.Tensor] = library.load_file(str(file))
+    except Exception as e:  # its own kind of error
+        raise ConfigError(f"{file}: it can't be read as safetensors ({str(e)[:200]}).") from None
+    return tensors
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    items: Any = None
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    if items is None:
+        yield path, value
+        return
+    for key, below in items:
+        yield from _leaves(below, join_path(path, key))
+
+
+def _module(name: str, package: str) -> Any:
+    try:
+        importlib.import_module(package)
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConfigError(f"this form needs the package {package}; pip install {package}.") from None
+
+
+def _new(path: Path) -> None:
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ConfigError(f"{path} is there already; name a new one.")
+    path.parent.mkdir(parents=True, exist_ok=True)
