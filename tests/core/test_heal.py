@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.scene import member, quorum
-from torchft_x.core.heal import Plan, WorldSizeMode, later, participation, plan, stranded
+from torchft_x.core.heal import MIRRORS, Plan, WorldSizeMode, later, participation, plan, stranded
 from torchft_x.core.types import Member, Quorum, State
 from torchft_x.errors import ConfigError, StepError
 
@@ -295,3 +295,43 @@ def test_all_ranks_plans_fit_together(q: Quorum, group_rank: int, init_sync: boo
             assert p.replica_rank in plans[p.source_rank].dst_ranks
         for dst in p.dst_ranks:
             assert plans[dst].source_rank == p.replica_rank
+        assert set(p.mirrors) <= set(p.sources[1:])
+        for mirror in p.mirrors:
+            assert p.replica_rank in plans[q.members.index(mirror)].mirror_of
+        for reader in p.mirror_of:
+            assert m in plans[reader].mirrors
+
+
+def at(host: str, name: str, step: int, **fields: object) -> Member:
+    return member(name, State(step, 5), address=f"http://{host}:29510", **fields)
+
+
+def test_further_carriers_are_mirrors_of_who_heals_from_another_host() -> None:
+    q = quorum(at("a", "r0", 9), at("b", "r1", 9), at("c", "r2", 9), at("d", "r3", 4))
+    p = plan(q, "r3", 0)
+    assert [m.replica_id for m in p.sources] == ["r0", "r1", "r2"]
+    assert [m.replica_id for m in p.mirrors] == ["r1", "r2"]
+    assert [plan(q, f"r{i}", 0).dst_ranks for i in range(3)] == [(3,), (), ()]
+    assert [plan(q, f"r{i}", 0).mirror_of for i in range(3)] == [(), (3,), (3,)]
+    assert all(plan(q, f"r{i}", 0).offers for i in range(3))
+    assert later(p).mirrors == later(plan(q, "r1", 0)).mirror_of == ()
+    assert not later(plan(q, "r1", 0)).offers
+
+
+def test_nobody_is_a_mirror_of_who_copies_from_memory() -> None:
+    q = quorum(at("a", "r0", 9), at("b", "r1", 9), at("a", "r2", 4), at("b", "r3", 4))
+    assert (plan(q, "r2", 0).source_rank, plan(q, "r3", 0).source_rank) == (0, 1)
+    assert all(not p.mirrors and not p.mirror_of for p in (plan(q, f"r{i}", 0) for i in range(4)))
+
+
+def test_there_are_only_so_many_mirrors_and_none_of_the_other_library() -> None:
+    carriers = [at(f"h{i}", f"r{i}", 9) for i in range(6)]
+    assert len(plan(quorum(*carriers, at("new", "r9", 4)), "r9", 0).mirrors) == MIRRORS
+    mixed = quorum(*(replace(m, library="") for m in carriers[1:]), carriers[0], at("new", "r9", 4))
+    assert plan(mixed, "r9", 0).mirrors == ()
+
+
+def test_the_first_weights_come_from_one_member_alone() -> None:
+    q = quorum(*(replace(at(f"h{i}", f"r{i}", 0), state=State()) for i in range(4)))
+    assert plan(q, "r1", 0).heal
+    assert all(not plan(q, f"r{i}", 0).mirrors for i in range(4))

@@ -43,13 +43,13 @@ class Healing:
         rank, world = self._rank, self._rank.world
         self._in_place = in_place
         whole = rank.step.state == plan.top and not rank.step.torn
-        offers = bool(plan.dst_ranks) and whole
+        offers = plan.offers and whole
         world.transfers.offer(rank, (plan.snapshot, rank.value) if offers else None, len(plan.dst_ranks))
         quorum = rank.node.machine.quorum
         carriers = quorum.carriers if quorum is not None else ()
         for member in carriers if self.given_up else ():
             self.given_up.pop(group_of(member.replica_id), None)
-        if offers and len(carriers) < len(plan.replica_ids):
+        if offers and plan.dst_ranks and len(carriers) < len(plan.replica_ids):
             names = tuple(plan.replica_ids[r] for r in plan.dst_ranks)
             all_heals = len(names) == plan.replica_world_size - plan.max_world_size and len(rank.node.ranks) == 1
             copying = HealWait(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)

@@ -1,7 +1,8 @@
 """Heals: a rank copies the state from the same rank of a carrier, from a frozen snapshot (R17).
 
 As `transfer.http.transport` does it: the source's group server says where the state is, the source's rank serves exactly the
-state that the quorum names, holds readers that come early, and goes on serving those who were promised it.
+state that the quorum names, holds readers that come early, and goes on serving those who were promised it. Where it is gone in
+the middle, a mirror sends the rest. (There all of them send at once; here one does.)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Fetch:
         self.in_place = in_place  # what has come overwrites what the healer holds
         self.asked: GroupNode | None = None  # whose group server is being asked where the state is
         self.server: RankNode | None = None  # who serves it, once found
+        self.mirrors = [m.replica_id for m in plan.mirrors]
         self.value = 0  # parameters on their way
         self.began = False  # pieces have come
         self.over = False
@@ -88,7 +90,30 @@ class Transfers:
                 self._end(fetch)
             elif rank.site_is_on and (fetch.server is rank or (fetch.asked is rank.node and rank.rank == 0)):
                 healer = fetch.healer.process  # the connection of a dead process closes
-                world.network.send(rank.process.site, healer, self.fail, fetch, "the source is gone")
+                world.network.send(rank.process.site, healer, self._source_gone, fetch)
+
+    def _source_gone(self, fetch: Fetch) -> None:
+        """At the healer: what the source has not sent comes from a mirror."""
+        world = self._world
+        for name in fetch.mirrors if fetch.began and not fetch.over else ():
+            node = world.nodes.get(name)
+            mirror = None if node is None else node.ranks[fetch.healer.rank]
+            offered = None if mirror is None else mirror.healing.snapshot
+            if (
+                mirror is None
+                or mirror.process.dead
+                or not mirror.site_is_on
+                or offered is None
+                or offered[0] != fetch.name
+            ):
+                continue
+            fetch.mirrors.remove(name)
+            fetch.server, fetch.value = mirror, offered[1]
+            world.checker.figures["heals from a mirror"] += 1
+            world.note(fetch.healer.process.name, "{} is gone, {} sends the rest", fetch.source, name)
+            world.after(world.rng.uniform(*world.config.fetch), mirror.process, self._served, fetch)
+            return
+        self.fail(fetch, "the source is gone")
 
     def fail(self, fetch: Fetch, reason: str) -> None:
         if not fetch.over:

@@ -76,9 +76,8 @@ class Trainer:
             state_dict=self.save,
             lighthouse_addr=lighthouse_addr,
             replica_id=f"group_{group}",
-            hostname=HOST,
             store_addr=HOST,
-            **{"rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": scaled(10), **kwargs},
+            **{"hostname": HOST, "rank": 0, "world_size": 1, "store_port": 0, "connect_timeout": scaled(10), **kwargs},
         )
         self.model = DistributedDataParallel(self.manager, self.net)
         self.optimizer = OptimizerWrapper(self.manager, self.optim)

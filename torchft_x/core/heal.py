@@ -4,7 +4,8 @@ Every rank of every group computes its own answer from the same bytes, so nothin
 arithmetic (who is primary, which source a healer takes) is torchft's ``compute_quorum_results``, so that its ranks and
 ours, in the same quorum, come to matching answers. Ours on top: members are compared by ``(step, committed_in)`` and
 not by the step alone, a torn member always heals, and healing stays within one library. Where nobody is the peer's, a
-healer takes the next source after each step that it could not commit: the one before may be out of its reach.
+healer takes the next source after each step that it could not commit: the one before may be out of its reach. Between
+hosts further carriers send a part of a large state, and all of it when the source is gone: the healer's *mirrors*.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from enum import Enum
 
 from torchft_x.core.types import Member, Quorum, State, listed
 from torchft_x.errors import ConfigError, StepError
+
+MIRRORS = 3
+"""At most so many beside the source: each holds a copy of the state meanwhile, and a link is full with two or three."""
 
 
 class WorldSizeMode(Enum):
@@ -44,6 +48,13 @@ class Plan:
     replica_ids: tuple[str, ...]  # of all members, in replica rank order
     handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
     commit_failures: int  # the most failed commits in a row of any member
+    mirrors: tuple[Member, ...] = ()  # those of `sources` that send parts of the state beside sources[0]
+    mirror_of: tuple[int, ...] = ()  # replica ranks that fetch parts from this member, as one of their mirrors
+
+    @property
+    def offers(self) -> bool:
+        """Whether others copy from this member."""
+        return bool(self.dst_ranks or self.mirror_of)
 
     @property
     def snapshot(self) -> State:
@@ -88,6 +99,7 @@ def plan(
     ready = [i for i in range(len(members)) if i not in healers]
     turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
     sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
+    mirrors_of = {r: _mirrors(members, r, choice) for r, choice in sources_of.items()}
     if own in sources_of and not sources_of[own]:
         raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
     sources = sources_of.get(own, [])
@@ -108,6 +120,8 @@ def plan(
         replica_ids=replica_ids,
         handles=tuple(m.handles[group_rank] if group_rank < len(m.handles) else "" for m in members),
         commit_failures=max(m.commit_failures for m in members),
+        mirrors=tuple(members[i] for i in mirrors_of.get(own, ())),
+        mirror_of=tuple(r for r, choice in mirrors_of.items() if own in choice),
     )
 
 
@@ -142,9 +156,9 @@ def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, boo
 
 def later(plan: Plan) -> Plan:
     """The plan for later steps of the same quorum, which all members carry: nobody heals any more."""
-    if not (plan.heal or plan.sources or plan.dst_ranks):
+    if not (plan.heal or plan.sources or plan.offers):
         return plan  # once a step
-    return replace(plan, heal=False, sources=(), source_rank=None, dst_ranks=())
+    return replace(plan, heal=False, sources=(), source_rank=None, mirrors=(), dst_ranks=(), mirror_of=())
 
 
 def participation(
@@ -172,6 +186,18 @@ def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int
         return []
     first = (nth + group_rank) % len(usable)
     return usable[first:] + usable[:first]
+
+
+def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> list[int]:
+    """Replica ranks of the healer's mirrors. None where its source is on its own host: no link is as fast as its memory."""
+    if not sources or _host(members[sources[0]]) == _host(members[healer]):
+        return []
+    return sources[1 : 1 + MIRRORS]
+
+
+def _host(member: Member) -> str:
+    place = member.address.rpartition("//")[2].partition("/")[0]
+    return place.rpartition(":")[0] or place
 
 
 def _is_ours(member: Member) -> bool:

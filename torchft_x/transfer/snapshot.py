@@ -95,12 +95,15 @@ class SnapshotStore:
             done = current is None or not (current.owed or current.readers)
             return self._signs, done
 
-    def freeze(self, state: State, state_dict: Any, owed: int) -> Snapshot:
-        """Copy a state dict and publish it as the newest snapshot. Earlier ones only serve readers in progress.
+    def freeze(self, state: State, state_dict: Any, owed: int, *, least: int = 0) -> Snapshot | None:
+        """Copy a state dict and publish it as the newest snapshot. Earlier ones only serve readers in progress. None, and
+        nothing is done, if its tensors have less than `least` bytes.
 
         Raises `LeafError` before anything is changed.
         """
         layout, sources = flatten(state_dict)
+        if sum(layout.blobs) < least:
+            return None
         starts, length = place_blobs(layout.blobs)
         memory = self._reserve(length, _on_accelerator(sources))
         copy_to_host(sources, starts, memory.data)

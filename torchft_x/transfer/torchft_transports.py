@@ -17,15 +17,22 @@ logger = logging.getLogger(__name__)
 def adapted(transport: Any) -> CheckpointTransport[Any]:
     """`transport`, or if it can't be told ``committed_in`` something that calls it as the peer does."""
     methods = (transport.send_checkpoint, transport.recv_checkpoint)
-    return transport if all(map(_takes_committed_in, methods)) else AdaptedTransport(transport)
+    return transport if all(_takes(method, "committed_in") for method in methods) else AdaptedTransport(transport)
 
 
-def _takes_committed_in(method: Any) -> bool:
+def takes_mirrors(transport: CheckpointTransport[Any]) -> bool:
+    """Whether it copies a state from several sources at a time, and serves as one of them."""
+    mirror = CheckpointTransport.mirror_checkpoint
+    own = getattr(type(transport), "mirror_checkpoint", mirror) is not mirror
+    return own and _takes(transport.recv_checkpoint, "mirrors")
+
+
+def _takes(method: Any, name: str) -> bool:
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):
         return False
-    return "committed_in" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 class AdaptedTransport(CheckpointTransport[T]):

@@ -51,6 +51,12 @@ class CheckpointTransport(ABC, Generic[T]):
         Raises `TransferError`, whose `torn` says whether tensors of `into` were already written to, or `TokenError`.
         """
 
+    def mirror_checkpoint(self, step: int, state_dict: T, *, committed_in: int = 0) -> None:
+        """Offer a state that others copy from another rank in the first place, if that pays: its `recv_checkpoint` has an
+        argument `mirrors`. Nobody is promised it. Raises `LeafError`.
+        """
+        raise NotImplementedError(f"{self!r} can't copy a state from several sources.")
+
     def prepare(self, state_dict: T) -> None:
         """A state like this one will be offered some day: get the memory for it, so that the first `send_checkpoint`
         takes as long as later ones. Returns at once. Raises `LeafError`.

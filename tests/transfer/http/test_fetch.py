@@ -16,7 +16,7 @@ from tests.transfer.conformance import WAIT
 from tests.transfer.http.test_transport import Proxy
 from tests.transfer.states import same
 from tests.util import wait_for
-from torchft_x.errors import TokenError, TransferError
+from torchft_x.errors import TransferError
 from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.format.limits import BLOCK_BYTES
 from torchft_x.transfer.http import fetch, transport
@@ -134,14 +134,6 @@ def test_a_source_that_dies_in_the_middle_is_replaced(
         receive(healer, carriers, into)
     assert died.is_set()
     assert same(into, state())
-
-
-def test_a_first_source_that_is_gone_already_is_replaced(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
-    carriers.add(state())
-    carriers.add(state())
-    carriers.relays[0].listener.shutdown(socket.SHUT_RDWR)
-    carriers.relays[0].close()
-    assert same(receive(healer, carriers), state())
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -313,8 +305,6 @@ def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, healer: HTTP
         carriers.add(state())
         first, _ = carriers.places()
         assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[other.metadata]), state())
-        with pytest.raises(TokenError):
-            healer.recv_checkpoint(0, other.metadata(), 1, WAIT, mirrors=[other.metadata])
     finally:
         other.shutdown()
 

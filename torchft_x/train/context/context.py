@@ -24,7 +24,7 @@ from torchft_x.train.introspection.shared_status import SharedStatus
 from torchft_x.train.setup.connect import GroupConnection, connect
 from torchft_x.train.setup.options import Options
 from torchft_x.transfer.http.transport import HTTPTransport
-from torchft_x.transfer.torchft_transports import adapted
+from torchft_x.transfer.torchft_transports import adapted, takes_mirrors
 from torchft_x.transfer.transport import CheckpointTransport
 
 logger = logging.getLogger("torchft_x.train.manager")
@@ -39,6 +39,7 @@ class RankContext:
     peers: PeerLinks  # to the other groups
     transport: CheckpointTransport[Any]
     awaits_commits: bool  # `transport` must hear of each before the state changes
+    takes_mirrors: bool  # `transport` copies a state from several sources at a time
     metadata: str | None  # of `transport`; None: it may change, and is asked for with each quorum
     state_dicts: StateDicts
     step: Step  # read and changed under failures.lock
@@ -110,6 +111,7 @@ def assemble(
         peers=peers,
         transport=carrier,
         awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
+        takes_mirrors=takes_mirrors(carrier),
         metadata=carrier.metadata() if getattr(type(carrier), "metadata", None) is HTTPTransport.metadata else None,
         state_dicts=states,
         step=step,

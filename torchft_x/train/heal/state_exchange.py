@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from torchft_x.core.heal import Plan
-from torchft_x.core.types import State
+from torchft_x.core.types import Member, State
 from torchft_x.errors import TransferError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.overseer import look_after
@@ -31,22 +32,26 @@ class StateExchange:
         c = self._context
         with c.failures.lock:
             whole = c.step.state == plan.top and not c.step.torn
-        if not plan.dst_ranks or not whole:
+        if not plan.offers or not whole:
             c.transport.disallow_checkpoint()
             return
-        c.log.info("peers need recovery from us %s", list(plan.dst_ranks))
+        readers, name = list(plan.dst_ranks), plan.snapshot
+        if readers:
+            c.log.info("peers need recovery from us %s", readers)
         try:
             with c.state_dicts.read():
-                c.transport.send_checkpoint(
-                    list(plan.dst_ranks), plan.snapshot.step, c.full_state(), c.options.timeout,
-                    committed_in=plan.snapshot.committed_in,
-                )  # fmt: skip
+                if readers:
+                    c.transport.send_checkpoint(
+                        readers, name.step, c.full_state(), c.options.timeout, committed_in=name.committed_in
+                    )
+                elif c.takes_mirrors:
+                    c.transport.mirror_checkpoint(name.step, c.full_state(), committed_in=name.committed_in)
         except Exception as e:
             # Our own step is as good as before; those who wanted the state ask again.
-            c.log.error("the state can't be offered to %s: %s", list(plan.dst_ranks), e)
+            c.log.error("the state can't be offered to %s: %s", readers or list(plan.mirror_of), e)
             c.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
             return
-        if c.waits.somebody_heals:
+        if readers and c.waits.somebody_heals:
             look_after(c, plan)
 
     def heal(self, plan: Plan) -> None:
@@ -73,10 +78,10 @@ class StateExchange:
         began = time.monotonic()
         c.log.info("healing required: fetching %s from %s", plan.top, source.replica_id)
         c.events.emit("heal_begin", quorum=plan.quorum_id, step=plan.top.step, source=source.replica_id)
-        try:
-            metadata = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
-        except Exception as e:
-            raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
+        metadata = self._metadata(source)
+        more: dict[str, Any] = {}
+        if plan.mirrors and c.takes_mirrors:
+            more["mirrors"] = [partial(self._metadata, mirror) for mirror in plan.mirrors]
         state = c.transport.recv_checkpoint(
             plan.source_rank or 0,
             metadata,
@@ -84,6 +89,7 @@ class StateExchange:
             max(1.0, c.options.timeout - (time.monotonic() - began)),
             committed_in=plan.snapshot.committed_in,
             into=c.full_state() if in_place else None,
+            **more,
         )
         _name(state, plan.top)
         self._check(plan, state, in_place)
@@ -91,6 +97,15 @@ class StateExchange:
         c.log.info("healing: %s has come in %.2f s", plan.top, duration)
         c.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
         return state
+
+    def _metadata(self, source: Member) -> str:
+        """Where a carrier serves its state. Raises `TransferError`."""
+        c = self._context
+        try:
+            where = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
+            return str(where)
+        except Exception as e:
+            raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
 
     def _check(self, plan: Plan, state: Any, torn: bool) -> None:
         """Is it the quorum's state, and can it be loaded? Before anything is."""

@@ -182,7 +182,7 @@ class QuorumRound:
                 self._go_on(reply, held)
             else:
                 self._configure(self._begin(reply))
-                if before.dst_ranks:
+                if before.offers:
                     self._context.transport.disallow_checkpoint()
             self.at_once = True
         except Exception as e:
@@ -329,7 +329,7 @@ class QuorumRound:
             min_replica_size=c.options.min_replica_size,
         )
         late = any(m.votes_late for m in reply.quorum.members)
-        settled = not (plan.heal or plan.sources or plan.dst_ranks)
+        settled = not (plan.heal or plan.sources or plan.offers)
         self.standing = Standing(reply.quorum, plan, rank, size, self._counts_after_heal, late, settled)
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, rank, size, reply.commit)

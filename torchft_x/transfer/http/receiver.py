@@ -29,6 +29,7 @@ class Arrival:
     def __init__(self, layout: Layout, landing: Landing, paths: Mapping[int, str], *, digests: bool) -> None:
         self.landing = landing
         self.blocks = cut_blocks(layout.blobs)
+        self.nbytes = sum(layout.blobs)
         self.digests = digests
         self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
         self._paths = paths

@@ -98,6 +98,10 @@ class HTTPTransport(CheckpointTransport[T]):
         """
         self._store.freeze(State(step, committed_in), state_dict, owed=len(dst_ranks))
 
+    def mirror_checkpoint(self, step: int, state_dict: T, *, committed_in: int = 0) -> None:
+        """Not a state that is too small to be fetched from several sources."""
+        self._store.freeze(State(step, committed_in), state_dict, owed=0, least=STRIPED_BYTES)
+
     def prepare(self, state_dict: T) -> None:
         """Also touches the memory, on a thread of its own."""
         self._store.prepare(state_dict)
@@ -139,9 +143,9 @@ class HTTPTransport(CheckpointTransport[T]):
         """
         deadline = time.monotonic() + seconds(timeout)
         state = State(step, committed_in)
-        further = mirrors if self._digest else ()  # without digests nobody could say whether all of them sent the same
-        feed, rest = self._ask([lambda: metadata, *further], state, deadline)
+        feed = Feed(Source.parse(metadata, self._token, deadline))
         try:
+            feed.ask(state)
             try:
                 layout = parse(feed.manifest.text)
                 targets = find_targets(layout, into)
@@ -150,7 +154,7 @@ class HTTPTransport(CheckpointTransport[T]):
                 raise feed.source.error(str(e)) from None
             arrival = Arrival(layout, landing, first_paths(layout, targets), digests=self._digest)
             try:
-                self._receive(feed, rest, state, arrival)
+                self._receive(feed, [partial(self._place, locate, deadline) for locate in mirrors], state, arrival)
                 arrival.torn = arrival.torn or landing.copies_into_targets
                 return rebuild(layout, targets, landing.finish())
             except TransferError as e:
@@ -164,27 +168,6 @@ class HTTPTransport(CheckpointTransport[T]):
                 raise error from e
         finally:
             feed.close()
-
-    def _ask(
-        self, sources: list[Callable[[], str]], state: State, deadline: float
-    ) -> tuple[Feed, list[Callable[[], Source]]]:
-        """The first source that gives us its snapshot, and those behind it. Raises the error of the first of all."""
-        places: list[Callable[[], Source]] = [partial(self._place, locate, deadline) for locate in sources]
-        failure: Exception | None = None
-        for nth, place in enumerate(places):
-            feed: Feed | None = None
-            try:
-                feed = Feed(place())
-                feed.ask(state)
-                return feed, places[nth + 1 :]
-            except Exception as e:
-                failure = failure or e
-                if nth + 1 < len(places):
-                    log.info("a source of the state is given up, %d more are asked: %s", len(places) - nth - 1, e)
-                if feed is not None:
-                    feed.close()
-        assert failure is not None, "there is a first source"
-        raise failure
 
     def _place(self, locate: Callable[[], str], deadline: float) -> Source:
         return Source.parse(locate(), self._token, deadline)
@@ -200,5 +183,6 @@ class HTTPTransport(CheckpointTransport[T]):
                 log.debug("%r: what was copied from its memory is fetched again: %s", feed, e)
             finally:
                 copy.close()
-        pays = sum(block.nbytes for block in arrival.blocks) >= STRIPED_BYTES
+        # Without digests nobody could say whether all of them sent the same.
+        pays = self._digest and arrival.nbytes >= STRIPED_BYTES
         Fetch(feed, state, arrival, self._streams).run(mirrors if pays else ())
