@@ -53,6 +53,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "transfer.http": "core transfer transfer.format",
     "transfer.durable": "transfer transfer.format",
     "transfer.convert": "transfer.durable transfer.format",
+    "transfer.storage": "core transfer transfer.durable transfer.format",
     "train.setup": "comm.store comm.votes core rpc.group",
     "train.introspection": "core.commit observe train.setup",
     "train.context": "comm.quantized comm.votes core core.commit core.training observe train.introspection train.setup transfer transfer.format transfer.http",
