@@ -46,7 +46,7 @@ _LAZY = {
     "ft_init_device_mesh": "torchft_x.comm.wrappers.device_mesh",
     "HTTPTransport": "torchft_x.transfer",
     "PGTransport": "torchft_x.transfer",
-    "FsspecTransport": "torchft_x.transfer",
+    "FsspecTransport": "torchft_x.transfer.storage.transport",
     "register_leaf": "torchft_x.transfer",
     "LighthouseServer": "torchft_x.rpc.coordination",
     "LighthouseClient": "torchft_x.rpc.coordination",

@@ -12,7 +12,6 @@ from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.format.leaves import register_leaf
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.pg import PGTransport
-from torchft_x.transfer.storage.transport import FsspecTransport
 from torchft_x.transfer.transport import CheckpointTransport
 
-__all__ = ["CheckpointTransport", "FsspecTransport", "HTTPTransport", "PGTransport", "check_sendable", "register_leaf"]
+__all__ = ["CheckpointTransport", "HTTPTransport", "PGTransport", "check_sendable", "register_leaf"]

@@ -14,8 +14,8 @@ import torch
 from tests.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.util import scaled, wait_for
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.transfer import FsspecTransport
 from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.storage.transport import FsspecTransport
 
 
 @pytest.fixture(params=["file", "memory"])
