@@ -130,14 +130,15 @@ def test_a_group_heals_through_it(tmp_path: Path) -> None:
     """A whole job: the second group has other weights, and copies the first one's."""
     from tests.train.fakes import run_threads
     from tests.train.jobs import Trainer, lighthouse, same
+    from tests.train.test_newcomers import together
 
     with lighthouse() as addr:
         first = Trainer(0, addr, seed=1, checkpoint_transport=FsspecTransport(str(tmp_path), WAIT))
         first.run_to(3)
         second = Trainer(1, addr, seed=2, checkpoint_transport=FsspecTransport(str(tmp_path), WAIT))
         both = [first, second]
-        run_threads(2, lambda g: both[g].run_to(30))
-        assert same(first.history[30], second.history[30])
+        last = together(both)
+        assert same(first.history[last], second.history[last])
         run_threads(2, lambda g: both[g].manager.shutdown())
     assert Store(str(tmp_path)).children() == {}
 
