@@ -59,6 +59,8 @@ REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take 
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
 PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks
 HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # of a supervisor: seconds without a step after which a group is started again
+MEMORY = "TORCHFT_X_MEMORY"  # of a supervisor: part of the host's memory for copies of its workers' states; "0": none
+MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # to a trainer: where its supervisor holds them, and how large one may be
 WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
 WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does
@@ -133,6 +135,20 @@ def read_seconds(name: str, default: float | None = None, environ: Mapping[str, 
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"{name}={value!r} is not a positive number of seconds; set it to one or unset it.")
     return seconds
+
+
+def read_share(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:
+    """A part of something, from 0 to 1."""
+    value = read(name, None, environ)
+    if value is None:
+        return default
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{name}={value!r} is not a number from 0 to 1; set it to one or unset it.")
+    return share
 
 
 def new_token() -> str:

@@ -107,6 +107,7 @@ class Healing:
             return
         rank.value = value
         rank.step.healed(state, 0)
+        rank.held.healed(state)
         rank.world.note(rank.process.name, "healed to {}", state)
         rank.world.checker.on_held(rank, state, value)
 

@@ -42,6 +42,9 @@ class HeldState:
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
         self._copies = HeldCopies(None if memory is None else memory.newest)
+        self.given_up = (
+            False  # this life has healed to an older state than its copy: that is of a history that has ended
+        )
         self._copying = False
         self._due = 0.0  # when the next copy is
 
@@ -50,7 +53,8 @@ class HeldState:
         self.label = label
         if self._slots is not None:
             states = [slot and slot[0] for slot in self._slots]
-            self.said = self._copies.word(states, idle=not self._copying, torn=self._rank.step.torn)
+            step = self._rank.step
+            self.said = self._copies.word(states, idle=not self._copying, torn=step.torn, behind=step.state != step.top)
 
     @staticmethod
     def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> GroupWord:
@@ -60,6 +64,10 @@ class HeldState:
             return NOTHING
         due = node.world.now >= all_held[0]._due
         return all_held[0]._copies.decide([held.said for held in all_held], due=due, commit=commit)
+
+    def healed(self, state: State) -> None:
+        newest = None if self._memory is None else self._memory.newest
+        self.given_up = newest is not None and newest > state
 
     def hear(self, word: GroupWord, state: State | None) -> None:
         self._copies.hear(word, state)
@@ -91,10 +99,11 @@ class HeldState:
 
     def restore(self) -> None:
         """Before the rank asks: go on from the group's copy, if there is reason to."""
-        rank, common = self._rank, self._copies.common
-        restores, self._copies.restores = self._copies.restores, False
-        if not restores or common is None or self._slots is None or (rank.step.state >= common and not rank.step.torn):
+        rank = self._rank
+        common = self._copies.to_load(rank.step.state)
+        if common is None or self._slots is None:
             return
+        self.given_up = False
         value = next(slot[1] for slot in self._slots if slot is not None and slot[0] == common)
         rank.value = value
         rank.step.restore(common, 0)

@@ -127,10 +127,12 @@ class QuorumChecks:
             self._violated("R21", f"{self._name(quorum)} begins a new lineage, {why}")
 
     def _check_held(self, quorum: Quorum) -> None:
-        """M1: a history that begins anew begins at the newest state that a member holds a complete copy of, or further."""
+        """M1: a history that begins anew begins at the newest state that a member holds a complete copy of, or further;
+        unless it was told to heal to an older one before."""
         for member in quorum.members:
             node = self._world.nodes.get(member.replica_id)
-            memory = None if node is None or node.ended else node.supervisor.memory
+            given_up = node is None or node.ended or any(rank.held.given_up for rank in node.ranks)
+            memory = None if node is None or given_up else node.supervisor.memory
             newest = None if memory is None else memory.newest
             if newest is not None and newest > quorum.top:
                 self._violated(

@@ -100,7 +100,7 @@ def _over_the_older(self: HeldCopies, slots: Any) -> int:
     ("method", "wrong", "seed", "finds"),
     [
         ("decide", _restores_never, 900021, "M1"),
-        ("decide", _copies_at_any_time, 910098, "M2"),
+        ("decide", _copies_at_any_time, 910007, "M2"),
         ("slot", _over_the_older, 910088, "M2"),
     ],
 )

@@ -180,6 +180,8 @@ def test_it_is_opened_by_its_name_only() -> None:
     slot = MemorySlot.open(name, LIMIT)
     assert slot is not None
     fill(slot, 3.0)
+    assert MemorySlot.open(name, LIMIT) is None  # one user at a time
+    slot.close()
     again = MemorySlot.open(name, LIMIT)
     assert again is not None
     assert again.state == State(3, 7)

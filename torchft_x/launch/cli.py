@@ -12,6 +12,7 @@ from typing import NoReturn
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
+from torchft_x.launch.process.checkpoint_memory import SHARE
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.group import SupervisorConfig
 from torchft_x.launch.supervisor.group import supervise as run_supervisor
@@ -52,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         help="end a life that takes no step for so long, whatever it does; by default only what provably stands still is "
         f"ended, after about 20 s ({env.HANG_TIMEOUT})",
     )  # fmt: skip
+    parser.add_argument(
+        "--memory", type=float, default=None, metavar="SHARE",
+        help="part of this host's memory for copies of the state, from which the job goes on when all its workers were killed; "
+        f"0: none ({env.MEMORY}; default {SHARE:g})",
+    )  # fmt: skip
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
@@ -80,6 +86,7 @@ def supervise(argv: list[str]) -> int:
             find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
+            memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, SHARE),
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
     except TorchftXError as e:

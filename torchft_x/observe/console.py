@@ -63,6 +63,8 @@ class Story:
             return self._member_lost(event, now)
         if name == "drop":
             return self._drop(event)
+        if name == "restored":
+            return [f"group {self.group} goes on from step {event.get('step')}, which its supervisor holds in memory"]
         if name == "redo":
             return self._redo()
         if name == "commit":

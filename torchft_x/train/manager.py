@@ -324,6 +324,8 @@ class Manager:
         """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
         measures the group's progress by it."""
         self.steps.rehearsal.skip()  # nobody waits for a group's inner steps
+        if self._context.memory is not None:  # what a copy holds is not where the inner steps have begun
+            self._context.memory.leave_off("the groups train apart")
         if self._context.status is not None:
             self._context.status.trained()
 
@@ -433,6 +435,8 @@ class Manager:
         atexit.unregister(self._at_exit)
         c = self._context
         self.steps.close()
+        if c.memory is not None:
+            c.memory.close()
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)
         c.peers.shutdown()

@@ -15,6 +15,7 @@ What is read is checked against the seal, the digests, and all that a manifest f
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
@@ -33,7 +34,7 @@ from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import dump, parse
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
-from torchft_x.transfer.format.memory import memory_of, populate
+from torchft_x.transfer.format.memory import available_memory, memory_of, populate
 from torchft_x.transfer.format.rebuild import find_targets, rebuild
 from torchft_x.transfer.snapshot import copy_to_host
 
@@ -56,7 +57,7 @@ class MemorySlot:
     """One slot. One thread at a time.
 
     Args:
-        fd: of the memory, open for reading and writing; it is ours from now on.
+        fd: of the memory, open for reading and writing; ours if nothing is raised.
         limit: most bytes that it may take.
     """
 
@@ -65,19 +66,15 @@ class MemorySlot:
         self._limit = limit
         self._memory: Tensor | None = None  # uint8, all of it; None: it is empty
         self._written: tuple[Block, ...] = ()  # by `write`, for `seal`
-        try:
-            self._map(os.fstat(fd).st_size)
-        except BaseException:
-            os.close(fd)
-            raise
+        self._map(os.fstat(fd).st_size)
 
     def __repr__(self) -> str:
         return f"<MemorySlot {self.state or 'empty'}, {self._size} bytes>"
 
     @staticmethod
     def open(name: str, limit: int) -> MemorySlot | None:
-        """The slot that a supervisor calls `name` (PID/FD/TAG); None if there is none on this host that this process may use.
-        Never opens anything else."""
+        """The slot that a supervisor calls `name` (PID/FD/TAG); None if there is none on this host that this process may use, or
+        another process uses it. Never opens anything else."""
         match = _NAME.fullmatch(name)
         if match is None:
             return None
@@ -86,11 +83,16 @@ class MemorySlot:
             if os.readlink(path) != target:
                 return None
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-            if os.readlink(f"/proc/self/fd/{fd}") == target:
-                return MemorySlot(fd, limit)
-            os.close(fd)
         except OSError as e:  # another host or container, another user
             log.debug("no memory %s: %s", path, e)
+            return None
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}") == target:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process has ended
+                return MemorySlot(fd, limit)
+        except (OSError, ValueError) as e:
+            log.debug("no memory %s: %s", path, e)
+        os.close(fd)
         return None
 
     def close(self) -> None:
@@ -154,6 +156,10 @@ class MemorySlot:
         if size > self._limit:
             raise TooLarge(
                 f"the state takes {size >> 20} MiB, and a copy of it in memory may take {self._limit >> 20} MiB."
+            )
+        if 2 * (size - self._size) > available_memory():
+            raise TooLarge(
+                f"a copy of it in memory takes {size >> 20} MiB, and {available_memory() >> 20} MiB are left."
             )
         os.ftruncate(self._fd, size)
         self._map(size)

@@ -81,8 +81,8 @@ def test_all_ranks_copy_after_the_same_step_and_none_while_another_still_copies(
 def test_a_copy_counts_when_all_ranks_hold_it() -> None:
     ranks = group(2)
     agree(ranks, [IDLE, IDLE], State(3, 7))
-    mine = ranks[0].word([State(3, 7), None], idle=True, torn=False)
-    theirs = ranks[1].word([None, None], idle=False, torn=False)
+    mine = ranks[0].word([State(3, 7), None], idle=True, torn=False, behind=False)
+    theirs = ranks[1].word([None, None], idle=False, torn=False, behind=False)
     agree(ranks, [mine, theirs], State(4, 7))
     assert [r.common for r in ranks] == [None, None]
     agree(ranks, [mine, mine], State(5, 7), due=False)
@@ -103,22 +103,38 @@ def test_a_rank_that_missed_a_copy_does_not_cost_the_group_the_one_before() -> N
     ranks = group(2, State(3, 7))
     slots: list[list[State | None]] = [[State(3, 7), State(5, 7)], [State(3, 7), None]]
     ranks[0]._ordered = ranks[1]._ordered = State(5, 7)
-    words = [r.word(s, idle=True, torn=False) for r, s in zip(ranks, slots, strict=True)]
+    words = [r.word(s, idle=True, torn=False, behind=False) for r, s in zip(ranks, slots, strict=True)]
     assert agree(ranks, words, State(6, 7)).copy
     assert [r.slot(s) for r, s in zip(ranks, slots, strict=True)] == [1, 1]
 
 
 def test_a_life_begins_with_the_groups_copy_and_goes_back_to_it_when_a_heal_breaks_off() -> None:
     ranks = group(2, State(3, 7))
-    assert all(r.restores for r in ranks)
-    for r in ranks:
-        r.restores = False
+    assert [r.to_load(State()) for r in ranks] == [State(3, 7)] * 2
+    assert [r.to_load(State()) for r in ranks] == [None] * 2
     assert not agree(ranks, [IDLE, RankWord(torn=True)], State(9, 8)).restore  # it has committed without that rank?
     assert [r.common for r in ranks] == [State(3, 7)] * 2
     assert agree(ranks, [IDLE, RankWord(torn=True)], None).restore
-    assert all(r.restores for r in ranks)
-    assert not any(r.restores for r in group(2))
+    assert [r.to_load(s) for r, s in zip(ranks, (State(9, 8), State()), strict=True)] == [State(3, 7)] * 2
+    assert [r.to_load(State(3, 7)) for r in ranks] == [None] * 2
+    assert group(1)[0].to_load(State()) is None
+    assert group(1, State(3, 7))[0].to_load(State(5, 7)) is None  # the script has loaded something newer
     assert not agree(group(2), [IDLE, RankWord(torn=True)], None).restore
+
+
+@pytest.mark.parametrize(
+    ("behind", "back"), [((False, False), False), ((True, False), True), ((False, True), True), ((True, True), False)]
+)
+def test_a_group_whose_ranks_stand_apart_goes_back_to_its_copy(behind: tuple[bool, bool], back: bool) -> None:
+    """The heal of one has failed, before a byte of it was there; that of the other has not."""
+    ranks = group(2, State(3, 7))
+    assert agree(ranks, [RankWord(behind=b) for b in behind], None).restore == back
+
+
+@pytest.mark.parametrize("bits", range(16))
+def test_words_travel_as_bits(bits: int) -> None:
+    assert RankWord.of(bits).bits == bits
+    assert GroupWord.of(bits).bits == bits & 7
 
 
 def test_a_copy_from_a_history_that_has_ended_is_of_no_use_once_this_one_goes_on() -> None:

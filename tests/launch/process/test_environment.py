@@ -52,6 +52,13 @@ def test_what_a_group_must_be_wins_over_what_is_set() -> None:
     assert out["HOME"] == "/h"
 
 
+def test_only_the_own_supervisors_memory_is_used() -> None:
+    given = {"TORCHFT_X_MEMORY_SLOTS": "9;1/2/ab"}
+    assert "TORCHFT_X_MEMORY_SLOTS" not in trainer_environment(given, SETTINGS)
+    own = dataclasses.replace(SETTINGS, memory_slots="7;3/4/cd,3/5/ef")
+    assert trainer_environment(given, own)["TORCHFT_X_MEMORY_SLOTS"] == "7;3/4/cd,3/5/ef"
+
+
 def test_what_the_user_tunes_stays() -> None:
     out = trainer_environment({"OMP_NUM_THREADS": "3", "TORCH_CPP_LOG_LEVEL": "INFO"}, SETTINGS)
     assert out["OMP_NUM_THREADS"] == "3"

@@ -120,6 +120,36 @@ def test_the_trainers_environment(drive) -> None:
     assert life == run.reports("started")[0]["life"]
 
 
+def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
+    text = """if 1:
+        import os
+        limit, (first, second) = os.environ["TORCHFT_X_MEMORY_SLOTS"].split(";")[0], os.environ[
+            "TORCHFT_X_MEMORY_SLOTS"].split(";")[1].split(",")
+        pid, fd, tag = first.split("/")
+        with open(f"/proc/{pid}/fd/{fd}", "r+b") as slot:
+            print(int(limit) > 1 << 20, slot.read(), flush=True)
+            slot.write(b"left")
+        if os.environ["TORCHFT_X_ATTEMPT"] == "0":
+            os.kill(os.getpid(), 9)
+    """
+    run = drive(text)
+    assert run.wait() == 0
+    assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
+
+
+def test_without_memory_there_are_no_slots(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", "of another supervisor")
+    run = drive("import os; print(os.environ.get('TORCHFT_X_MEMORY_SLOTS'))", memory=0.0)
+    assert run.wait() == 0
+    assert run.out.read_text() == "None\n"
+
+
+def test_a_share_of_memory_that_is_none_is_refused(drive) -> None:
+    run = drive("", memory=1.5)
+    assert run.wait() != 0
+    assert "memory is 1.5; it is a part of the host's memory, from 0 to 1." in run.err.read_text()
+
+
 def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
     monkeypatch.setenv("TELL_NUMBER", "4")
     run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})

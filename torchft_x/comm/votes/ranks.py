@@ -33,6 +33,7 @@ _WORD = struct.Struct("!BBHqq")  # kind, flags, bytes of the reason that follows
 _DECISION, _START = 1, 2  # kinds of words
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
 _YES, _OPEN, _ALONE = 1, 2, 4  # flags of a word
+_COPIES = 3  # bits of these before those about copies
 _MAX_REASON = 1000  # bytes
 
 
@@ -47,6 +48,7 @@ class RankVote:
     digest: int = 0  # 64 bits, unsigned
     contributors: int = 0
     left: bool = False  # it has given the step up, and waits for no decision
+    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.RankWord`
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Decision:
     commit: bool
     reason: str = ""  # why not
     undecided: bool = False  # another group may have committed it
+    copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.GroupWord`
 
 
 class Hub:
@@ -108,7 +111,7 @@ class Hub:
     def decide(self, quorum: int, step: int, decision: Decision) -> None:
         """Tell all ranks. What can't be told is noticed by the next `gather`."""
         reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
-        flags = _YES * decision.commit | _OPEN * decision.undecided
+        flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
         self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
         self.owes_start = decision.commit
 
@@ -170,7 +173,8 @@ class Hub:
             self._heard[rank] = heard = b""
             if (its_quorum, its_step) == (quorum, step):
                 left, broken = bool(flags & _LEFT), bool(flags & _BROKEN)
-                return RankVote(quorum, step, bool(flags & _OK), broken, digest, contributors, left)
+                ok, copies = bool(flags & _OK), flags >> _COPIES
+                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies)
             if (its_quorum, its_step) > (quorum, step):
                 words = f"it votes on step {its_step} of quorum {its_quorum}, this group on step {step} of {quorum}"
                 raise self._broken(rank, words)
@@ -265,7 +269,7 @@ class Spoke:
             kind, flags, quorum, step, reason = word
             if (quorum, step) == (vote.quorum, vote.step) and kind == _DECISION:
                 self.expects_start = bool(flags & _YES)
-                return Decision(bool(flags & _YES), reason, bool(flags & _OPEN))
+                return Decision(bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES)
 
     def leave(self, quorum: int, step: int) -> None:
         """Say that this step is given up. Nothing is waited for."""
@@ -295,7 +299,7 @@ class Spoke:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _say(self, v: RankVote) -> None:
-        flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left
+        flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left | v.copies << _COPIES
         try:
             self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest))
         except OSError as e:

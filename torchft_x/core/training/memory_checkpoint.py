@@ -55,6 +55,16 @@ class RankWord:
     idle: bool = False  # it may copy: it has room, and no copy is under way
     holds: bool = False  # the last copy that was ordered is complete
     torn: bool = False  # a heal was half applied
+    behind: bool = False  # it does not stand where the quorum does: its heal failed
+
+    @property
+    def bits(self) -> int:
+        """As a vote carries it."""
+        return self.idle | self.holds << 1 | self.torn << 2 | self.behind << 3
+
+    @staticmethod
+    def of(bits: int) -> RankWord:
+        return RankWord(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,15 @@ class GroupWord:
     copy: bool = False  # copy the state that this commit leads to, before the next step
     held: bool = False  # all ranks hold the last copy that was ordered
     restore: bool = False  # go on from the group's copy
+
+    @property
+    def bits(self) -> int:
+        """As a decision carries it."""
+        return self.copy | self.held << 1 | self.restore << 2
+
+    @staticmethod
+    def of(bits: int) -> GroupWord:
+        return GroupWord(bool(bits & 1), bool(bits & 2), bool(bits & 4))
 
 
 NOTHING = GroupWord()
@@ -75,22 +94,28 @@ class HeldCopies:
     def __init__(self, common: State | None) -> None:
         self.common = common
         self.wanted: State | None = None  # to be copied when this rank stands there, and begins the next step
-        self.restores = common is not None  # before it asks for the next quorum this rank goes on from `common`
+        self._begins = True  # it has not asked for a quorum yet
+        self._goes_back = False  # rank 0 has said so
         self._ordered: State | None = None  # the last copy
 
     def __repr__(self) -> str:
         return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
 
-    def word(self, slots: Collection[State | None], *, idle: bool, torn: bool) -> RankWord:
+    def word(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> RankWord:
         """Of this rank. `slots`: what they hold complete."""
-        return RankWord(idle, self._ordered is not None and self._ordered in slots, torn)
+        return RankWord(idle, self._ordered is not None and self._ordered in slots, torn, behind)
 
     def decide(self, words: Collection[RankWord], *, due: bool, commit: bool) -> GroupWord:
-        """Rank 0's, from all ranks' words. `due`: it is time for a copy."""
+        """Rank 0's, from all ranks' words. `due`: it is time for a copy.
+
+        A group whose ranks stand at unequal states has none, though none of them is torn. One of which all ranks have stayed
+        where they were needs no copy.
+        """
+        apart = any(w.torn for w in words) or len({w.behind for w in words}) > 1
         return GroupWord(
             copy=commit and due and all(w.idle for w in words),
             held=all(w.holds for w in words),
-            restore=not commit and self.common is not None and any(w.torn for w in words),
+            restore=not commit and self.common is not None and apart,
         )
 
     def hear(self, word: GroupWord, state: State | None) -> None:
@@ -101,7 +126,16 @@ class HeldCopies:
             self.common = None  # of a history that has ended: this one goes on from less, as the others have decided
         if word.copy:
             self._ordered = self.wanted = state
-        self.restores = self.restores or word.restore
+        self._goes_back = self._goes_back or word.restore
+
+    def to_load(self, state: State) -> State | None:
+        """This rank stands at `state`, and is about to ask for a quorum: the copy it must load first; None: it asks as it is.
+        The same on all ranks: one that stays where its heal has brought it would leave the group without a state."""
+        begins, self._begins = self._begins, False
+        back, self._goes_back = self._goes_back, False
+        if self.common is not None and (back or (begins and self.common > state)):
+            return self.common
+        return None
 
     def slot(self, slots: Sequence[State | None]) -> int:
         """Which one the next copy goes into: not that of `common`, and rather one that holds nothing, or little."""

@@ -36,6 +36,7 @@ class TrainerSettings(JobSettings):
     folder: str  # private, of this life: the workers' sockets
     cores: int  # of this host that we may use
     groups_here: int  # groups, or nodes of groups, that share this host
+    memory_slots: str = ""  # see `checkpoint_memory.CheckpointMemory.setting`; empty: there are none
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
@@ -44,6 +45,9 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
     out[env.LIFE] = settings.life
+    out.pop(env.MEMORY_SLOTS, None)
+    if settings.memory_slots:
+        out[env.MEMORY_SLOTS] = settings.memory_slots
     out.pop(env.PRIVATE, None)
     if out.get(env.WORKER_SERVER) != "0":
         out[env.PRIVATE] = settings.folder

@@ -16,6 +16,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
+from torchft_x.launch.process.checkpoint_memory import SHARE, CheckpointMemory, limit_of_slot, memory_of_host
 from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
@@ -48,6 +49,9 @@ class SupervisorConfig(BaseConfig):
     """Seconds to wait for the group's other nodes before it is given up."""
     hang_timeout: float | None = None
     """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
+    memory: float = SHARE
+    """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
+    there are none."""
     warm_after: float = 5.0
     """Seconds of a life before the process is started from which the next ones are forked."""
 
@@ -58,6 +62,8 @@ class SupervisorConfig(BaseConfig):
             raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
         if self.hang_timeout is not None and not self.hang_timeout > 0:
             raise ConfigError(f"hang_timeout is {self.hang_timeout:g}; it must be a positive number of seconds.")
+        if not 0 <= self.memory <= 1:
+            raise ConfigError(f"memory is {self.memory:g}; it is a part of the host's memory, from 0 to 1.")
         if self.groups < 1:
             raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
         if not 0 <= self.node < self.nodes:
@@ -88,6 +94,7 @@ class Supervisor(BaseSupervisor):
         self._collector: Collector | None = None  # made with the first life
         self._scene: Incident | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died
+        self._memory: CheckpointMemory | None = None  # made with the first life, if there is to be any
         self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
 
     def _run_lives(self) -> Stop:
@@ -149,6 +156,8 @@ class Supervisor(BaseSupervisor):
             self._collector.died(scene, end.reason, held)
 
     def _on_close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
         if self._collector is not None:
             self._collector.close()
             self._say_findings()
@@ -191,9 +200,23 @@ class Supervisor(BaseSupervisor):
             give_up=lambda sentence: self._stops.request(1, sentence),
         )
 
+    def _memory_slots(self, groups_here: int) -> str:
+        """Where this node's workers find their copies; empty: nowhere."""
+        config = self.config
+        workers = config.workers // config.nodes
+        if config.memory and self._memory is None:
+            try:
+                self._memory = CheckpointMemory(workers)
+            except (OSError, AttributeError) as e:  # no such call on this system, no more descriptors
+                self._events.emit("memory", reason=f"there is no memory for copies of the state: {e}")
+        if self._memory is None:
+            return ""
+        return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here))
+
     def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
+        groups_here = config.groups * config.nodes if config.local else 1
         settings = TrainerSettings(
             group=config.group,
             groups=config.groups,
@@ -206,7 +229,8 @@ class Supervisor(BaseSupervisor):
             token_file=self._found.token_file,
             advertise_host=self._host,
             cores=len(os.sched_getaffinity(0)),
-            groups_here=config.groups * config.nodes if config.local else 1,
+            groups_here=groups_here,
+            memory_slots=self._memory_slots(groups_here),
             package_root=own_package_root(),
         )
         return AttemptSpec(

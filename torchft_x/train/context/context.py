@@ -17,6 +17,7 @@ from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
+from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
 from torchft_x.train.introspection.setup import status_of
@@ -52,6 +53,7 @@ class RankContext:
     step_time: StepTimeEstimate
     waits: WaitBudget  # for other groups
     fingerprint: FingerprintBuilder  # what must be alike in all groups
+    memory: MemoryCheckpoint | None  # copies of the state that outlive this process; None: no supervisor holds any
 
     def counters(self) -> dict[str, int]:
         """Return this library's own part of the state."""
@@ -129,7 +131,17 @@ def assemble(
             tell=None if status is None else status.waits,
         ),
         fingerprint=fingerprint,
+        memory=_memory(options, connection, events, log),
     )
+
+
+def _memory(
+    options: Options, connection: GroupConnection, events: EventLog, log: StepLogger
+) -> MemoryCheckpoint | None:
+    """All ranks of a group that has a supervisor have one, though some may have no memory for it: they find together what
+    they begin with."""
+    together = options.life and options.group_world_size > 1
+    return MemoryCheckpoint(options, connection, events, log) if options.memory_slots or together else None
 
 
 def _event_log(options: Options, group: str, replica_id: str) -> EventLog:

@@ -65,6 +65,11 @@ class StateDicts:
                 self._readers -= 1
                 self._changed.notify_all()
 
+    @property
+    def readable(self) -> bool:
+        """Whether `read` would not have to wait."""
+        return self._allowed
+
     def forbid(self) -> None:
         with self._changed:
             self._allowed = False

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,8 @@ import torch.distributed as dist
 from torchft_x.comm.store.create import create_store_client, host_store, serve_store
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.votes.ranks import Hub, Spoke
-from torchft_x.core.types import Life
+from torchft_x.core.training.memory_checkpoint import newest_common
+from torchft_x.core.types import Life, State
 from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
@@ -116,6 +118,24 @@ class GroupConnection:
                 )
             time.sleep(_POLL)
         return answer
+
+    def newest_copy(self, held: Sequence[State]) -> State | None:
+        """The newest of these states, which this rank holds complete copies of, that all ranks of the group hold; None: there is
+        none. All ranks call it, once. Raises as `agree`."""
+        o = self.options
+        if self.store is None:
+            return newest_common([held])
+        states = " ".join(f"{s.step},{s.committed_in}" for s in held)
+        _tell(self.store, f"{self.keys}/copies of rank {o.group_rank}", {"states": states}, o.token)
+        said = None
+        if o.group_rank == 0:
+            ranks = [
+                self._hear(f"copies of rank {r}", r, o.connect_timeout)["states"] for r in range(o.group_world_size)
+            ]
+            common = newest_common([[_state(text) for text in states.split()] for states in ranks])
+            said = {"state": "" if common is None else f"{common.step},{common.committed_in}"}
+        text = self.agree("newest copy", said, o.connect_timeout)["state"]
+        return _state(text) if text else None
 
     def stop(self, why: str) -> None:
         """The group must stop: release whoever waits for its other ranks. From any thread."""
@@ -253,6 +273,11 @@ def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | 
 
 def _seal(key: str, text: bytes, token: str | None) -> bytes:
     return hmac.new((token or "").encode(), f"torchft_x {key} ".encode() + text, "sha256").hexdigest().encode()
+
+
+def _state(text: str) -> State:
+    step, committed_in = text.split(",")
+    return State(int(step), int(committed_in))
 
 
 def _tell(store: dist.Store, key: str, said: dict[str, str], token: str | None) -> None:

@@ -67,6 +67,10 @@ class Options:
     """Groups vote with each other before each commit."""
     group_timeout: float = GROUP_TIMEOUT
     """Of the vote inside the group: `timeout`, where the user has set that."""
+    memory_slots: str = ""
+    """TORCHFT_X_MEMORY_SLOTS: where the supervisor holds copies of its workers' states; empty: nowhere."""
+    local_rank: int = 0
+    """LOCAL_RANK: which of them is this one's."""
     straggler_timeout: float | None = None
     """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.step_clock."""
 
@@ -166,6 +170,8 @@ def resolve(
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
         min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
         commit_vote=commit_vote,
+        memory_slots=env.read(env.MEMORY_SLOTS, "", environ) or "",
+        local_rank=env.read_int(env.LOCAL_RANK, 0, environ) or 0,
         group_timeout=GROUP_TIMEOUT if given is None else span(timeout, env.TIMEOUT),
         straggler_timeout=(
             env.read_seconds(env.STRAGGLER_TIMEOUT, None, environ)

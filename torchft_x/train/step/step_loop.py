@@ -37,6 +37,7 @@ from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.train.context.context import RankContext
+from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
 from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound, Standing
 from torchft_x.train.step.quorum_thread import QuorumThread
@@ -97,6 +98,8 @@ class StepLoop:
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
+        if c.memory is not None:
+            before_asking(c, between_steps=True)
         with c.failures.lock:
             given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is Phase.RUNNING else None
             terms = c.step.ask()
@@ -359,6 +362,8 @@ class StepLoop:
         gradients were reduced again, as far as that went."""
         c = self._context
         keeps = self._may_retry(vote.errored, early=early)
+        if c.memory is not None:
+            before_asking(c, between_steps=False)
         with c.failures.lock:
             terms = c.step.ask()
         if c.status is not None:

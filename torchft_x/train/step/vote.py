@@ -6,7 +6,7 @@ They compare results by a `digest`: a number that two tensors share only if thei
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,8 @@ from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import LocalVote
 from torchft_x.core.messages.group import CrossVoteEnded, Vote
+from torchft_x.core.training.memory_checkpoint import GroupWord, RankWord
+from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
@@ -61,12 +63,16 @@ class StepVote:
         digest = fold(digests) if vote.ok and c.options.commit_vote else 0
         with c.failures.lock:
             size, broken = c.step.size, c.step.error is not None
-        mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size)
+            torn, behind = c.step.torn, c.step.state != c.step.top
+        copies = 0 if c.memory is None else c.memory.word(torn=torn, behind=behind).bits
+        mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies)
         try:
             if c.connection.spoke is not None:
                 return self._send_to_rank0(c.connection.spoke, mine, 2 * limit + _MARGIN, meanwhile)
             if c.connection.hub is None:
-                return self._vote_for_group({0: mine}, vote, limit, meanwhile)
+                reply = self._vote_for_group({0: mine}, vote, limit, meanwhile)
+                self._say_copies([mine], mine, reply)
+                return reply
             return self._gather(c.connection.hub, mine, vote, limit, meanwhile)
         except Exception:
             with c.failures.lock:
@@ -85,23 +91,41 @@ class StepVote:
 
     # --- inside the group ---------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _send_to_rank0(spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
+    def _send_to_rank0(self, spoke: Spoke, mine: RankVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         decision = spoke.vote(mine, limit, meanwhile)
+        self._hear_copies(GroupWord.of(decision.copies), mine, commit=decision.commit)
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
     def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
         """Hear the other ranks, and decide for all."""
         try:
-            reply = self._vote_for_group({0: mine, **hub.gather(mine.quorum, mine.step, limit)}, vote, limit, meanwhile)
+            votes = {0: mine, **hub.gather(mine.quorum, mine.step, limit)}
+            reply = self._vote_for_group(votes, vote, limit, meanwhile)
         except (CollectiveError, DeadlineError) as e:
             hub.decide(mine.quorum, mine.step, Decision(False, str(e)))
             if isinstance(e, DeadlineError) or self._context.failures.ended is not None:
                 raise
             self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups need not wait for this one
             return VoteReply(False, str(e))
-        hub.decide(mine.quorum, mine.step, Decision(reply.commit, reply.reason, reply.prepared))
+        copies = self._say_copies(votes.values(), mine, reply)
+        hub.decide(mine.quorum, mine.step, Decision(reply.commit, reply.reason, reply.prepared, copies))
         return reply
+
+    # --- copies in memory ----------------------------------------------------------------------------------------------
+
+    def _say_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
+        """Rank 0's word about copies of the state, as the decision carries it."""
+        memory = self._context.memory
+        if memory is None:
+            return 0
+        word = memory.decide([RankWord.of(v.copies) for v in votes], commit=reply.commit)
+        self._hear_copies(word, mine, commit=reply.commit)
+        return word.bits
+
+    def _hear_copies(self, word: GroupWord, mine: RankVote, *, commit: bool) -> None:
+        memory = self._context.memory
+        if memory is not None:
+            memory.hear(word, State(mine.step + 1, mine.quorum) if commit else None)
 
     # --- for the group ------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,15 @@ def physical_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def available_memory() -> int:
+    """Bytes that may be taken without others being swapped out, as the system estimates."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return physical_memory()
+
+
 def storage_offset_bytes(tensor: Tensor) -> int:
     return int(tensor.storage_offset()) * tensor.dtype.itemsize
 

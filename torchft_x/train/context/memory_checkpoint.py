@@ -1,0 +1,168 @@
+"""Copies of this rank's state in the memory of its supervisor, made now and then, and what a life begins with.
+
+When, where and which is said in `core.training.memory_checkpoint`, how they look in `transfer.memory_slots`. The training thread
+copies, between two steps, as the state is that of one step only there. What needs the copy and not the state (the digests, more
+memory) is done beside the training.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torchft_x.core.training.memory_checkpoint import NOTHING, CopySchedule, GroupWord, HeldCopies, RankWord
+from torchft_x.core.types import State
+from torchft_x.errors import TorchftXError, TransferError
+from torchft_x.observe.events import EventLog
+from torchft_x.train.setup.connect import GroupConnection
+from torchft_x.train.setup.options import Options
+from torchft_x.transfer.memory_slots import MemorySlot
+
+_END = 10.0  # seconds that a copy under way may take when the script ends
+
+_lock = threading.Lock()  # guards the next one
+_taken: set[str] = set()  # slots that a Manager of this process has had
+
+
+def open_slots(options: Options) -> list[MemorySlot]:
+    """This rank's; empty if it has none. The first Manager of a process gets them."""
+    limit, *ranks = options.memory_slots.split(";")
+    names = ranks[options.local_rank].split(",") if 0 <= options.local_rank < len(ranks) and limit.isdigit() else []
+    with _lock:
+        free = [name for name in names if name not in _taken]
+        _taken.update(free)
+    slots = [slot for name in free if (slot := MemorySlot.open(name, int(limit))) is not None]
+    return slots if len(slots) > 1 else []
+
+
+class MemoryCheckpoint:
+    """Of one rank. Used by the training thread.
+
+    Args:
+        connection: to the other ranks of the group, who do the same.
+        step: where this rank stands, and whether it does so wholly.
+    """
+
+    def __init__(
+        self, options: Options, connection: GroupConnection, events: EventLog, log: logging.LoggerAdapter[Any]
+    ) -> None:
+        self._events = events
+        self._log = log
+        self._slots = open_slots(options)  # two, or none
+        self._holds = [slot.state for slot in self._slots]  # what is complete in each
+        self._copies = HeldCopies(connection.newest_copy([s for s in self._holds if s is not None]))
+        self._schedule = CopySchedule()  # rank 0 counts
+        self._worker: threading.Thread | None = None  # beside the training, while there is something to do
+        self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied (any more)
+
+    def __repr__(self) -> str:
+        return f"<MemoryCheckpoint {self._off or self._copies}>"
+
+    # --- with each vote ------------------------------------------------------------------------------------------------
+
+    def word(self, *, torn: bool, behind: bool) -> RankWord:
+        """What this rank's vote says. No copy is ordered before the one under way has its seal."""
+        idle = not self._off and (self._worker is None or not self._worker.is_alive())
+        return self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
+
+    def decide(self, words: Collection[RankWord], *, commit: bool) -> GroupWord:
+        """What rank 0 says."""
+        return self._copies.decide(words, due=self._schedule.due(time.monotonic()), commit=commit)
+
+    def hear(self, word: GroupWord, state: State | None) -> None:
+        """What rank 0 has said. `state`: what the commit leads to; None: nothing is committed."""
+        if word == NOTHING and self._copies.common is None:
+            return  # the common case where nothing is held
+        self._copies.hear(word, state)
+        for i, held in enumerate(self._holds):
+            if state is not None and held is not None and held > state:  # of a history that has ended
+                self._slots[i].erase()
+                self._holds[i] = None
+
+    # --- between two steps ---------------------------------------------------------------------------------------------
+
+    def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
+        """A step begins, and this rank holds `state` wholly. Copy it, if that was said. Never raises."""
+        wanted, self._copies.wanted = self._copies.wanted, None
+        if wanted is None or wanted != state or self._off:
+            return
+        began, index = time.monotonic(), self._copies.slot(self._holds)
+        slot, self._holds[index] = self._slots[index], None
+        try:
+            values = full_state()
+            if not slot.write(state, values):
+                self._begin(self._grow, [(s, s.room_for(values)) for s in self._slots])
+                self._holds[index] = slot.state  # it was not touched
+                return
+        except (TorchftXError, RuntimeError, OSError) as e:
+            self._holds[index] = slot.state
+            self._stop(str(e))
+            return
+        self._begin(self._seal, index, state, time.monotonic() - began)
+
+    def to_load(self, state: State) -> State | None:
+        """See `HeldCopies.to_load`."""
+        return self._copies.to_load(state)
+
+    def read(self, state: State, into: Any) -> Any:
+        """The copy of that state, in the tensors of `into` where they fit. Raises `TransferError`; then it is dropped."""
+        slot = self._slots[self._holds.index(state)]
+        try:
+            return slot.read(into)
+        except TransferError:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Nobody can go on from these: the next life begins without them."""
+        for i, slot in enumerate(self._slots):
+            slot.erase()
+            self._holds[i] = None
+
+    def leave_off(self, why: str) -> None:
+        """From now on nothing is copied, and nothing is gone on from."""
+        self._off = self._off or why
+        self._copies = HeldCopies(None)
+
+    def close(self) -> None:
+        self._off = self._off or "the Manager was shut down"
+        if self._worker is not None:
+            self._worker.join(_END)
+            if self._worker.is_alive():
+                return  # it goes with the process
+        for slot in self._slots:
+            slot.close()
+        self._slots, self._holds = [], []
+
+    # --- beside the training -------------------------------------------------------------------------------------------
+
+    def _begin(self, work: Callable[..., None], *args: Any) -> None:
+        self._worker = threading.Thread(target=work, args=args, name="torchft_x-memory", daemon=True)
+        self._worker.start()
+
+    def _seal(self, index: int, state: State, copied: float) -> None:
+        began = time.thread_time()
+        self._slots[index].seal()
+        self._holds[index] = state
+        took = copied + time.thread_time() - began
+        self._schedule.copied(time.monotonic(), took)
+        self._events.emit("held", step=state.step, duration=took)
+
+    def _grow(self, missing: list[tuple[MemorySlot, int]]) -> None:
+        try:
+            for slot, nbytes in missing:
+                if nbytes:
+                    slot.grow(nbytes)
+        except (TorchftXError, RuntimeError, OSError, ValueError) as e:
+            self._stop(str(e))
+
+    def _stop(self, why: str) -> None:
+        self._off = why
+        self._log.warning(
+            "no copy of the state is held in memory: %s If all groups die at once, the job goes on from its last checkpoint on "
+            "disk.", why if why.endswith(".") else f"{why}.",
+        )  # fmt: skip
+        self._events.emit("memory", reason=why)

@@ -1,0 +1,56 @@
+"""This rank's own copies in memory (`train.context.memory_checkpoint`): made between two steps, and loaded where a life begins
+or a heal has broken off. Both before it asks for a quorum, on the training thread.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchft_x.core.commit.step import Phase
+from torchft_x.core.types import State
+from torchft_x.errors import TransferError
+from torchft_x.train.context.context import RankContext
+from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
+from torchft_x.train.heal.state_exchange import read_state
+
+_MOST_WORDS = 400  # characters of a reason
+
+
+def before_asking(context: RankContext, *, between_steps: bool) -> None:
+    """Load the group's copy, if that was said; else, `between_steps`, make one. Raises `TransferError` if it can't be loaded."""
+    memory = context.memory
+    if memory is None:
+        return
+    with context.failures.lock:
+        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
+    if not idle:
+        return  # a step was given up in the middle
+    copy = memory.to_load(state)
+    if copy is not None:
+        _load(context, memory, copy)
+    elif between_steps and not torn and context.state_dicts.readable:
+        memory.maybe_copy(state, context.full_state)
+
+
+def _load(context: RankContext, memory: MemoryCheckpoint, copy: State) -> None:
+    c, began = context, time.monotonic()
+    try:
+        came = memory.read(copy, c.full_state())
+        if not isinstance(came, dict) or set(came) != {"user", "torchft"}:
+            raise TransferError("it is not a Manager's state.")
+        state, batches = read_state(came["torchft"])
+        if state != copy:
+            raise TransferError(f"it is of {state}.")
+        c.state_dicts.load(came["user"])
+    except Exception as e:
+        memory.drop()
+        why = " ".join(str(e).split())[:_MOST_WORDS]
+        raise TransferError(
+            f"the copy of {copy} that this rank's supervisor holds in memory can't be loaded ({why}); it is dropped, and this "
+            "group's next start goes on without it. Start the job anew if the script was changed meanwhile."
+        ) from e
+    with c.failures.lock:
+        c.step.restore(copy, batches)
+    duration = time.monotonic() - began
+    c.log.info("this group goes on from %s, of which its supervisor holds a copy in memory (%.2f s)", copy, duration)
+    c.events.emit("restored", step=copy.step, quorum=copy.committed_in, duration=duration)
