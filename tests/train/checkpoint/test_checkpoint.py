@@ -281,6 +281,21 @@ def test_a_save_that_fails_once_is_made_good_at_the_end(url: str) -> None:
     assert steps(url) == [10]
 
 
+def test_an_error_of_any_kind_costs_one_save(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(url).run_to(1).claimed()
+    write = run.checkpoint._store.write
+
+    def broken(name: str, parts: Any) -> None:
+        raise MemoryError("no pages")
+
+    run.checkpoint._store.write = broken  # type: ignore[method-assign]
+    run.run_to(10).idle()
+    assert "failed (MemoryError('no pages'))" in caplog.text
+    run.checkpoint._store.write = write  # type: ignore[method-assign]
+    run.run_to(20).idle()
+    assert steps(url) == [20]
+
+
 def test_a_store_that_is_too_slow_skips_saves(url: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(url)
     gate = threading.Event()

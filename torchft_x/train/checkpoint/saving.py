@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -10,11 +11,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from torchft_x.errors import TorchftXError
+from torchft_x.errors import TorchftXError, TransferError
 from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.shard import Shard, allocate_room
 from torchft_x.transfer.durable.store import Store
+
+log = logging.getLogger(__name__)
 
 _NICE = 10  # of the thread: training comes first on the processor
 
@@ -103,12 +106,15 @@ class Saving:
                 self._allocate(room)
                 continue
             save, shard = task
-            error = None
+            error: TorchftXError | None = None
             began = time.monotonic()
             try:
                 self._save(save, shard)
             except TorchftXError as e:
                 error = e
+            except Exception as e:  # a save must not take the thread along: the next one may be good
+                log.debug("a save failed", exc_info=True)
+                error = TransferError(f"checkpoint {self._store.shown}: {save} failed ({e!r}).")
             if error is not None:
                 self._failed(shard, error)
             elif shard.rank == 0:
