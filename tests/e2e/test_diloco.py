@@ -63,7 +63,7 @@ def test_islands_of_one_and_two_ranks_survive_kills_in_one_job(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])
-    assert result["shared_steps"] > 10
+    assert result["shared_steps"] > 4  # exchanges; it ends soon after the last fault
     events = read_events(tmp_path / "run" / "run")
     assert {(w.group, w.rank) for w in workers(events)} == {("0", 0), ("1", 0), ("1", 1)}
 

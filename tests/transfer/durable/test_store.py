@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -75,11 +74,9 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.write("a", [b"x"])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
+def test_a_folder_in_which_not_even_root_may_write() -> None:
     with pytest.raises(TransferError, match="no permission to write it"):
-        Store(str(tmp_path)).write("a", [b"x"])
+        Store("/sys/kernel").write("a", [b"x"])
 
 
 class Talkative(fsspec.spec.AbstractFileSystem):  # type: ignore[misc]
