@@ -26,6 +26,7 @@ from benchmarks.outage import run_outage
 from benchmarks.processes import GaveUp
 from benchmarks.rejoin import run_longest, run_rejoin
 from benchmarks.steps import run_empty, run_overhead, run_sharded
+from benchmarks.stripes import run_stripes
 
 PAIRS = 30
 
@@ -62,6 +63,7 @@ BENCHMARKS = {
         main_settings={"groups": [2, 8, 512]},
     ),
     "heal": Kind(run_heal, "1 GB of state against raw TCP", main_pairs=3),
+    "stripes": Kind(run_stripes, "a state from 1, 2 and 3 sources on links of 1 Gbit/s", pairs=6),
     "kill": Kind(run_kill, "kill -9 of one of 2 and of 3 groups", main_pairs=3),
     "rejoin": Kind(run_rejoin, "from a kill until all train together again", main_pairs=3),
     "longest": Kind(run_longest, "the survivor's longest step while a group rejoins"),

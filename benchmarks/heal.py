@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench, Measured
+from benchmarks.hosts import HERE, Host
 from benchmarks.libraries import ROOT, Library
 from benchmarks.processes import Worker
 from benchmarks.stats import Goal
@@ -34,9 +35,9 @@ for page in range(0, size, mmap.PAGESIZE):
 class End(Worker):
     """A transfer.py."""
 
-    def __init__(self, library: Library, role: str, megabytes: int, folder: Path) -> None:
-        command = [library.python, TRANSFER, "--library", library.module, "--role", role]
-        command += ["--megabytes", str(megabytes)]
+    def __init__(self, library: Library, role: str, megabytes: int, folder: Path, host: Host = HERE) -> None:
+        command = [*host.enter, library.python, TRANSFER, "--library", library.module, "--role", role]
+        command += ["--megabytes", str(megabytes), "--host", host.address]
         super().__init__(command, library.environment("0"), folder / f"{library.key}-{role}.log", folder)
 
     def tell(self, *command: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces joined by a virtual cable. Needs root and iproute2."""
+"""Hosts on one machine: network namespaces joined by virtual cables. Needs root and iproute2."""
 
 from __future__ import annotations
 
@@ -56,7 +56,52 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=_SECONDS)
 
 
+@contextlib.contextmanager
+def star(sources: int, rate: str) -> Iterator[tuple[Host, list[Host]]]:
+    """A host in the middle, and some with a cable of their own to it, over which they send no more than `rate` (as tc says
+    it: "1gbit"). Raises `NoHosts` with the reason."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        raise NoHosts("hosts need root, and iproute2's ip and tc")
+    middle, *names = [f"tfx{os.getpid()}{x}" for x in "mabcdefgh"[: sources + 1]]
+    found: list[Host] = []
+    try:
+        for name in (middle, *names):
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        for i, name in enumerate(names):
+            here, there = f"m{i}", f"v{name}"[:15]
+            _ip("-n", middle, "link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+            for at, cable, last in ((middle, here, 1), (name, there, 2)):
+                _ip("-n", at, "addr", "add", f"10.77.{i + 2}.{last}/24", "dev", cable)
+                _ip("-n", at, "link", "set", cable, "up")
+            shape = [
+                "tc",
+                "qdisc",
+                "add",
+                "dev",
+                there,
+                "root",
+                "tbf",
+                "rate",
+                rate,
+                "burst",
+                "256kb",
+                "latency",
+                "20ms",
+            ]
+            _run("ip", "netns", "exec", name, *shape)
+            found.append(Host(f"10.77.{i + 2}.2", there, ("ip", "netns", "exec", name)))
+        yield Host("10.77.2.1", "m0", ("ip", "netns", "exec", middle)), found
+    finally:
+        for name in (middle, *names):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=_SECONDS)
+
+
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=_SECONDS)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     if done.returncode != 0:
-        raise NoHosts(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise NoHosts(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,14 @@ def make_state(megabytes: int) -> dict[str, torch.Tensor]:
 
 
 class Source:
-    def __init__(self, library: str, megabytes: int) -> None:
+    def __init__(self, library: str, megabytes: int, host: str) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes)
         self.before = _memory("VmRSS")
         module = importlib.import_module("torchft_x.transfer" if self.ours else "torchft.checkpointing.http_transport")
         # each library's Manager makes it like this, but for the host's name
         self.transport: Any = (
-            module.HTTPTransport(60.0, host="127.0.0.1")
+            module.HTTPTransport(60.0, host=host)
             if self.ours
             else module.HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
         )
@@ -79,7 +80,7 @@ class Source:
 class Receiver:
     """Holds a state of its own already, as a group that heals does."""
 
-    def __init__(self, library: str, megabytes: int) -> None:
+    def __init__(self, library: str, megabytes: int, host: str) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes)
         self.buffer: Any = None  # of the raw copy
@@ -98,12 +99,16 @@ class Receiver:
             self.transports = dict.fromkeys(("plain", "network", "defaults"), peers)  # it has one way
         self.before = _memory("VmRSS")  # with the state, and what the benchmark itself needs
 
-    def fetch(self, metadata: str, step: int, how: str, in_place: bool) -> tuple[float, float]:
-        """Seconds, and memory beyond what was there before as a share of the state."""
+    def fetch(
+        self, metadata: str, step: int, how: str, in_place: bool, mirrors: Sequence[str] = ()
+    ) -> tuple[float, float]:
+        """Seconds, and memory beyond what was there before as a share of the state. `mirrors`: metadata of further sources."""
         transport = self.transports[how]
         begin = time.perf_counter()
         if self.ours:
-            got = transport.recv_checkpoint(0, metadata, step, 60.0, into=self.state if in_place else None)
+            further = [lambda m=m: m for m in mirrors]
+            into = self.state if in_place else None
+            got = transport.recv_checkpoint(0, metadata, step, 60.0, into=into, mirrors=further)
         else:
             got = transport.recv_checkpoint(0, metadata, step, timedelta(seconds=60))
         seconds = time.perf_counter() - begin
@@ -155,11 +160,12 @@ def main() -> None:
     p.add_argument("--library", required=True)
     p.add_argument("--role", required=True)
     p.add_argument("--megabytes", type=int, required=True)
+    p.add_argument("--host", default="127.0.0.1", help="of a source")
     args = p.parse_args()
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints goes to the log
-    subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes)
+    subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes, args.host)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         print(json.dumps(getattr(subject, name)(*arguments)), file=answers)

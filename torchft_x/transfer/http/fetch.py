@@ -4,8 +4,8 @@
 A range whose connection breaks goes on behind its last good block, until the deadline. A source that is gone, refuses, sends
 a wrong digest or is far slower than the others is dropped, and the others send the rest; the last one's error ends the fetch.
 
-All sources of a fetch offer the same bytes: a further one begins when its manifest and the digests of all its blocks have been
-compared with those of the first. So a block may come from any of them, and none is counted whose digest is not theirs.
+All sources of a fetch offer the same bytes: a further one begins when its manifest is the first one's, and the digests of all
+blocks are known from there. So a block may come from any of them, and none is counted that has another digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from torchft_x.transfer.http.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-COMPARE = 2.0  # seconds that further sources wait for the first one's digests; then what it has sent must do
+COMPARE = (
+    2.0  # seconds that further sources wait for the first one's digests; then theirs are compared with what it has sent
+)
 JOIN = 5.0  # seconds that sources on their way get when no other is left
 _LOOK = 0.1  # seconds between two looks of an idle stream at those that are not
 
@@ -119,9 +121,9 @@ class Fetch:
                 self._feeds.append(feed)
             if feed.ask(self._state).text != self._first.manifest.text:
                 raise feed.source.error("its state has other values or another layout than that of the other sources.")
-            digests = feed.digests(len(self._digests))
             self._compared.wait(COMPARE)
-            self._compare(feed, digests)
+            if None in self._digests:
+                self._compare(feed, feed.digests(len(self._digests)))
             log.debug("%r sends blocks, too", feed)
             self._start(feed)
         except BaseException as e:
