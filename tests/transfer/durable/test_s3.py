@@ -15,12 +15,12 @@ from tests.transfer.conformance import TransportConformance
 from tests.transfer.durable.saving import WAIT, as_rank, cut, save
 from tests.transfer.states import same, training_state
 from torchft_x.errors import TransferError
-from torchft_x.transfer import FsspecTransport
 from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.claim import read_claim, write_claim
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.storage.transport import FsspecTransport
 
 pytest.importorskip("s3fs", reason="S3 needs the package s3fs: pip install s3fs")
 server = pytest.importorskip(
