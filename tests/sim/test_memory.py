@@ -97,27 +97,30 @@ def _over_the_older(self: HeldCopies, slots: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "seed", "finds"),
-    [
-        ("decide", _restores_never, 900021, "M1"),
-        ("decide", _copies_at_any_time, 910007, "M2"),
-        ("slot", _over_the_older, 910088, "M2"),
-    ],
+    ("method", "wrong", "finds"),
+    [("decide", _restores_never, "M1"), ("decide", _copies_at_any_time, "M2"), ("slot", _over_the_older, "M2")],
 )
-def test_a_rule_that_is_left_out_is_found(
-    method: str, wrong: Any, seed: int, finds: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seeds of swarms with memory in every run; the first was told of a heal that breaks off."""
+def test_a_rule_that_is_left_out_is_found(method: str, wrong: Any, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within some random runs; with the rule the run that finds it goes well."""
     monkeypatch.setattr(swarm, "MEMORY", 1.0)
+    for seed in range(910_000, 910_150):
+        try:
+            with mock.patch.object(HeldCopies, method, wrong):
+                swarm.run(seed)
+        except Violation as e:
+            assert e.invariant == finds
+            swarm.run(seed)
+            return
+    raise AssertionError("150 runs without the rule went well")
+
+
+@pytest.mark.parametrize("seed", [900038, 5100243, 5100909, 5100256, 7354341257227])
+def test_what_was_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heal broke off, and the life joined at step 0 while its slot held step 16. One rank went back to the copy, another stayed
+    where its heal had brought it; the same where the heal of one had failed before it began. The last two: a life that had
+    healed to an older state than its copy's was taken for one that forgets it."""
+    monkeypatch.setattr(swarm, "MEMORY", 0.3 if seed > 10**9 else 1.0)
     swarm.run(seed)
-    with mock.patch.object(HeldCopies, method, wrong), pytest.raises(Violation, match=f"{finds} is violated"):
-        swarm.run(seed)
-
-
-def test_a_run_of_which_a_life_once_forgot_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed of an earlier attempt: a heal broke off, and the life joined at step 0 while its slot held step 16."""
-    monkeypatch.setattr(swarm, "MEMORY", 1.0)
-    swarm.run(900038)
 
 
 def test_copies_are_taken_while_all_goes_well() -> None:

@@ -210,7 +210,7 @@ class Supervisor(BaseSupervisor):
             except (OSError, AttributeError) as e:  # no such call on this system, no more descriptors
                 self._events.emit("memory", reason=f"there is no memory for copies of the state: {e}")
         if self._memory is None:
-            return ""
+            return "0" if config.memory else ""  # the group's workers on other nodes wait for the word of those here
         return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here))
 
     def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:

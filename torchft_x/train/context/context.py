@@ -138,10 +138,8 @@ def assemble(
 def _memory(
     options: Options, connection: GroupConnection, events: EventLog, log: StepLogger
 ) -> MemoryCheckpoint | None:
-    """All ranks of a group that has a supervisor have one, though some may have no memory for it: they find together what
-    they begin with."""
-    together = options.life and options.group_world_size > 1
-    return MemoryCheckpoint(options, connection, events, log) if options.memory_slots or together else None
+    """All ranks of a group have one, or none has: they find together what they begin with."""
+    return MemoryCheckpoint(options, connection, events, log) if options.memory_slots else None
 
 
 def _event_log(options: Options, group: str, replica_id: str) -> EventLog:

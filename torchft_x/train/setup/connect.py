@@ -122,20 +122,17 @@ class GroupConnection:
     def newest_copy(self, held: Sequence[State]) -> State | None:
         """The newest of these states, which this rank holds complete copies of, that all ranks of the group hold; None: there is
         none. All ranks call it, once. Raises as `agree`."""
-        o = self.options
         if self.store is None:
             return newest_common([held])
-        states = " ".join(f"{s.step},{s.committed_in}" for s in held)
-        _tell(self.store, f"{self.keys}/copies of rank {o.group_rank}", {"states": states}, o.token)
-        said = None
-        if o.group_rank == 0:
-            ranks = [
-                self._hear(f"copies of rank {r}", r, o.connect_timeout)["states"] for r in range(o.group_world_size)
-            ]
-            common = newest_common([[_state(text) for text in states.split()] for states in ranks])
-            said = {"state": "" if common is None else f"{common.step},{common.committed_in}"}
-        text = self.agree("newest copy", said, o.connect_timeout)["state"]
-        return _state(text) if text else None
+        o = self.options
+        if o.group_rank != 0:
+            _tell(self.store, f"{self.keys}/copies {o.group_rank}", {"states": _words(held)}, o.token)
+            said = self.agree("copies", None, o.connect_timeout)
+        else:
+            heard = [self._hear(f"copies {r}", r, o.connect_timeout)["states"] for r in range(1, o.group_world_size)]
+            common = newest_common([held, *map(_states, heard)])
+            said = self.agree("copies", {"states": _words(() if common is None else (common,))}, o.connect_timeout)
+        return max(_states(said["states"]), default=None)
 
     def stop(self, why: str) -> None:
         """The group must stop: release whoever waits for its other ranks. From any thread."""
@@ -275,9 +272,12 @@ def _seal(key: str, text: bytes, token: str | None) -> bytes:
     return hmac.new((token or "").encode(), f"torchft_x {key} ".encode() + text, "sha256").hexdigest().encode()
 
 
-def _state(text: str) -> State:
-    step, committed_in = text.split(",")
-    return State(int(step), int(committed_in))
+def _words(states: Sequence[State]) -> str:
+    return " ".join(f"{s.step},{s.committed_in}" for s in states)
+
+
+def _states(words: str) -> list[State]:
+    return [State(*map(int, word.split(","))) for word in words.split()]
 
 
 def _tell(store: dist.Store, key: str, said: dict[str, str], token: str | None) -> None:
