@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -24,7 +25,8 @@ def kill_all(job: Job) -> float:
               and e["role"] == "trainer"}  # fmt: skip
     began = time.time()
     for pid in newest.values():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its supervisor was quicker: another rank had just been killed
+            os.kill(pid, signal.SIGKILL)
     return began
 
 
