@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import SMALL, running, torchx_ddp
-from torchft_x import env
 from torchft_x.observe.report import commits, workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -49,8 +48,7 @@ def test_a_group_that_comes_late_waits_for_the_end_of_those_that_finish(tmp_path
     script.write_text(SCRIPT)
     shutil.copy(Path(__file__).with_name("plain_sgd.py"), tmp_path)
     log = tmp_path / "log"
-    forget = {env.MEMORY: "0"}  # else the late group would go on from its copy, and be done at once
-    with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir, **forget) as job:
+    with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir) as job:
         job.wait_until_training(2)
         os.kill(job.worker("1"), signal.SIGKILL)
         killed = time.time()

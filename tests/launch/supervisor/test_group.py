@@ -132,14 +132,14 @@ def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
         if os.environ["TORCHFT_X_ATTEMPT"] == "0":
             os.kill(os.getpid(), 9)
     """
-    run = drive(text)
+    run = drive(text, memory=0.2)
     assert run.wait() == 0
     assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
 
 
 def test_without_memory_there_are_no_slots(drive, monkeypatch) -> None:
     monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", "of another supervisor")
-    run = drive("import os; print(os.environ.get('TORCHFT_X_MEMORY_SLOTS'))", memory=0.0)
+    run = drive("import os; print(os.environ.get('TORCHFT_X_MEMORY_SLOTS'))")
     assert run.wait() == 0
     assert run.out.read_text() == "None\n"
 

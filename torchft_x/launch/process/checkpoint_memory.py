@@ -11,8 +11,6 @@ import os
 import secrets
 from pathlib import Path
 
-SHARE = 0.2
-"""Largest part of this host's memory that all groups on it may take for this."""
 _SLOTS = 2  # of each worker: one is always complete
 
 

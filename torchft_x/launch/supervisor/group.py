@@ -16,7 +16,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
-from torchft_x.launch.process.checkpoint_memory import SHARE, CheckpointMemory, limit_of_slot, memory_of_host
+from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
 from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
@@ -49,7 +49,7 @@ class SupervisorConfig(BaseConfig):
     """Seconds to wait for the group's other nodes before it is given up."""
     hang_timeout: float | None = None
     """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
-    memory: float = SHARE
+    memory: float = 0.0
     """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
     there are none."""
     warm_after: float = 5.0
