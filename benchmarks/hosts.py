@@ -74,22 +74,8 @@ def star(sources: int, rate: str) -> Iterator[tuple[Host, list[Host]]]:
             for at, cable, last in ((middle, here, 1), (name, there, 2)):
                 _ip("-n", at, "addr", "add", f"10.77.{i + 2}.{last}/24", "dev", cable)
                 _ip("-n", at, "link", "set", cable, "up")
-            shape = [
-                "tc",
-                "qdisc",
-                "add",
-                "dev",
-                there,
-                "root",
-                "tbf",
-                "rate",
-                rate,
-                "burst",
-                "256kb",
-                "latency",
-                "20ms",
-            ]
-            _run("ip", "netns", "exec", name, *shape)
+            shape = ["dev", there, "root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
+            _run("ip", "netns", "exec", name, "tc", "qdisc", "add", *shape)
             found.append(Host(f"10.77.{i + 2}.2", there, ("ip", "netns", "exec", name)))
         yield Host("10.77.2.1", "m0", ("ip", "netns", "exec", middle)), found
     finally:

@@ -219,16 +219,11 @@ def train(args: argparse.Namespace) -> bool:
     return not leaving.told
 
 
-def any_rank(flag: bool) -> bool:
-    """Whether it is true on a rank of this group."""
-    found = torch.tensor(flag, dtype=torch.int32)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return bool(found)
-
-
 def leaves(leaving: Leaving) -> bool:
     """Whether a rank of the group was told to leave: the others would wait for it in the next forward."""
-    leaving.told = any_rank(leaving.told)
+    found = torch.tensor(leaving.told, dtype=torch.int32)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    leaving.told = bool(found)
     return leaving.told
 
 

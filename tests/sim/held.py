@@ -42,9 +42,8 @@ class HeldState:
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
         self._copies = HeldCopies(None if memory is None else memory.newest)
-        self.given_up = (
-            False  # this life has healed to an older state than its copy: that is of a history that has ended
-        )
+        # This life has healed to an older state than its copy: that is of a history that has ended.
+        self.given_up = False
         self._copying = False
         self._due = 0.0  # when the next copy is
 

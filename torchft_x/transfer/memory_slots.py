@@ -36,6 +36,7 @@ from torchft_x.transfer.format.layout import dump, parse
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
 from torchft_x.transfer.format.memory import available_memory, memory_of, populate
 from torchft_x.transfer.format.rebuild import find_targets, rebuild
+from torchft_x.transfer.shared_memory import open_memfd
 from torchft_x.transfer.snapshot import copy_to_host
 
 log = logging.getLogger(__name__)
@@ -78,20 +79,14 @@ class MemorySlot:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        path, target = f"/proc/{match[1]}/fd/{match[2]}", f"/memfd:torchft_x-held-{match[3]} (deleted)"
-        try:
-            if os.readlink(path) != target:
-                return None
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError as e:  # another host or container, another user
-            log.debug("no memory %s: %s", path, e)
+        fd = open_memfd(match[1], match[2], f"torchft_x-held-{match[3]}", os.O_RDWR)
+        if fd is None:
             return None
         try:
-            if os.readlink(f"/proc/self/fd/{fd}") == target:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process has ended
-                return MemorySlot(fd, limit)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process has ended
+            return MemorySlot(fd, limit)
         except (OSError, ValueError) as e:
-            log.debug("no memory %s: %s", path, e)
+            log.debug("no memory %s: %s", name, e)
         os.close(fd)
         return None
 

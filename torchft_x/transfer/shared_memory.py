@@ -65,6 +65,26 @@ def _file_name(tag: str) -> str:
     return f"torchft_x-{tag}"
 
 
+def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
+    """A descriptor of the memfd `name` that process `pid` holds as its `fd`; None if it is not there, or this process may not
+    use it so. `mode`: os.O_RDONLY or os.O_RDWR. Never opens anything that has another name."""
+    path, target = f"/proc/{pid}/fd/{fd}", f"/memfd:{name} (deleted)"
+    try:
+        if os.readlink(path) != target:
+            return None
+        found = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as e:  # another host or container, another user
+        log.debug("no shared memory %s: %s", path, e)
+        return None
+    try:
+        if os.readlink(f"/proc/self/fd/{found}") == target:
+            return found
+    except OSError as e:
+        log.debug("shared memory %s: %s", path, e)
+    os.close(found)
+    return None
+
+
 class SharedFile:
     """Another process's buffer, open for reading. What is read is right only while that process keeps it unchanged."""
 
@@ -79,19 +99,11 @@ class SharedFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        path, target = f"/proc/{match[1]}/fd/{match[2]}", f"/memfd:{_file_name(match[3])} (deleted)"
-        try:
-            if os.readlink(path) != target:
-                return None
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError as e:  # another host or container, another user
-            log.debug("no shared memory %s: %s", path, e)
+        fd = open_memfd(match[1], match[2], _file_name(match[3]), os.O_RDONLY)
+        if fd is None:
             return None
-        try:
-            if os.readlink(f"/proc/self/fd/{fd}") == target and os.fstat(fd).st_size >= nbytes:
-                return SharedFile(fd)
-        except OSError as e:
-            log.debug("shared memory %s: %s", path, e)
+        if os.fstat(fd).st_size >= nbytes:
+            return SharedFile(fd)
         os.close(fd)
         return None
 

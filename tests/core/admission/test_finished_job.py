@@ -87,6 +87,21 @@ def finishing(**config: Any) -> Job:
     return s
 
 
+def cut_off_while_a_finishes(s: Job) -> State:
+    """a and b train, b is cut off, a finishes and ends well, b is there again. Returns the state that b stands at."""
+    s.start("a:1", "b:1")
+    s.close("b:1")
+    s.pass_(60.0)  # b is cut off, and lost
+    at = s.committed()
+    assert issued(s.join("a:1", at)) == [["a:1"]]
+    s.finish("a:1")
+    s.close("a:1")
+    del s.sessions["a:1"]
+    s.exited("a:1", 0)
+    s.hello("b:1")
+    return at
+
+
 def refusals(effects: list[LighthouseEffect]) -> list[int | None]:
     return [e.session for e in of(Refuse, effects)]
 
@@ -165,16 +180,7 @@ def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
     """Seed 7358414483915 of the soak: the process of a member ended with 0 when it was stopped, and its next life began a
     new lineage."""
     s = Job()
-    s.start("a:1", "b:1")
-    s.close("b:1")
-    s.pass_(60.0)  # b is cut off, and lost
-    at = s.committed()
-    assert issued(s.join("a:1", at)) == [["a:1"]]
-    s.finish("a:1")
-    s.close("a:1")
-    del s.sessions["a:1"]
-    s.exited("a:1", 0)
-    s.hello("b:1")
+    at = cut_off_while_a_finishes(s)
     effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
     assert issued(effects) == []
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
@@ -460,16 +466,7 @@ def test_the_next_lighthouse_knows_who_was_stopped() -> None:
     """Seed 7354336129690 of the soak: b's supervisor told the next lighthouse, too, that b had ended with 0, which was taken
     for the end of the job, so b's next life could begin another one."""
     s = Job(keeps=True)
-    s.start("a:1", "b:1")
-    s.close("b:1")
-    s.pass_(60.0)  # b is cut off, and lost
-    at = s.committed()
-    assert issued(s.join("a:1", at)) == [["a:1"]]
-    s.finish("a:1")
-    s.close("a:1")
-    del s.sessions["a:1"]
-    s.exited("a:1", 0)
-    s.hello("b:1")
+    at = cut_off_while_a_finishes(s)
     effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
     t = Job(now=5000.0, legacy=of(Keep, effects)[-1].legacy, keeps=True)

@@ -30,9 +30,8 @@ class JournalWriter:
         self._left: tuple[Departure, ...] = ()  # kept with them
         self._early: frozenset[str] = endings.early  # kept with them
         self._kin: tuple[MemberEntry, ...] = ()  # kept with them; a new tuple only when something has changed in it
-        self._kin_as_of: tuple[
-            object, ...
-        ] = ()  # config id, hellos, members of open quorums only, and ends, at that time
+        # Config id, hellos, members of open quorums only, and ends, at that time.
+        self._kin_as_of: tuple[object, ...] = ()
         self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
         self._stale = False  # it is to be kept now
 

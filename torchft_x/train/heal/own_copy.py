@@ -16,11 +16,8 @@ from torchft_x.train.heal.state_exchange import read_state
 _MOST_WORDS = 400  # characters of a reason
 
 
-def before_asking(context: RankContext, *, between_steps: bool) -> None:
+def before_asking(context: RankContext, memory: MemoryCheckpoint, *, between_steps: bool) -> None:
     """Load the group's copy, if that was said; else, `between_steps`, make one. Raises `TransferError` if it can't be loaded."""
-    memory = context.memory
-    if memory is None:
-        return
     with context.failures.lock:
         state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
     if not idle:

@@ -99,7 +99,7 @@ class StepLoop:
             self.need_round().exchange_state()
             return
         if c.memory is not None:
-            before_asking(c, between_steps=True)
+            before_asking(c, c.memory, between_steps=True)
         with c.failures.lock:
             given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is Phase.RUNNING else None
             terms = c.step.ask()
@@ -363,7 +363,7 @@ class StepLoop:
         c = self._context
         keeps = self._may_retry(vote.errored, early=early)
         if c.memory is not None:
-            before_asking(c, between_steps=False)
+            before_asking(c, c.memory, between_steps=False)
         with c.failures.lock:
             terms = c.step.ask()
         if c.status is not None:

@@ -24,9 +24,8 @@ from torchft_x.transfer.http.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-COMPARE = (
-    2.0  # seconds that further sources wait for the first one's digests; then theirs are compared with what it has sent
-)
+# Seconds that further sources wait for the first one's digests; then theirs are compared with what it has sent.
+COMPARE = 2.0
 JOIN = 5.0  # seconds that sources on their way get when no other is left
 _LOOK = 0.1  # seconds between two looks of an idle stream at those that are not
 
