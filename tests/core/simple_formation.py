@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.quorum.rule import QuorumInputs
+from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT, QuorumInputs
 from torchft_x.core.types import JoinReason, State
 
 
@@ -26,7 +26,7 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
         if 2 * len(names) <= alive:
             return None
         everybody = not s.silent_healthy and not s.absent_groups
-        first = min(asked[r].since for r in names)
+        first = min([s.asked_since] + [asked[r].since for r in names])
         if not everybody and s.now < first + s.join_timeout:
             return None
         return names, True, False
@@ -52,7 +52,8 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
             return None
         new_lineage = new_lineage or not heir
     everybody = not s.silent_healthy and not s.absent_groups
-    if new_lineage and not everybody and s.now < min(asked[r].since for r in names) + min(s.join_timeout, 10.0):
+    first = min([s.asked_since] + [asked[r].since for r in names])
+    if new_lineage and not everybody and s.now < first + min(s.join_timeout, NEW_LINEAGE_WAIT):
         return None
     failed = any(
         c.member.commit_failures or c.reason in (JoinReason.FAILED, JoinReason.REJOINED)

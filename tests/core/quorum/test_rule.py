@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -212,6 +213,7 @@ def situations(draw: st.DrawFn) -> QuorumInputs:
         cur=(cur := draw(st.none() | past)),
         open=tuple(draw(st.lists(past, max_size=2))) if cur is not None else (),
         candidates=tuple(asked),
+        asked_since=draw(st.floats(0, 5) | st.just(inf)),
         lost=draw(some_names) - names,
         over=draw(some_names),
         broken=draw(st.booleans()),

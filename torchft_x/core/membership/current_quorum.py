@@ -8,7 +8,7 @@ from math import inf
 
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.quorum.open_quorums import OpenQuorums
-from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
+from torchft_x.core.quorum.rule import ONE_WAIT, Candidate, Form, QuorumInputs
 from torchft_x.core.types import Member, Quorum, State, group_number, group_of, settlement
 
 
@@ -21,6 +21,10 @@ class QuorumState:
         self.inside: frozenset[str] = frozenset()  # replica ids of current
         self.broken = ""  # why current's members were told that it is over; '' while they were not
         self.asking: set[str] = set()  # candidates: joined and not lost
+        self.asked_since = (
+            inf  # when somebody first asked for the next quorum, who may have given up since; inf: nobody
+        )
+        self._last_ask = -inf
         self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
         self.gone: set[str] = set()  # of current: lost
         self.silent: set[str] = set()  # alive, but have not asked
@@ -85,10 +89,16 @@ class QuorumState:
         inside = replica_id in self.inside
         asks = record.join is not None and not lost
         (self.asking.add if asks else self.asking.discard)(replica_id)
+        if record.join is not None and not lost:
+            self._note_ask(record.join.since)
         (self.missing.add if inside and not asks and not lost else self.missing.discard)(replica_id)
         (self.gone.add if inside and lost else self.gone.discard)(replica_id)
         silent = not lost and record.join is None and (record.unary or record.session is not None)
         (self.silent.add if silent else self.silent.discard)(replica_id)
+
+    def _note_ask(self, since: float) -> None:
+        self.asked_since = since if since - self._last_ask > ONE_WAIT else min(self.asked_since, since)
+        self._last_ask = max(self._last_ask, since)
 
     def absent_groups(self, announced: AbstractSet[str]) -> AbstractSet[str]:
         """Of these groups, whose supervisors are here, those of which nobody else is here yet."""
@@ -114,6 +124,7 @@ class QuorumState:
             cur=self.current,
             open=self.chain.open,
             candidates=candidates(roll),
+            asked_since=self.asked_since,
             lost=self.gone | without,
             over=over,
             broken=bool(self.broken),
@@ -159,6 +170,7 @@ class QuorumState:
         """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
         self.changed = True
         self.asking -= self.inside
+        self.asked_since = inf
         self.silent |= self.inside
         for record in records:
             if record.lost or (record.session is None and not record.unary):

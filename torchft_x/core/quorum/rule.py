@@ -28,6 +28,9 @@ class Wait:
 NEW_LINEAGE_WAIT = 30.0
 """Seconds from the first ask, and no longer than `join_timeout`, for which a new lineage waits for groups that are here, or
 whose supervisors are, and have not asked: they were killed at the same time as the others, and are starting."""
+ONE_WAIT = 120.0
+"""Asks no further apart than these seconds are of one wait, which counts from the first of them. Whoever asks gives up after
+a `quorum_timeout` of its own and comes again, so a wait from the ask of who is here might never end."""
 
 _WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups are of no use any more
 
@@ -52,6 +55,9 @@ class QuorumInputs:
     cur: Quorum | None  # newest quorum issued or adopted
     open: tuple[Quorum, ...] = ()  # older ones that must be followed, too, see `core.quorum.open_quorums`
     candidates: tuple[Candidate, ...] = ()
+    asked_since: float = (
+        inf  # when somebody first asked for the quorum after cur, who may have given up since (`ONE_WAIT`)
+    )
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
     over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
@@ -159,7 +165,7 @@ def _first_quorum(s: QuorumInputs, chosen: list[Candidate], members: tuple[Membe
 
 def _not_all_here(s: QuorumInputs, chosen: list[Candidate], seconds: float, what: str) -> Wait | None:
     """So long from the first ask, others that are alive or starting are waited for, so that all begin together."""
-    until = min(c.since for c in chosen) + seconds
+    until = min(s.asked_since, *(c.since for c in chosen)) + seconds
     stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]
     if stragglers and s.now < until:
         return Wait(
