@@ -89,6 +89,17 @@ def test_a_copy_counts_when_all_ranks_hold_it() -> None:
     assert [r.common for r in ranks] == [State(3, 7)] * 2
 
 
+def test_a_copy_counts_in_the_very_vote_that_tells_of_it() -> None:
+    """The first one was complete, and the next step's heal broke off: nothing was gone back to."""
+    ranks = group(2)
+    agree(ranks, [IDLE, IDLE], State(3, 7))
+    words = [
+        r.word([State(3, 7), None], idle=True, torn=t, behind=t) for r, t in zip(ranks, (False, True), strict=True)
+    ]
+    assert agree(ranks, words, None).restore
+    assert [r.to_load(State(3, 7)) for r in ranks] == [State(3, 7)] * 2
+
+
 def test_the_groups_copy_is_never_overwritten_and_else_the_older_one() -> None:
     a, b = State(3, 7), State(5, 7)
     assert HeldCopies(None).slot([None, None]) == 0

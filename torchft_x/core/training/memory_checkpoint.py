@@ -112,10 +112,11 @@ class HeldCopies:
         where they were needs no copy.
         """
         apart = any(w.torn for w in words) or len({w.behind for w in words}) > 1
+        held = all(w.holds for w in words)
         return GroupWord(
             copy=commit and due and all(w.idle for w in words),
-            held=all(w.holds for w in words),
-            restore=not commit and self.common is not None and apart,
+            held=held,
+            restore=not commit and (held or self.common is not None) and apart,
         )
 
     def hear(self, word: GroupWord, state: State | None) -> None:
