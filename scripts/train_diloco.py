@@ -185,11 +185,9 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     last = -(-args.steps // period)  # training ends with an exchange
 
     checkpoint = None
-    if args.checkpoint:
-        if ranks > 1 or island is not None or ft.semi_sync_method == "local_sgd":
-            raise errors.ConfigError("--checkpoint needs DiLoCo and groups of one worker here; see docs/diloco.md.")
+    if manager is not None:  # rank 0 of an island saves what all islands have in common
         args.checkpoint_every = max(1, args.checkpoint_every // period)  # in exchanges, which are the Manager's steps
-        checkpoint = saves_to(args, manager, {"loop": loop, "inner": inner})
+        checkpoint = saves_to(args, manager, {"loop": loop, **({} if island else {"inner": inner})})
     dumper = None
     if args.dump_params and manager is not None:
         held = [p.to_local() if ranks > 1 else p for p in model.parameters()]

@@ -79,6 +79,33 @@ def test_inner_steps_are_no_stall_however_far_apart_the_exchanges_are(tmp_path: 
     assert list(run_dir.glob("dumps/*-stalled-*")) == []
 
 
+ISLAND = ("--fault_tolerance.rank0_synchronization_only=true",)
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "then", "more"),
+    [("diloco", (2, 2), (3, 1), ()), ("local_sgd", (2, 1), (1, 2), ()), ("diloco", (2, 1), (1, 2), ISLAND)],
+    ids=["diloco", "local_sgd", "islands"],
+)
+def test_a_checkpoint_goes_on_with_other_numbers(
+    method: str, first: tuple[int, int], then: tuple[int, int], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """(Groups, workers of each). A group that begins with other weights than the saved ones would fail check_params."""
+    url = f"file://{tmp_path}/saved"
+    for name, (groups, ranks), steps in (("first", first, 8), ("second", then, 16)):
+        run_dir = tmp_path / name
+        command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
+        command += ["--replicas", str(groups), "--workers_per_replica", str(ranks), "--run_dir", str(run_dir), "--"]
+        command += ["--fault_tolerance.semi_sync_method", method, "--steps", str(steps), "--min-groups", str(groups)]
+        command += ["--checkpoint", url, "--dump-params", str(tmp_path / f"{name}-dumps"), *more, *SMALL]
+        with running(command, tmp_path / f"{name}.log", run_dir) as job:
+            assert job.wait(120) == 0, job.output()[-3000:]
+        checked = script("check_params.py", tmp_path / f"{name}-dumps")
+        assert checked.returncode == 0, checked.stdout
+    assert f"resumed from {url} at step 3" in job.output()  # two exchanges, and the step before them
+    assert re.search(r"step +16 \| exchange 4 ", job.output())
+
+
 def test_a_mistake_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     done = script("train_diloco.py", "--fault_tolerance.sync_step=3")
     assert done.returncode == 2

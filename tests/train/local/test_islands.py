@@ -106,6 +106,29 @@ def fails(place: Place) -> str:
     return "went on"
 
 
+def saves(place: Place) -> tuple[dict[str, Any] | None, Tensors]:
+    """What rank 0 has to save after some exchanges, and the weights then."""
+    me = Islander(place)
+    with me.loop:
+        while me.loop.exchanges < 2:
+            me.step()
+        saved = me.loop.state_dict() if isinstance(me.loop, DiLoCo) else None
+    return saved, me.end()[2]
+
+
+def resumes(place: Place) -> Tensors:
+    """The weights with which it begins."""
+    me = Islander(place)
+    with torch.no_grad():
+        for p in me.net.parameters():
+            p.add_(1.0)  # another start than that of the checkpoint
+    if isinstance(me.loop, DiLoCo):
+        me.loop.load_state_dict(place.kwargs["saved"])
+    with me.loop:
+        me.note()
+    return me.end()[2]
+
+
 def misused(place: Place) -> str:
     me = Islander(place)
     assert me.manager is not None
@@ -176,6 +199,15 @@ def test_an_island_dies_and_another_of_another_size_takes_its_place() -> None:
     first = min(history)
     assert first > dead
     assert sorted(history) == list(range(first, first + 5))
+
+
+def test_an_island_goes_on_from_what_one_of_another_size_has_saved() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        (saved, weights), _ = groups.start(0, saves, 2).results()
+        found = groups.start(1, resumes, 3, saved=saved).results()
+    for mine in found:
+        for name, value in mine.items():
+            assert torch.equal(value, weights[name])
 
 
 def test_the_others_hear_it_if_rank_0_fails() -> None:

@@ -43,7 +43,8 @@ def as_rank(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
         ranks *= n
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
-        yield init_device_mesh("cpu", shape)
+        # Named after the rank, as torch keeps results of operations by mesh, and its rank is no part of a mesh's identity.
+        yield init_device_mesh("cpu", shape, mesh_dim_names=tuple(f"{i}_of_rank_{rank}" for i in range(len(shape))))
     finally:
         dist.destroy_process_group()
 

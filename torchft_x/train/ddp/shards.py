@@ -8,7 +8,7 @@ import torch
 
 from torchft_x.transfer.format.flatten import is_dtensor
 
-__all__ = ["describe", "is_dtensor", "like", "local", "local_grad", "offloaded"]
+__all__ = ["describe", "is_dtensor", "like", "local", "local_grad", "offloaded", "shard_of"]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,3 +67,13 @@ def describe(tensor: torch.Tensor) -> str:
     t: Any = tensor
     cut = ", ".join(repr(p) for p in t.placements)
     return f"{tuple(t.shape)} cut by {cut} over {tuple(t.device_mesh.shape)}, here {tuple(local(t).shape)}"
+
+
+def shard_of(p: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of `value`, which is whole, or cut as `p` is. Nothing is sent."""
+    if is_dtensor(value) or not is_dtensor(p):
+        return local(value)
+    from torch.distributed.tensor import distribute_tensor
+
+    q: Any = p
+    return local(distribute_tensor(value, q.device_mesh, q.placements, src_data_rank=None))

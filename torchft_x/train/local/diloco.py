@@ -152,6 +152,7 @@ class DiLoCo:
             weight=weight, quorum_timeout=quorum_timeout, followers=island,
         )  # fmt: skip
         self._entered = False
+        self._resumed = False  # from a checkpoint
 
     def __repr__(self) -> str:
         return f"DiLoCo({self._loop.schedule})"
@@ -159,7 +160,7 @@ class DiLoCo:
     def __enter__(self) -> DiLoCo:
         if not self._entered:  # weights that were loaded since this object was made are the global ones
             if self._island is not None:
-                self._island.gather()
+                self._island.spread() if self._resumed else self._island.gather()
             for fragment in self._fragments:
                 fragment.save()
         self._entered = True
@@ -190,14 +191,15 @@ class DiLoCo:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint of one's own, between two inner steps. Inner steps since the last exchange are not in it.
+        """For a checkpoint, between two inner steps. Inner steps since the last exchange are not in it. What is sharded in
+        the group is a DTensor.
 
-        Error feedback is, with the name of the rank whose it is.
+        Error feedback is in it, with the name of the rank whose it is.
         """
         carried = [f.feedback.state() for f in self._fragments if f.feedback is not None]
         return {
             "exchanges": self.exchanges,
-            "fragments": [f.state_dict() for f in self._fragments],
+            "fragments": [f.saved() for f in self._fragments],
             "error_feedback": {"of": self._manager.name, "fragments": carried},
         }
 
@@ -215,8 +217,7 @@ class DiLoCo:
                 "as it was."
             )
         for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
-            fragment.load_state_dict(saved)
-            fragment.restore()
+            fragment.load_saved(saved)
         theirs = state.get("error_feedback", {"of": None})
         mine = [f for f in self._fragments if f.feedback is not None]
         if theirs["of"] == self._manager.name and len(theirs["fragments"]) == len(mine):
@@ -224,3 +225,4 @@ class DiLoCo:
                 assert fragment.feedback is not None
                 fragment.feedback.load(carried, fragment.numel)
         self._loop.schedule.healed(int(state["exchanges"]))
+        self._resumed = True

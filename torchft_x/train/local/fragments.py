@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.sharded_state import load_optimizer, optimizer_state
-from torchft_x.train.ddp.shards import describe, like, local
+from torchft_x.train.ddp.shards import describe, like, local, shard_of
 from torchft_x.train.local.error_feedback import ErrorFeedback
 
 
@@ -156,6 +156,42 @@ class Fragment:
                 here.copy_(value)
         if self._carries_outer:
             load_optimizer(self._outer, state["outer_optimizer"])
+
+    # --- a checkpoint -----------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """The live tensors; what is sharded as DTensors, so that another number of ranks can read it."""
+        values = self.original_parameters
+        return {
+            "outer_optimizer": self._outer.state_dict() if self._carries_outer else None,
+            "original_parameters": {name: like(p, values[name]) for name, p in self._params.items()},
+        }
+
+    @torch.no_grad()
+    def load_saved(self, state: dict[str, Any]) -> None:
+        """Take over what `saved` returned, with tensors that are whole, or cut as they are here. Raises `ConfigError`."""
+        came, outer = state["original_parameters"], state["outer_optimizer"]
+        if set(came) != set(self._params) or (outer is not None) != self._carries_outer:
+            raise ConfigError(
+                "the checkpoint's fragments have other parameters or outer optimizers; cut the model as it was."
+            )
+        for name, p in self._params.items():
+            if came[name].shape != p.shape:
+                raise ConfigError(f"{name} is {tuple(came[name].shape)} in the checkpoint and {tuple(p.shape)} here.")
+        for name, p in self._params.items():
+            self.original_parameters[name].copy_(shard_of(p, came[name]))
+        if self._carries_outer:
+            state_of = {i: self._cut(self._outer_params[i], values) for i, values in outer["state"].items()}
+            self._outer.load_state_dict({"state": state_of, "param_groups": outer["param_groups"]})
+        self.restore()
+
+    @staticmethod
+    def _cut(p: torch.Tensor, values: dict[str, Any]) -> dict[str, Any]:
+        """An outer optimizer's state of one parameter: what has the parameter's shape is sharded as it is."""
+        return {
+            key: like(p, shard_of(p, value)) if isinstance(value, torch.Tensor) and value.shape == p.shape else value
+            for key, value in values.items()
+        }
 
 
 def _check(params: dict[str, nn.Parameter]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.hsdp import reshard
-from torchft_x.train.ddp.shards import local
+from torchft_x.train.ddp.shards import like, local, shard_of
 from torchft_x.train.local.inner_loop import InnerLoop
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class LocalSGD:
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
     ) -> None:  # fmt: skip
         self._weights = _Weights(model)
+        self._entered = False
         settings = Settings(sync_every=sync_every)
         declare_fragments(manager, [model], f"LocalSGD, {settings}")
         manager.register_state_dict_fn("LocalSGDWeights", self._weights.load_state_dict, self._weights.state_dict)
@@ -63,6 +64,7 @@ class LocalSGD:
         return f"LocalSGD({self._loop.schedule})"
 
     def __enter__(self) -> LocalSGD:
+        self._entered = True
         self._loop.enter()
         return self
 
@@ -85,6 +87,19 @@ class LocalSGD:
     def sync(self) -> None:
         """Average now. Waits until the other groups come to their next exchange."""
         self._loop.now()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint, right after an average. What is sharded in the group is a DTensor."""
+        return {"exchanges": self.exchanges, "weights": self._weights.saved()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Before training begins. Raises `ConfigError`."""
+        if self._entered:
+            raise ConfigError("LocalSGD.load_state_dict must be called before training begins (before `with`).")
+        self._weights.load_saved(state["weights"])
+        self._loop.schedule.healed(int(state["exchanges"]))
 
 
 class _Weights:
@@ -138,3 +153,14 @@ class _Weights:
                 )
             if mine.data_ptr() != came.data_ptr():
                 mine.copy_(came)
+
+    def saved(self) -> dict[str, torch.Tensor]:
+        return {name: like(p, local(p)) for name, p in self._params.items()}
+
+    @torch.no_grad()
+    def load_saved(self, came: dict[str, torch.Tensor]) -> None:
+        if {name: v.shape for name, v in came.items()} != {name: p.shape for name, p in self._params.items()}:
+            raise ConfigError("the checkpoint's weights have other names or shapes; build the model as it was.")
+        reshard(self._model)
+        for name, p in self._params.items():
+            local(p).copy_(shard_of(p, came[name]))
