@@ -362,7 +362,7 @@ class LighthouseNode:
             stream.down.send(Ping())
             number = self._supervisors[stream][1]
             self.feed(lm.SupervisorHeard(number))
-            self.feed(replace(message, stream=number) if isinstance(message, lm.LifeHalted) else message)
+            self.feed(message if isinstance(message, lm.LifeEnded) else replace(message, stream=number))
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
         assert self.machine is not None

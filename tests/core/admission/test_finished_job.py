@@ -49,7 +49,7 @@ class Job(Scene):
         group, number = replica_id.split(":")
         token = f"token-{replica_id}" if self.supervised else ""
         if self.supervised:
-            self.feed(LifeBegun(group, int(number), token))
+            self.feed(LifeBegun(group, int(number), token, self.streams[group]))
         return super().hello(replica_id, **{"life": Life(int(number), 0.0, token), **fields})
 
     def finish(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
@@ -272,6 +272,20 @@ def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
     assert issued(t.exited("a:1", 0)) == []
     assert issued(t.pass_(2.0)) == []
     assert [d.ended for d in t.lighthouse._endings.departures] == [True]
+
+
+def test_a_process_that_finishes_is_waited_for_also_if_its_group_was_started_on_another_host() -> None:
+    """Seed 7354408059622 of the soak: once the group had a newer life, nobody was listened to that told of the old one."""
+    s = finishing()
+    s.late()
+    s.streams["new a"] = 104
+    s.feed(SupervisorHere("a", "another host", stream=104))
+    s.feed(LifeBegun("a", 2, "token-a:2", 104))
+    assert issued(s.pass_(100.0)) == []
+    assert s.lighthouse.undecided.startswith("a:1 left at the end of the training, and its process still runs")
+    del s.streams["a"]  # its host is lost now
+    assert issued(s.pass_(15.0)) == []
+    assert issued(s.pass_(10.0)) == [["b:2"]]  # after a lease
 
 
 def test_who_asks_much_later_is_held_anew() -> None:

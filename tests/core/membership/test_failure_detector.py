@@ -167,6 +167,26 @@ class TestSupervisors:
         assert g.heard("t0") is None
         assert g.heard("t1") == 5.0
 
+    def test_an_older_life_is_known_by_the_older_supervisor_while_that_is_here(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "old host", 0, stream=1), 5.0)
+        g.begin("0", 0, "t0", 1)
+        g.arrive(SupervisorHere("0", "new host", 0, stream=2), 6.0)
+        g.begin("0", 1, "t1", 2)
+        assert g.last_told("t0") == 5.0
+        g.hear(2, 7.0)
+        assert g.last_told("t0") == 5.0
+        g.hear(1, 8.0)
+        assert g.last_told("t0") == 8.0
+        g.leave(SupervisorGone("0", stream=1), 9.0)
+        assert g.last_told("t0") == 8.0
+        g.arrive(SupervisorHere("0", "old host", 0, stream=3), 10.0)
+        g.begin("0", 0, "t0", 3)  # it says so again on each stream
+        assert g.last_told("t0") == 10.0
+        g.end("t0")
+        assert g.last_told("t0") is None
+        assert (g._told_on, g._tells, g._silent) == ({"t1": 2}, {2: "t1"}, {})
+
     def test_the_group_server_lives_on_node_0(self) -> None:
         g = SupervisorLiveness()
         g.begin("0", 0, "t0")

@@ -213,8 +213,10 @@ class FinishedJob:
         return bool(record.life.token) and not self._roll.has_ended(record.life)
 
     def _last_heard(self, name: str, token: str, now: float) -> float:
-        """When the supervisor of that life was, as far as was seen since it left or fell out of the quorums."""
+        """When the supervisor of that life was, as far as was seen since it left or fell out of the quorums. It may still
+        finish the job if its group was started elsewhere."""
         heard = self._roll.supervisors.last_heard(token)
+        heard = self._roll.supervisors.last_told(token) if heard is None else heard
         return self._heard.get(name, now) if heard is None else max(heard, self._heard.get(name, heard))
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:

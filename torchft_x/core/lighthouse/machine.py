@@ -180,9 +180,9 @@ class Lighthouse:
             case Suspected(session, suspects):
                 known = self._roll.on(session) is not None
                 return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
-            case LifeBegun(group, attempt, token):
+            case LifeBegun(group, attempt, token, stream):
                 self._roll.begun(group, attempt)
-                self._roll.supervisors.begin(group, attempt, token)
+                self._roll.supervisors.begin(group, attempt, token, stream)
                 return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code, now)

@@ -256,6 +256,7 @@ class MemberTable:
         if not token:
             return []
         self._ended.add(token)
+        self.supervisors.end(token)
         return self.of_life(token)
 
     def has_ended(self, life: Life) -> bool:

@@ -22,6 +22,13 @@ class SupervisorLiveness:
         self._last: dict[str, float] = {}  # group -> when its supervisor on node 0 was heard last, once that has gone
         self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
         self._watched: dict[str, str] = {}  # the same the other way round
+        self._told_on: dict[
+            str, int
+        ] = {}  # life token -> stream of the supervisor that tells of it, the newest life or not
+        self._tells: dict[int, str] = {}  # the same the other way round: it has one life at a time
+        self._silent: dict[
+            str, float
+        ] = {}  # life token -> when that supervisor was heard last, once its stream has ended
         self._halts: dict[
             str, dict[int, StoppedProcess]
         ] = {}  # life token -> stream -> what it says of a stopped process
@@ -50,19 +57,31 @@ class SupervisorLiveness:
             self._forget(event.stream)
             if event.node == 0:
                 self._last[event.group] = place.heard[event.stream]
+            token = self._tells.pop(event.stream, "")
+            if self._told_on.pop(token, None) is not None:
+                self._silent[token] = place.heard[event.stream]
             place.leave(event.stream, now)
             if not place.here:
                 del self._groups[event.group][event.node]
             if not self._groups[event.group]:
                 del self._groups[event.group]
 
-    def begin(self, group: str, attempt: int, token: str) -> None:
+    def begin(self, group: str, attempt: int, token: str, stream: int = 0) -> None:
         """This life of the group runs. An older supervisor, whose group runs elsewhere by now, tells of an older one."""
+        if token and stream in self._on:
+            self._told_on.pop(self._tells.get(stream, ""), None)
+            self._silent.pop(token, None)
+            self._told_on[token], self._tells[stream] = stream, token
         number, older = self._life_of.get(group, (attempt, ""))
         if attempt >= number:
             self._watched.pop(older, None)
             self._life_of[group] = attempt, token
             self._watched[token] = group
+
+    def end(self, token: str) -> None:
+        """That life has ended."""
+        self._silent.pop(token, None)
+        self._tells.pop(self._told_on.pop(token, 0), None)
 
     def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
         """A process of that life is stopped; None: none is, any more."""
@@ -83,9 +102,14 @@ class SupervisorLiveness:
         return None if beside is None else max(beside.heard.values())
 
     def last_heard(self, token: str) -> float | None:
-        """The same, also after its stream has ended. None: it never spoke to this lighthouse."""
+        """The same, also after its stream has ended. None: it never spoke to this lighthouse, or the group runs elsewhere."""
         heard = self.heard(token)
         return self._last.get(self._watched.get(token, "")) if heard is None else heard
+
+    def last_told(self, token: str) -> float | None:
+        """When the supervisor that tells of that life was last heard, also if its group runs elsewhere by now."""
+        stream = self._told_on.get(token)
+        return self._silent.get(token) if stream is None else self._on[stream].heard[stream]
 
     def group_of(self, token: str) -> str:
         """The group, as its supervisor names it, of the supervisor here that watches over that life; '': there is none."""
@@ -112,3 +136,4 @@ class SupervisorLiveness:
         for place in [place for nodes in self._groups.values() for place in nodes.values()]:
             place.forgive(seconds, now)
         self._last = {group: min(now, heard + seconds) for group, heard in self._last.items()}
+        self._silent = {token: min(now, heard + seconds) for token, heard in self._silent.items()}

@@ -113,6 +113,7 @@ class LifeBegun:
     group: str  # as the supervisor names it
     attempt: int
     life_token: str = ""
+    stream: int = 0  # of the supervisor that tells; 0: of a group over several nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class SupervisorService:
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
-            self._feed_group(supervisors.GROUP_UP.decode(up, group=group))
+            self._feed_group(supervisors.GROUP_UP.decode(up, group=group), key)
             if kind == "exited":
                 self._tell_next(stream, group, above=up.exited.attempt + 1)
         elif kind != "ping":
@@ -159,10 +159,10 @@ class SupervisorService:
 
     # --- events --------------------------------------------------------------------------------------------------------
 
-    def _feed_group(self, event: j.RosterEvent) -> None:
+    def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
         """What is true of a group as a whole."""
         if isinstance(event, j.LifeStarted):
-            self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life))
+            self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life, stream))
         elif isinstance(event, j.LifeExited):
             self._ways.feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)
