@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import SMALL, running, torchx_ddp
+from torchft_x import env
 from torchft_x.observe.report import commits, workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -43,12 +44,14 @@ sys.exit(int(open(folder + "/evaluated").read()))
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_group_that_comes_late_waits_for_the_end_of_those_that_finish(tmp_path: Path, code: int) -> None:
-    """R21. Their evaluation ends well: it is stopped. It fails: it begins the training again."""
+    """R21. Their evaluation ends well: it is stopped. It fails: it begins the training again (with a copy of the state it
+    would go on from there, and have nothing left to train)."""
     run_dir, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)
     shutil.copy(Path(__file__).with_name("plain_sgd.py"), tmp_path)
     log = tmp_path / "log"
-    with running(torchx_ddp(run_dir, str(tmp_path), script=str(script)), log, run_dir) as job:
+    command = torchx_ddp(run_dir, str(tmp_path), script=str(script))
+    with running(command, log, run_dir, **{env.MEMORY: "0"}) as job:
         job.wait_until_training(2)
         os.kill(job.worker("1"), signal.SIGKILL)
         killed = time.time()

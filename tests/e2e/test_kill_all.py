@@ -41,7 +41,7 @@ def last_step(job: Job) -> int:
 
 
 def killed_twice(command: list[str], folder: Path, run_dir: Path, ranks: int) -> None:
-    with running(command, folder / "log", run_dir, **WARM, **{env.MEMORY: "0.2"}) as job:
+    with running(command, folder / "log", run_dir, **WARM) as job:
         job.wait_until_training(2, 120)
         for life in (1, 2):
             job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
@@ -87,7 +87,7 @@ def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
 def test_without_memory_they_begin_again(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.04", *SMALL)
-    with running(command, tmp_path / "log", run_dir, **WARM) as job:
+    with running(command, tmp_path / "log", run_dir, **WARM, **{env.MEMORY: "0"}) as job:
         job.wait_until_training(2, 120)
         job.wait_for(lambda: last_step(job) > 50, 60, "50 steps")
         began = kill_all(job)

@@ -12,6 +12,7 @@ from typing import NoReturn
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
+from torchft_x.launch.process.checkpoint_memory import MEMORY
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.group import SupervisorConfig
 from torchft_x.launch.supervisor.group import supervise as run_supervisor
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--memory", type=float, default=None, metavar="SHARE",
         help="part of this host's memory for copies of the state, from which the job goes on when all its workers were killed; "
-        f"by default none ({env.MEMORY})",
+        f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
     parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
@@ -85,7 +86,7 @@ def supervise(argv: list[str]) -> int:
             find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
-            memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, 0.0),
+            memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, MEMORY),
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
     except TorchftXError as e:

@@ -18,41 +18,51 @@ from torchft_x.core.training.memory_checkpoint import (
 from torchft_x.core.types import State
 
 
-def copies(took: float, seconds: float, step: float) -> list[float]:
-    """When copies begin that take so long each, if training looks every `step` seconds."""
-    schedule, now, begun = CopySchedule(), 0.0, []
-    while now < seconds:
-        if schedule.due(now):
-            begun.append(now)
-            now += took
-            schedule.copied(now, took)
-        now += step
+def copies(took: float, step: float, steps: int = 4096) -> set[int]:
+    """After which steps a group copies whose copies take so many seconds, in steps of so many."""
+    schedule, begun = CopySchedule(), set()
+    for n in range(1, steps + 1):
+        if schedule.due(n, step):
+            begun.add(n)
+            schedule.copied(took)
     return begun
 
 
-def test_the_first_copy_is_due_at_once() -> None:
-    assert CopySchedule().due(0.0)
+def test_the_first_copy_is_due_at_once_and_the_next_when_a_steps_length_is_known() -> None:
+    schedule = CopySchedule()
+    assert schedule.due(1, 0.0)
+    schedule.copied(1e-6)
+    assert not schedule.due(2, 0.0)
+    assert schedule.due(2, 1.0)
 
 
 @pytest.mark.parametrize("took", [0.005, 0.1, 3.0])
-def test_copies_take_their_part_of_the_time_and_no_more(took: float) -> None:
-    begun = copies(took, seconds=500 * took, step=took / 10)
-    assert 0.8 * COST < len(begun) * took / (500 * took) <= COST * 1.05
+@pytest.mark.parametrize("step", [0.01, 0.1, 10.0])
+def test_copies_take_their_part_of_the_time_and_no_more(took: float, step: float) -> None:
+    steps = 1 << 16
+    share = (len(copies(took, step, steps)) - 1) * took / (step * steps)  # but the first
+    often = min(1.0, step / SHORTEST / 2)  # it copies no more than once a step, and once in 0.1 s
+    assert 0.99 * min(COST / 2, took / step * often) <= share <= COST
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(0.02, 0.03), (0.02, 0.5), (0.001, 2.0)])
+def test_who_copies_less_often_does_so_after_steps_at_which_all_copy(mine: float, theirs: float) -> None:
+    assert copies(theirs, 0.1) - {1} <= copies(mine, 0.1)
+    assert copies(theirs, 0.11) - {1} <= copies(mine, 0.09)  # they measure their steps differently
 
 
 def test_a_tiny_state_is_not_copied_all_the_time() -> None:
-    begun = copies(1e-6, seconds=10.0, step=0.001)
-    assert all(b - a >= SHORTEST for a, b in itertools.pairwise(begun))
+    begun = sorted(copies(1e-6, step=0.001))[1:]
+    assert all((b - a) * 0.001 >= SHORTEST for a, b in itertools.pairwise(begun))
 
 
 def test_one_slow_copy_puts_the_next_off_and_is_forgotten() -> None:
     schedule = CopySchedule()
-    schedule.copied(0.0, 1.0)
-    assert not schedule.due(40.0)
-    assert schedule.due(50.0)
-    for n in range(8):
-        schedule.copied(50.0 + n, 0.01)
-    assert schedule.due(58.0)
+    schedule.copied(1.0)
+    assert [n for n in range(1, 257) if schedule.due(n, 1.0)] == [128, 256]
+    for _ in range(8):
+        schedule.copied(0.01)
+    assert schedule.due(2, 1.0)
 
 
 def group(ranks: int, common: State | None = None) -> list[HeldCopies]:

@@ -18,34 +18,43 @@ from functools import reduce
 
 from torchft_x.core.types import State
 
-COST = 0.02
-"""Largest part of the time that copies may take."""
+COST = 0.01
+"""Largest part of the time that copies may take by what is counted, the time of their threads. What they cost the steps, in
+memory bandwidth, caches and waiting for the slowest group, is up to twice that."""
 SHORTEST = 0.1
 """Seconds from one copy to the next at the least: what is fixed in a copy counts for tiny states."""
 
 
 class CopySchedule:
-    """When the next copy is due: what the last ones took, and will take again, stays within `cost` of the time.
+    """After which steps a group copies: what the last copies took, and will take again, stays within `cost` of the time.
 
-    Times in monotonic seconds.
+    Groups wait for each other, so what one of them copies costs all of them. They copy after steps whose number is a multiple
+    of a power of two, each of the smallest one that it can afford. Such strides are nested: all groups' copies coincide with
+    those of the group that copies most often, and together they take no more time than these. Nothing has to be agreed on.
     """
 
     def __init__(self, cost: float = COST, shortest: float = SHORTEST) -> None:
         self._cost = cost
         self._shortest = shortest
-        self._took = 0.0  # a copy, in seconds; one that was slow once is forgotten in a few
-        self._next = 0.0  # when the next one is due
+        self._took = 0.0  # a copy, in seconds; one that was slow once is forgotten in a few. 0: there was none yet
 
     def __repr__(self) -> str:
-        return f"<CopySchedule {self._took:.3f} s each, due {self._next:.1f}>"
+        return f"<CopySchedule {self._took:.3f} s each>"
 
-    def due(self, now: float) -> bool:
-        return now >= self._next
+    def due(self, step: int, step_seconds: float) -> bool:
+        """Whether to copy the state that `step` committed steps have led to. `step_seconds`: of a usual step; 0: not known."""
+        if not self._took:
+            return True
+        if step_seconds <= 0.0:
+            return False
+        least, stride = max(self._took / self._cost, self._shortest), 1
+        while stride * step_seconds < least:
+            stride *= 2
+        return step % stride == 0
 
-    def copied(self, now: float, took: float) -> None:
+    def copied(self, took: float) -> None:
         """A copy that took so many seconds of a processor has just ended."""
         self._took = max(took, (self._took + took) / 2)
-        self._next = now + max(self._took / self._cost - self._took, self._shortest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class HeldCopies:
         return RankWord(idle, self._ordered is not None and self._ordered in slots, torn, behind)
 
     def decide(self, words: Collection[RankWord], *, due: bool, commit: bool) -> GroupWord:
-        """Rank 0's, from all ranks' words. `due`: it is time for a copy.
+        """Rank 0's, from all ranks' words. `due`: a copy is due after this step.
 
         A group whose ranks stand at unequal states has none, though none of them is torn. One of which all ranks have stayed
         where they were needs no copy.

@@ -11,6 +11,8 @@ import os
 import secrets
 from pathlib import Path
 
+MEMORY = 0.2
+"""Part of the host's memory that copies may take, if nothing else is said."""
 _SLOTS = 2  # of each worker: one is always complete
 
 

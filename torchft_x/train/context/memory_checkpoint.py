@@ -68,9 +68,10 @@ class MemoryCheckpoint:
         idle = not self._off and (self._worker is None or not self._worker.is_alive())
         return self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
 
-    def decide(self, words: Collection[RankWord], *, commit: bool) -> GroupWord:
-        """What rank 0 says."""
-        return self._copies.decide(words, due=self._schedule.due(time.monotonic()), commit=commit)
+    def decide(self, words: Collection[RankWord], step: int | None, step_seconds: float) -> GroupWord:
+        """What rank 0 says. `step`: what the commit leads to; None: nothing is committed."""
+        due = step is not None and self._schedule.due(step, step_seconds)
+        return self._copies.decide(words, due=due, commit=step is not None)
 
     def hear(self, word: GroupWord, state: State | None) -> None:
         """What rank 0 has said. `state`: what the commit leads to; None: nothing is committed."""
@@ -148,7 +149,7 @@ class MemoryCheckpoint:
         self._slots[index].seal()
         self._holds[index] = state
         took = copied + time.thread_time() - began
-        self._schedule.copied(time.monotonic(), took)
+        self._schedule.copied(took)
         self._events.emit("held", step=state.step, duration=took)
 
     def _grow(self, missing: list[tuple[MemorySlot, int]]) -> None:

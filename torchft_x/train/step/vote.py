@@ -118,7 +118,8 @@ class StepVote:
         memory = self._context.memory
         if memory is None:
             return 0
-        word = memory.decide([RankWord.of(v.copies) for v in votes], commit=reply.commit)
+        leads_to = mine.step + 1 if reply.commit else None
+        word = memory.decide([RankWord.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds)
         self._hear_copies(word, mine, commit=reply.commit)
         return word.bits
 
