@@ -295,12 +295,14 @@ class Voice:
 
 
 class Leaving:
-    """SIGTERM: leave at the next step boundary, which costs the others nothing; or die, if that doesn't come soon."""
+    """SIGTERM: leave at the next step boundary, which costs the others nothing; or die, if that doesn't come soon. What is done
+    after the boundary may take as long as the sender gives."""
 
     SECONDS = 2.0  # a step that waits for groups that leave as well may never end
 
     def __init__(self) -> None:
         self.told = False
+        self._left = threading.Event()
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a handler may put into it, but not start a thread
         threading.Thread(target=self._die_later, name="leaving", daemon=True).start()
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -311,8 +313,12 @@ class Leaving:
 
     def _die_later(self) -> None:
         number = self._signals.get()
-        time.sleep(self.SECONDS)
-        os._exit(128 + number)
+        if not self._left.wait(self.SECONDS):
+            os._exit(128 + number)
+
+    def at_boundary(self) -> None:
+        """No step is begun any more."""
+        self._left.set()
 
 
 def train(args: argparse.Namespace) -> bool:
@@ -391,11 +397,14 @@ def train(args: argparse.Namespace) -> bool:
         if checkpoint:
             checkpoint.step()  # returns at once; one group saves
 
-    if checkpoint:
-        checkpoint.close() if leaving.told else checkpoint.finish()
+    leaving.at_boundary()
+    if checkpoint and not leaving.told:
+        checkpoint.finish()
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)
+    if checkpoint and leaving.told:
+        checkpoint.leave()  # the other groups don't wait for that
     return not leaving.told
 
 

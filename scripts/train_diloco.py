@@ -248,8 +248,9 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
-    if checkpoint:
-        checkpoint.close() if leaving.told else checkpoint.finish()
+    leaving.at_boundary()
+    if checkpoint and not leaving.told:
+        checkpoint.finish()
     if voice.speaks and not leaving.told:
         if manager is not None and manager.bytes_sent() and per_step:
             print(
@@ -260,6 +261,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     if manager is not None:
         manager.shutdown(wait=not leaving.told, finished=not leaving.told)
+    if checkpoint and leaving.told:
+        checkpoint.leave()
     if dist.is_initialized():
         dist.destroy_process_group()
     return not leaving.told

@@ -210,11 +210,14 @@ def train(args: argparse.Namespace) -> bool:
         if checkpoint:
             checkpoint.step()
 
-    if checkpoint:
-        checkpoint.close() if leaving.told else checkpoint.finish()
+    leaving.at_boundary()
+    if checkpoint and not leaving.told:
+        checkpoint.finish()
     if voice.speaks and not leaving.told:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
     manager.shutdown(wait=not leaving.told, finished=not leaving.told)
+    if checkpoint and leaving.told:
+        checkpoint.leave()  # the other groups don't wait for that
     dist.destroy_process_group()
     return not leaving.told
 

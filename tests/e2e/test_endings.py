@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import SMALL, running, torchx_ddp
+from tests.e2e.jobs import SMALL, gone, running, torchx_ddp
 from torchft_x import env
 from torchft_x.observe.report import commits, workers
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -115,3 +117,22 @@ def test_what_fails_at_every_start_ends_the_job_at_once(tmp_path: Path) -> None:
     assert "restart 1 of" not in said
     assert not (run_dir / "dumps").exists()
     assert workers(job.events()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_that_is_told_to_stop_saves_its_last_step(tmp_path: Path, workers: int) -> None:
+    """SIGTERM to the launcher, as `torchx cancel` or a time limit sends it: the checkpoint is the one of that moment."""
+    run_dir, url, size = tmp_path / "run", str(tmp_path / "saved"), ("--steps", "100000", "--pace", "0.02", *SMALL)
+    script = "scripts/train_ddp.py" if workers == 1 else "scripts/train_hsdp.py"
+    command = torchx_ddp(run_dir, *size, "--checkpoint", url, "--checkpoint-every", "50000", script=script)
+    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", str(workers)]
+    command[command.index("./components.py:ddp")] = f"./components.py:{'ddp' if workers == 1 else 'hsdp'}"
+    with running(command, tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2)
+        os.kill(job.process.pid, signal.SIGTERM)
+        job.wait(30)
+        gone(run_dir, 20)
+        reached = max(e["step"] for e in commits(job.events())) + 1
+    found = newest(Store(url))
+    assert found is not None
+    assert reached - 1 <= found.step <= reached

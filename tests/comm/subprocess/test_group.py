@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,8 +55,8 @@ def children(of: int) -> list[int]:
     """Processes that run, have ended and aren't reaped yet, or will run, below a process."""
     found: list[int] = []
     for task in os.listdir(f"/proc/{of}/task"):
-        with open(f"/proc/{of}/task/{task}/children", encoding="ascii") as f:
-            found += [int(pid) for pid in f.read().split()]
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found += [int(pid) for pid in Path(f"/proc/{of}/task/{task}/children").read_text().split()]
     return found
 
 

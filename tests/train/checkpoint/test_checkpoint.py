@@ -204,6 +204,26 @@ def test_the_last_step_is_saved_once(url: str) -> None:
     assert not again.job.events
 
 
+def test_who_is_told_to_stop_saves_where_it_stands(url: str) -> None:
+    run = Run(url).run_to(13)
+    run.checkpoint.leave()
+    assert newest(Store(url)).step == 13  # type: ignore[union-attr]
+    assert claim.read_claim(Store(url))[2] is False  # type: ignore[index]
+    other = Run(url, Job(group="1"))
+    other.job.place = 1
+    other.run_to(15)
+    other.checkpoint.leave()  # it isn't the one that saves
+    assert steps(url) == [10, 13]
+
+
+def test_who_is_told_to_stop_and_can_not_save_only_warns(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(url).run_to(1).claimed()
+    caplog.set_level(logging.WARNING)
+    run.checkpoint._store.write = _full  # type: ignore[method-assign]
+    run.checkpoint.leave(timeout=WAIT)
+    assert "the last checkpoint was not saved: No space left" in caplog.text
+
+
 def test_a_job_that_is_done_leaves_its_place_at_once(url: str) -> None:
     run = Run(url).run_to(3)
     run.checkpoint.finish()

@@ -199,21 +199,38 @@ class Checkpoint:
             self._saving.close()
             self._release(over=self._duty.first)
 
+    def leave(self, timeout: Seconds | None = None) -> None:
+        """Leave before the end (SIGTERM: the job is cancelled, a time limit): save the last step, if this group is the one
+        that saves, and wait for it so long; as long as any save may take, if None. After ``manager.shutdown(finished=False)``,
+        so that the other groups don't wait meanwhile.
+
+        What can't be saved in time is a warning: who is told to leave is soon killed.
+        """
+        try:
+            if self._duty.first:
+                self._save_last(None if timeout is None else seconds(timeout))
+        except TorchftXError as e:
+            log.warning("%s", e)
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """Leave before the end: what is being written is given up. `finish` does this as well."""
+        """End before the end: what is being written is given up. `finish` and `leave` do this as well."""
         self._saving.close()
         self._release(over=False)
 
-    def _save_last(self) -> None:
-        step = self._manager.current_step()
-        if not self._saving.wait(self._timeout):
+    def _save_last(self, timeout: float | None = None) -> None:
+        """Raises `UnsavedError`. `timeout`: seconds, of all."""
+        step, limit = self._manager.current_step(), self._timeout if timeout is None else timeout
+        until = time.monotonic() + limit
+        if not self._saving.wait(limit):
             raise UnsavedError(
                 f"the last checkpoint was not saved: that of step {self._saving.busy} is not written yet."
             )
         if step != self._saved_step or self._saving.error is not None:
             self._save(step)
-        if not self._saving.wait(self._timeout):
-            raise UnsavedError(f"the last checkpoint was not saved: it was not written within {self._timeout:g} s.")
+        if not self._saving.wait(limit if timeout is None else max(0.0, until - time.monotonic())):
+            raise UnsavedError(f"the last checkpoint was not saved: it was not written within {limit:g} s.")
         if self._saving.error is not None:
             raise UnsavedError(f"the last checkpoint was not saved: {self._saving.error}")
 
