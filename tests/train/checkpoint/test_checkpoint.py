@@ -176,12 +176,12 @@ def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch:
     whole = writer.write_shard
     gone, over = threading.Event(), threading.Event()
 
-    def half(store: Store, save: names.Name, shard: Any) -> None:
+    def half(store: Store, save: names.Name, shard: Any, *more: Any) -> None:
         if save.writer.startswith("0-life"):
             store.write(f"{save}/shard-00000.data", [b"half"])
             gone.set()
             over.wait()  # as a process that is gone
-        whole(store, save, shard)
+        whole(store, save, shard, *more)
 
     monkeypatch.setattr(writer, "write_shard", half)
     for group in groups:
