@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.jobs import SMALL, WARM, Job, running, torchx_ddp
+from tests.e2e.jobs import BIN, SMALL, WARM, Job, running, torchx_ddp
 from tests.e2e.test_kills import script
 from tests.util import scaled
 from torchft_x import env
@@ -82,6 +82,15 @@ def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
     command[command.index("./components.py:ddp")] = "./components.py:hsdp"
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
     killed_twice(command, tmp_path, run_dir, ranks=2)
+
+
+def test_groups_that_train_apart(tmp_path: Path) -> None:
+    """They go on from an exchange."""
+    run_dir = tmp_path / "run"
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
+    command += ["--run_dir", str(run_dir), "--"]
+    command += ["--steps", "100000", "--pace", "0.02", "--dump-params", str(tmp_path / "dumps"), *SMALL]
+    killed_twice(command, tmp_path, run_dir, ranks=1)
 
 
 def test_without_memory_they_begin_again(tmp_path: Path) -> None:

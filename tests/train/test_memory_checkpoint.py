@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.train.apart import Apart
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Trainer, lighthouse, same
 from tests.util import scaled, wait_for
@@ -200,9 +201,35 @@ def test_a_heal_that_breaks_off_leaves_the_copy(memory: CheckpointMemory, monkey
                 assert same(second.history[began], first.history[began])
 
 
-def test_groups_that_train_apart_copy_nothing(memory: CheckpointMemory) -> None:
-    with lighthouse() as address, life(1, address) as (trainer,):
-        trainer.manager.note_inner_step()
-        for _ in range(30):
-            trainer.step()
-        assert memory_of(trainer)._holds == [None, None]
+@pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
+def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(algorithm: str, memory: CheckpointMemory) -> None:
+    """Its inner steps since then are lost, and nothing else: the copy is of no other moment."""
+    with lighthouse() as address:
+        with apart(address, algorithm, seed=1) as first:
+
+            def held() -> bool:
+                first.step()
+                return (common(first) or State()).step >= 3
+
+            wait_for(held, 20, "a copy after an exchange")
+            before = {n: [t.clone() for t in weights] for n, weights in first.history.items()}
+        with apart(address, algorithm, seed=2) as second:
+            began = second.loop.exchanges
+            assert began >= 2
+            assert all(map(torch.equal, second.common(), before[began]))
+            assert all(map(torch.equal, [p.detach() for p in second.net.parameters()], before[began]))
+            while second.loop.exchanges < began + 1:
+                second.step()
+
+
+@contextlib.contextmanager
+def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
+    """One life of a group that trains apart; the end comes in the middle of a period."""
+    store, where = host_store(HOST, scaled(10))
+    trainer = Apart(0, address, algorithm=algorithm, seed=seed, manager={"store_port": where.port})
+    try:
+        with trainer.loop:
+            yield trainer
+    finally:
+        trainer.manager.shutdown(wait=False, finished=False)
+        del store
