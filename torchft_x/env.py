@@ -61,6 +61,7 @@ PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which 
 HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # of a supervisor: seconds without a step after which a group is started again
 MEMORY = "TORCHFT_X_MEMORY"  # of a supervisor: part of the host's memory for copies of its workers' states; 0: none
 MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # to a trainer: where its supervisor holds them, and how large one may be
+NOTICE = "TORCHFT_X_NOTICE"  # of a supervisor: seconds after which whoever tells it to stop kills what is left
 WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
 WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import SMALL, gone, running, torchx_ddp
+from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
 from torchft_x import env
 from torchft_x.observe.report import commits, workers
 from torchft_x.transfer.durable.catalog import newest
@@ -136,3 +136,64 @@ def test_a_job_that_is_told_to_stop_saves_its_last_step(tmp_path: Path, workers:
     found = newest(Store(url))
     assert found is not None
     assert reached - 1 <= found.step <= reached
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, {scripts!r})
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+import train_ddp
+
+class Slow(LocalFileSystem):
+    protocol = ("slow",)
+
+    def open(self, path, mode="rb", **kwargs):
+        if mode == "wb" and path.endswith(".data"):
+            time.sleep(8.0)
+        return super().open(path, mode, **kwargs)
+
+fsspec.register_implementation("slow", Slow)
+sys.exit(train_ddp.exit_code(lambda: train_ddp.train(train_ddp.parse_args())))
+"""
+
+
+@pytest.mark.parametrize("notice", [60, 3])
+def test_a_slow_save_has_the_time_that_the_sender_gives(notice: int, tmp_path: Path) -> None:
+    """SIGTERM to a supervisor; the save takes 8 s, and whoever doesn't save has 5."""
+    run_dir, address, script, url = tmp_path / "run", tmp_path / "address", tmp_path / "slow.py", tmp_path / "saved"
+    script.write_text(SLOW.format(scripts=str(ROOT / "scripts")))
+    python = str(BIN / "python")
+    lighthouse = [python, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "[::]:0"]
+    supervise = [
+        python,
+        "-m",
+        "torchft_x",
+        "supervise",
+        "--group",
+        "0",
+        "--groups",
+        "1",
+        "--run_dir",
+        str(run_dir),
+        "--",
+    ]
+    supervise += [str(script), "--steps", "100000", "--pace", "0.02", *SMALL]
+    supervise += ["--checkpoint", f"slow://{url}", "--checkpoint-every", "50000"]
+    mark = {env.RUN_DIR: str(run_dir)}
+    with running([*lighthouse, "--address_file", str(address)], tmp_path / "lighthouse", run_dir, **mark) as service:
+        service.wait_for(address.exists, 15, "the lighthouse serves")
+        where = {**mark, env.LIGHTHOUSE: address.read_text().strip(), env.NOTICE: str(notice)}
+        with running(supervise, tmp_path / "log", run_dir, **where) as job:
+            job.wait_until_training(1)
+            os.kill(job.process.pid, signal.SIGTERM)
+            job.wait(40)
+            reached, said = max(e["step"] for e in commits(job.events())) + 1, job.output()
+    found = newest(Store(str(url)))
+    if notice == 60:
+        assert found is not None
+        assert reached - 1 <= found.step <= reached
+        assert "pause" not in said
+    else:
+        assert found is None
+        assert "worker 0 is still in a pause that it has announced (it saves its last step?) after 5 s" in said

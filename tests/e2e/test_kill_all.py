@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.jobs import SMALL, WARM, Job, running, torchx_ddp
+from tests.e2e.jobs import BIN, SMALL, WARM, Job, running, torchx_ddp
 from tests.e2e.test_kills import script
+from tests.e2e.test_nodes import torchx_nodes
 from tests.util import scaled
 from torchft_x import env
 
@@ -41,10 +42,16 @@ def last_step(job: Job) -> int:
 
 
 def killed_twice(command: list[str], folder: Path, run_dir: Path, ranks: int) -> None:
-    with running(command, folder / "log", run_dir, **WARM) as job:
+    killed(command, folder, run_dir, ranks, lives=2, **WARM)
+
+
+def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives: int, **variables: str) -> None:
+    """All workers, in each of the first `lives`."""
+    with running(command, folder / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
-        for life in (1, 2):
-            job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
+        for life in range(1, lives + 1):
+            if variables:
+                job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
             job.wait_for(lambda n=life: len(after(job, 0.0, "held")) > 4 * ranks * n, 60, "some copies")
             began = kill_all(job)
             reached = last_step(job)
@@ -61,7 +68,7 @@ def killed_twice(command: list[str], folder: Path, run_dir: Path, ranks: int) ->
             print(f"life {life}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} steps back")
         job.process.send_signal(signal.SIGINT)
         job.process.wait(scaled(30))
-    for life in range(3):  # a step that was lost is made again, perhaps with one group's gradients
+    for life in range(lives + 1):  # a step that was lost is made again, perhaps with one group's gradients
         (folder / str(life)).mkdir()
         for dump in (folder / "dumps").glob(f"*-a{life}-*"):
             dump.rename(folder / str(life) / dump.name)
@@ -82,6 +89,22 @@ def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
     command[command.index("./components.py:ddp")] = "./components.py:hsdp"
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
     killed_twice(command, tmp_path, run_dir, ranks=2)
+
+
+def test_groups_over_two_nodes(tmp_path: Path) -> None:
+    """Each node's supervisor holds what its own worker has copied. Their lives begin cold."""
+    run_dir = tmp_path / "run"
+    args = ("--steps", "100000", "--pace", "0.04", "--dump-params", str(tmp_path / "dumps"), *SMALL)
+    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, lives=1)
+
+
+def test_groups_that_train_apart(tmp_path: Path) -> None:
+    """They go on from an exchange."""
+    run_dir = tmp_path / "run"
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
+    command += ["--run_dir", str(run_dir), "--"]
+    command += ["--steps", "100000", "--pace", "0.02", "--dump-params", str(tmp_path / "dumps"), *SMALL]
+    killed_twice(command, tmp_path, run_dir, ranks=1)
 
 
 def test_without_memory_they_begin_again(tmp_path: Path) -> None:

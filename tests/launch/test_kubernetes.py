@@ -250,7 +250,7 @@ def test_a_lost_node_is_given_up_soon() -> None:
     made = request()
     for task in ("lighthouse-0", "trainer-1"):
         pod = made.pod(task)
-        assert pod["terminationGracePeriodSeconds"] == 10
+        assert pod["terminationGracePeriodSeconds"] == 30
         assert {t["key"]: (t["effect"], t["operator"], t["tolerationSeconds"]) for t in pod["tolerations"]} == {
             "node.kubernetes.io/not-ready": ("NoExecute", "Exists", 5),
             "node.kubernetes.io/unreachable": ("NoExecute", "Exists", 5),

@@ -5,20 +5,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.train.apart import Apart
 from tests.train.fakes import run_threads
 from tests.train.jobs import HOST, Trainer, lighthouse, same
 from tests.util import scaled, wait_for
+from torchft_x import Checkpoint
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.train.context import memory_checkpoint as module
 from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.from_memory.save import save_held
 
 LIMIT = 1 << 24
 
@@ -200,9 +207,79 @@ def test_a_heal_that_breaks_off_leaves_the_copy(memory: CheckpointMemory, monkey
                 assert same(second.history[began], first.history[began])
 
 
-def test_groups_that_train_apart_copy_nothing(memory: CheckpointMemory) -> None:
+@pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
+def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(algorithm: str, memory: CheckpointMemory) -> None:
+    """Its inner steps since then are lost, and nothing else: the copy is of no other moment."""
+    with lighthouse() as address:
+        with apart(address, algorithm, seed=1) as first:
+
+            def held() -> bool:
+                first.step()
+                return (common(first) or State()).step >= 3
+
+            wait_for(held, 20, "a copy after an exchange")
+            before = {n: [t.clone() for t in weights] for n, weights in first.history.items()}
+        with apart(address, algorithm, seed=2) as second:
+            began = second.loop.exchanges
+            assert began >= 2
+            assert all(map(torch.equal, second.common(), before[began]))
+            assert all(map(torch.equal, [p.detach() for p in second.net.parameters()], before[began]))
+            while second.loop.exchanges < began + 1:
+                second.step()
+
+
+@contextlib.contextmanager
+def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
+    """One life of a group that trains apart; the end comes in the middle of a period."""
+    store, where = host_store(HOST, scaled(10))
+    trainer = Apart(0, address, algorithm=algorithm, seed=seed, manager={"store_port": where.port})
+    try:
+        with trainer.loop:
+            yield trainer
+    finally:
+        trainer.manager.shutdown(wait=False, finished=False)
+        del store
+
+
+class Drawn:
+    """The position in the data."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batches = state["batches"]
+
+
+def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The copy is made where the next step begins; by then the script has drawn its batch."""
+    memory = CheckpointMemory(1)
+    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
+    drawn = Drawn()
+    there: dict[int, int] = {}
     with lighthouse() as address, life(1, address) as (trainer,):
-        trainer.manager.note_inner_step()
-        for _ in range(30):
+        parts = {"model": trainer.net, "optim": trainer.optim, "data": drawn}
+        checkpoint = Checkpoint(trainer.manager, str(tmp_path), parts, every=100_000)
+
+        def held() -> bool:
+            drawn.batches += 1
             trainer.step()
-        assert memory_of(trainer)._holds == [None, None]
+            there[trainer.manager.current_step()] = drawn.batches
+            checkpoint.step()
+            return (common(trainer) or State()).step >= 3
+
+        wait_for(held, 20, "a copy")
+        checkpoint.close()
+    assert "is saved in" in save_held()
+    memory.close()
+    name = newest(Store(str(tmp_path)))
+    assert name is not None
+    state = Saved(Store(str(tmp_path)), name).load()
+    assert state["parts"]["data"]["batches"] == there[name.step]
+    assert same(state["parts"]["model"], trainer.history[name.step])
+    assert state["torchft"]["step"] == name.step

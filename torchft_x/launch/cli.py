@@ -28,6 +28,9 @@ _FIND_REMOTE = 300.0  # its container may still be pulled
 # Seconds to wait for the group's other nodes, also for one that died.
 _PATIENCE_LOCAL = 60.0  # nobody starts a local job's supervisor again
 _PATIENCE_REMOTE = 3600.0  # a machine is replaced
+# Seconds from SIGTERM until whoever sent it kills what is left.
+_LOCAL_NOTICE = 10.0
+_KILL_WAIT = 30.0  # Slurm's own value of KillWait
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,6 +89,7 @@ def supervise(argv: list[str]) -> int:
             find_timeout=_find_timeout(given, local),
             patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
             local=local,
+            notice=_notice(local),
             memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, MEMORY),
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
@@ -95,6 +99,12 @@ def supervise(argv: list[str]) -> int:
     if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
         print(f"Run directory: {args.run_dir}", flush=True)
     return run_supervisor(config)
+
+
+def _notice(local: bool) -> float:
+    """What TorchX's local scheduler and Docker give; Slurm its KillWait. Pods say it in the variable."""
+    usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else _LOCAL_NOTICE
+    return env.read_seconds(env.NOTICE, usual) or usual
 
 
 def _place(args: argparse.Namespace) -> tuple[str, int]:

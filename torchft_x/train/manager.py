@@ -32,6 +32,7 @@ from torchft_x.train.context.context import RankContext, assemble
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
+from torchft_x.train.heal.own_copy import copy_now
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
@@ -324,10 +325,15 @@ class Manager:
         """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
         measures the group's progress by it."""
         self.steps.rehearsal.skip()  # nobody waits for a group's inner steps
-        if self._context.memory is not None:  # what a copy holds is not where the inner steps have begun
-            self._context.memory.leave_off("the groups train apart")
+        if self._context.memory is not None:
+            self._context.memory.apart = True
         if self._context.status is not None:
             self._context.status.trained()
+
+    def note_exchange(self) -> None:
+        """For who trains apart: what was exchanged is in place, and no inner step has followed. The only moment in which this
+        rank's state is one that a group could begin with, so a copy of it that is due is made now."""
+        copy_now(self._context)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         """Say what must be alike in all groups; a group that says something else under the name can't join them.

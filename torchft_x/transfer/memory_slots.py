@@ -32,10 +32,10 @@ from torchft_x.errors import TransferError
 from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
-from torchft_x.transfer.format.layout import dump, parse
+from torchft_x.transfer.format.layout import Layout, dump, parse
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
 from torchft_x.transfer.format.memory import available_memory, memory_of, populate
-from torchft_x.transfer.format.rebuild import find_targets, rebuild
+from torchft_x.transfer.format.rebuild import find_targets, first_part, rebuild
 from torchft_x.transfer.shared_memory import open_memfd
 from torchft_x.transfer.snapshot import copy_to_host
 
@@ -109,32 +109,16 @@ class MemorySlot:
         Raises `TransferError` if there is no complete copy, or a bit of it has changed since; its `torn` says whether tensors
         of `into` were already written to.
         """
-        sealed = self._sealed()
-        if sealed is None:
-            raise TransferError("the memory holds no complete state.")
-        _, manifest, digests, data = sealed
-        layout = parse(self._bytes()[_MANIFEST_AT : _MANIFEST_AT + manifest].tobytes())
-        blocks = cut_blocks(layout.blobs)
-        if 4 * len(blocks) != digests or place_blobs(layout.blobs)[1] != data:
-            raise TransferError("the memory holds a state whose manifest and bytes are of different sizes.")
-        stream = self._stream(manifest, digests, data)
-        expected = struct.unpack_from(f"<{len(blocks)}I", self._bytes(), _MANIFEST_AT + manifest)
-        for index, block in enumerate(blocks):
-            if digest(stream[block.start : block.start + block.nbytes]) != expected[index]:
-                raise TransferError(f"block {index} of the state in memory has changed since it was copied.")
-        targets = find_targets(layout, into)
-        landing = Landing(layout, targets)
-        try:
-            with torch.no_grad():
-                for block in blocks:
-                    for p in block.pieces:
-                        start = block.start + p.block_offset
-                        arrived = stream[start : start + p.nbytes]
-                        landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
-            return rebuild(layout, targets, landing.finish())
-        except TransferError as e:
-            e.torn = True
-            raise
+        layout, stream = self._checked()
+        return _land(layout, stream, into)
+
+    def read_first(self, key: str) -> Any:
+        """What stands under the state dict's first key, if that is `key`, in new tensors; else None. What stands behind it may
+        be anything: types that only the script knows, shards that only its ranks can take. Raises `TransferError`.
+        """
+        layout, stream = self._checked()
+        part = first_part(layout, key)
+        return None if part is None else _land(part, stream, None)
 
     # --- writing -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +181,23 @@ class MemorySlot:
 
     # --- inside --------------------------------------------------------------------------------------------------------
 
+    def _checked(self) -> tuple[Layout, Tensor]:
+        """Layout and stream of a complete copy, of which no bit has changed. Raises `TransferError`."""
+        sealed = self._sealed()
+        if sealed is None:
+            raise TransferError("the memory holds no complete state.")
+        _, manifest, digests, data = sealed
+        layout = parse(self._bytes()[_MANIFEST_AT : _MANIFEST_AT + manifest].tobytes())
+        blocks = cut_blocks(layout.blobs)
+        if 4 * len(blocks) != digests or place_blobs(layout.blobs)[1] != data:
+            raise TransferError("the memory holds a state whose manifest and bytes are of different sizes.")
+        stream = self._stream(manifest, digests, data)
+        expected = struct.unpack_from(f"<{len(blocks)}I", self._bytes(), _MANIFEST_AT + manifest)
+        for index, block in enumerate(blocks):
+            if digest(stream[block.start : block.start + block.nbytes]) != expected[index]:
+                raise TransferError(f"block {index} of the state in memory has changed since it was copied.")
+        return layout, stream
+
     @property
     def _size(self) -> int:
         return 0 if self._memory is None else self._memory.numel()
@@ -227,6 +228,22 @@ class MemorySlot:
         if _MARK.unpack_from(memory, 0)[0] != zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]):
             return None
         return State(step, committed_in), manifest, digests, data
+
+
+def _land(layout: Layout, stream: Tensor, into: Any) -> Any:
+    targets = find_targets(layout, into)
+    landing = Landing(layout, targets)
+    try:
+        with torch.no_grad():
+            for block in cut_blocks(layout.blobs):
+                for p in block.pieces:
+                    start = block.start + p.block_offset
+                    arrived = stream[start : start + p.nbytes]
+                    landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+        return rebuild(layout, targets, landing.finish())
+    except TransferError as e:
+        e.torn = True
+        raise
 
 
 def _data_at(manifest: int, digests: int) -> int:

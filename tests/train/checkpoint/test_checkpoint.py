@@ -43,7 +43,7 @@ class Job:
             all_fine=lambda about, fine, timeout: fine,
         )
         emit = SimpleNamespace(emit=lambda name, **fields: self.events.append({"event": name, **fields}))
-        self.context = SimpleNamespace(options=options, connection=connection, events=emit)
+        self.context = SimpleNamespace(options=options, connection=connection, events=emit, memory=None, status=None)
 
     def current_step(self) -> int:
         return self.at

@@ -38,6 +38,11 @@ class CheckpointMemory:
         """What the workers are told: most bytes in a slot, then the slots of each of them."""
         return ";".join([str(limit), *(",".join(names) for names in self.names)])
 
+    @property
+    def used(self) -> bool:
+        """Whether a worker has ever taken memory for a copy."""
+        return any(os.fstat(fd).st_size for fd in self._fds)
+
     def close(self) -> None:
         """Give the memory back. Workers that have it open keep theirs."""
         for fd in self._fds:

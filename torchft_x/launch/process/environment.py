@@ -70,10 +70,15 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
         out[env.TOKEN_FILE] = settings.token_file
     out.pop(env.LAUNCHER_PID, None)  # of the supervisor, not of the program
     out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
-    if settings.package_root is not None:
-        paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
-        if settings.package_root not in paths:
-            out["PYTHONPATH"] = ":".join([*paths, settings.package_root])
+    return with_package(out, settings.package_root)
+
+
+def with_package(base: Mapping[str, str], package_root: str | None) -> dict[str, str]:
+    """`base`, in which Python finds this package."""
+    out = dict(base)
+    paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
+    if package_root is not None and package_root not in paths:
+        out["PYTHONPATH"] = ":".join([*paths, package_root])
     return out
 
 

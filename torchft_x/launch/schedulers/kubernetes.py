@@ -18,7 +18,9 @@ from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, 
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
-_GRACE = 10  # seconds between SIGTERM and SIGKILL: the supervisor gives its workers 5 and its last report 2
+_GRACE = (
+    30  # seconds between SIGTERM and SIGKILL, Kubernetes' own: a group that saves its last step takes what it needs
+)
 _UNREACHABLE = 5  # seconds a node may be out of touch before its pods are given up; Kubernetes' default is 300
 _REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
 _MAX_HOST_NAME = 63  # a pod's name is its host name, a DNS label
@@ -152,6 +154,8 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
     spec.restart_policy = "Never" if counts else "OnFailure"
     if spec.termination_grace_period_seconds is None:
         spec.termination_grace_period_seconds = _GRACE
+    if facts.kind == "trainer":
+        _set(task, env.NOTICE, str(spec.termination_grace_period_seconds), unless_given=True)
     _tolerate(spec)
     _keep_run_dir(task)
 

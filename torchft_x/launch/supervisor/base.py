@@ -30,7 +30,7 @@ from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, 
 from torchft_x.launch.supervisor.coordination import Begun, Lives
 from torchft_x.launch.supervisor.locate import Found, Locator
 from torchft_x.launch.supervisor.reports import Reports
-from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests
+from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests, grace_is_over
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
@@ -55,6 +55,9 @@ class BaseConfig:
     """When to restart."""
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
+    notice: float = 10.0
+    """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
+    may take longer than `grace`."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
     local: bool = False
@@ -229,7 +232,7 @@ class BaseSupervisor:
             self._say(f"{self.config.name} is started {manner}")
 
     def _watch(self, life: Attempt, lives: Lives, begun: Begun) -> AttemptEnd:
-        deadline: float | None = None  # of the grace, once told to stop
+        told: float | None = None  # when they were, once told to stop
         while True:
             end = life.poll()
             if end is not None:
@@ -239,19 +242,33 @@ class BaseSupervisor:
                 lives.halted(begun, *halt)
             self._on_turn(life, begun, halt)
             hung = self._why_end(begun)
-            if hung and deadline is None and not life.has_finished:
+            if hung and told is None and not life.has_finished:
                 return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=hung, own_doing=False)
-            if self._stops.first is not None and deadline is None:
-                deadline = time.monotonic() + self.config.grace
+            if self._stops.first is not None and told is None:
+                told = time.monotonic()
                 self._announce(self._stops.first)
                 life.terminate()
-            if life.has_finished and deadline is None:
+            if life.has_finished and told is None:
                 lives.finished(begun)
-            if lives.is_over(begun) if deadline is None else (self._stops.hurry or time.monotonic() > deadline):
+            if lives.is_over(begun) if told is None else (self._stops.hurry or self._is_late(life, told)):
                 return life.kill()
             if self._warm is not None:
                 self._warm.tend(life.spec, life.uptime)
             self._stops.sleep(_TICK, life.fds())
+
+    def _is_late(self, life: Attempt, told: float) -> bool:
+        """Whether the grace of processes that were told to end then is over."""
+        waited, config = time.monotonic() - told, self.config
+        if not grace_is_over(waited, config.grace, config.notice, saves=False):
+            return False
+        saving = self._saving(life)
+        late = grace_is_over(waited, config.grace, config.notice, saves=bool(saving))
+        if late and saving:
+            self._say(
+                f"{config.name}: {saving} is still in a pause that it has announced (it saves its last step?) after {waited:.0f} s, "
+                f"and is ended: who stopped it gives {config.notice:g} s in all ({env.NOTICE}). The checkpoint before counts."
+            )
+        return late
 
     # --- parts ---------------------------------------------------------------------------------------------------------
 
@@ -291,6 +308,10 @@ class BaseSupervisor:
 
     def _why_end(self, begun: Begun) -> str:
         """Why this life must be ended now, for people; empty: it need not."""
+        return ""
+
+    def _saving(self, life: Attempt) -> str:
+        """Who has announced a pause, as a worker does that saves its last step, for people; empty: nobody."""
         return ""
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +17,22 @@ from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
+from torchft_x.launch.postmortem.probe_worker import Silent, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
-from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, without_effect
+from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, with_package, without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
 from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
 from torchft_x.launch.supervisor.locate import Found
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
-from torchft_x.launch.supervisor.stop_requests import Stop
+from torchft_x.launch.supervisor.stop_requests import LAST_ACTS, Stop
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.launch.workers.warm_rules import why_never
+
+_SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
+_LOOK = 0.1  # seconds between two looks whether it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +106,28 @@ class Supervisor(BaseSupervisor):
     def _run_lives(self) -> Stop:
         """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
         self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
-        return self._stops.first or super()._run_lives()
+        stop = self._stops.first or super()._run_lives()
+        self._save_copies(stop)
+        return stop
+
+    def _save_copies(self, stop: Stop) -> None:
+        """The copies of the workers' states end with this process. No life goes on from them here, but another job may. Who is
+        stopped from outside has workers that save their own last step."""
+        memory = self._memory
+        if memory is None or not memory.used or stop.code == 0 or stop.from_outside or self.config.nodes > 1:
+            return
+        self._announce(stop)
+        environ = with_package(self._environ, own_package_root())
+        save = SaveCopies(memory.setting(0), environ, self._scratch / "save.log")
+        until = time.monotonic() + _SAVE
+        while not save.has_ended():
+            first = self._stops.first
+            if first is not None and first.from_outside:
+                until = min(until, time.monotonic() + self.config.notice - LAST_ACTS)
+            if time.monotonic() > until or self._stops.hurry:
+                save.kill()
+            self._stops.sleep(_LOOK, save.fds())
+        self._say(f"{self.config.name}: {save.sentence()}")
 
     def _next_attempt(self) -> int:
         return max(self._attempt, self._told or 0)
@@ -141,6 +168,15 @@ class Supervisor(BaseSupervisor):
     def _why_end(self, begun: Begun) -> str:
         hung = self._collector.hung if self._collector is not None else None
         return hung.reason if hung is not None and hung.life == begun.life else ""
+
+    def _saving(self, life: Attempt) -> str:
+        for target in scene_of(life, "").targets:
+            try:
+                if status(target)["paused"]:
+                    return f"worker {target.rank}"
+            except Silent:
+                pass
+        return ""
 
     def _hear_last_words(self, dead: list[int]) -> None:
         if self._collector is not None and self._scene is not None:

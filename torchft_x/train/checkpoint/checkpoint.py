@@ -15,6 +15,7 @@ from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedError
 from torchft_x.train.checkpoint import parts as of_parts
 from torchft_x.train.checkpoint.claiming import Claiming
+from torchft_x.train.checkpoint.in_memory import InMemory, name_of
 from torchft_x.train.checkpoint.saving import Saving
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
@@ -87,6 +88,7 @@ class Checkpoint:
         self._saved_step: int | None = None  # the last one that was begun to be saved, or resumed from
         self._prepared = False  # there is memory for the first shard
         job = _job_of(options.lighthouse or "")
+        self._in_memory = InMemory(manager, url, job=job, keep=keep, state=self._state)
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
         self._saving = Saving(
             self._store, job=job, keep=keep, timeout=self._timeout, may_write=self._may_write, saved=self._told_saved,
@@ -177,6 +179,7 @@ class Checkpoint:
         if step == self._step:
             return
         self._step = step
+        self._in_memory.note()
         due = self._duty.committed(step, self._manager.participating_rank())
         if self._claiming is not None:
             self._claiming.be_on_duty(self._duty.first)
@@ -206,9 +209,12 @@ class Checkpoint:
 
         What can't be saved in time is a warning: who is told to leave is soon killed.
         """
+        limit, status = None if timeout is None else seconds(timeout), self._manager.context.status
         try:
             if self._duty.first:
-                self._save_last(None if timeout is None else seconds(timeout))
+                if status is not None:
+                    status.pause(limit or self._timeout)  # its supervisor gives it the time that the sender does
+                self._save_last(limit)
         except TorchftXError as e:
             log.warning("%s", e)
         finally:
@@ -245,8 +251,7 @@ class Checkpoint:
             memory=self._saving.memory,
         )  # fmt: skip
         self._prepared, self._saved_step = True, step
-        group, _, life = self._connection.replica_id.partition(":")
-        self._saving.submit(names.name(step, f"{group}-{life[:8]}-{counters['committed_in']}"), shard)
+        self._saving.submit(name_of(self._manager, counters), shard)
 
     def _state(self) -> dict[str, Any]:
         return {"torchft": self._manager.state_dict(), "parts": of_parts.gather(self._parts)}

@@ -11,8 +11,6 @@ from torchft_x.transfer.durable.claim import read_claim, write_claim
 from torchft_x.transfer.durable.sealed import TornError
 from torchft_x.transfer.durable.store import DeniedError, Store
 
-_TRIES = 3  # to read what another process is just writing
-
 
 class Claiming:
     """A thread that looks at the URL every `BEAT` seconds while this group is the one that saves."""
@@ -89,13 +87,11 @@ class Claiming:
                 self._changed.notify_all()
 
     def _read(self) -> Entry | None:
-        for _ in range(_TRIES):
-            try:
-                found = read_claim(self._store)
-                return None if found is None else Entry(*found)
-            except TornError:
-                time.sleep(0.05)
-        return None if self._claim.ours else Entry("", 0, False)  # a writer died in the middle of it
+        try:
+            found = read_claim(self._store)
+        except TornError:
+            return None if self._claim.ours else Entry("", 0, False)
+        return None if found is None else Entry(*found)
 
     def _refuse(self, why: str) -> None:
         with self._changed:

@@ -57,6 +57,10 @@ class MemoryCheckpoint:
         self._schedule = CopySchedule()  # rank 0 counts
         self._worker: threading.Thread | None = None  # beside the training, while there is something to do
         self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied (any more)
+        self._describe: Callable[[], dict[str, Any]] | None = None  # see `describe_with`
+        self._noted: tuple[State, dict[str, Any], float] | None = None  # of which state, what, and the seconds it took
+        self.apart = False
+        """This group trains apart: only who exchanges knows when its state is one that others can go on from."""
 
     def __repr__(self) -> str:
         return f"<MemoryCheckpoint {self._off or self._copies}>"
@@ -85,15 +89,32 @@ class MemoryCheckpoint:
 
     # --- between two steps ---------------------------------------------------------------------------------------------
 
+    def describe_with(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Copies shall hold what this returns, too, and that first: what a durable checkpoint of the state is, in the state's own
+        tensors (`transfer.from_memory.held`)."""
+        self._describe = describe
+
+    def note(self, state: State) -> None:
+        """The script stands where it would save `state` durably. If a copy of it is to come, describe it now: until the next
+        step begins the script may draw a batch, which is not part of that state."""
+        if self._describe is not None and self._copies.wanted == state and not self._off:
+            began = time.monotonic()
+            self._noted = (state, self._describe(), time.monotonic() - began)
+
     def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
         """A step begins, and this rank holds `state` wholly. Copy it, if that was said. Never raises."""
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off:
             return
+        noted, self._noted = self._noted, None
         began, index = time.monotonic(), self._copies.slot(self._holds)
         slot, self._holds[index] = self._slots[index], None
         try:
             values = full_state()
+            if noted is not None and noted[0] == state:
+                values, began = {**noted[1], **values}, began - noted[2]
+            elif self._describe is not None:
+                values = {**self._describe(), **values}
             if not slot.write(state, values):
                 self._begin(self._grow, [(s, s.room_for(values)) for s in self._slots])
                 self._holds[index] = slot.state  # it was not touched
@@ -122,11 +143,6 @@ class MemoryCheckpoint:
         for i, slot in enumerate(self._slots):
             slot.erase()
             self._holds[i] = None
-
-    def leave_off(self, why: str) -> None:
-        """From now on nothing is copied, and nothing is gone on from."""
-        self._off = self._off or why
-        self._copies = HeldCopies(None)
 
     def close(self) -> None:
         self._off = self._off or "the Manager was shut down"

@@ -19,13 +19,24 @@ _MOST_WORDS = 400  # characters of a reason
 def before_asking(context: RankContext, memory: MemoryCheckpoint, *, between_steps: bool) -> None:
     """Load the group's copy, if that was said; else, `between_steps`, make one. Raises `TransferError` if it can't be loaded."""
     with context.failures.lock:
-        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
+        state, idle = context.step.state, context.step.phase is Phase.IDLE
     if not idle:
         return  # a step was given up in the middle
     copy = memory.to_load(state)
     if copy is not None:
         _load(context, memory, copy)
-    elif between_steps and not torn and context.state_dicts.readable:
+    elif between_steps and not memory.apart:
+        copy_now(context)
+
+
+def copy_now(context: RankContext) -> None:
+    """Copy this rank's state, if that was said: it is the one that the last commit has led to. Between two steps."""
+    memory = context.memory
+    if memory is None:
+        return
+    with context.failures.lock:
+        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
+    if idle and not torn and context.state_dicts.readable:
         memory.maybe_copy(state, context.full_state)
 
 
@@ -33,7 +44,7 @@ def _load(context: RankContext, memory: MemoryCheckpoint, copy: State) -> None:
     c, began = context, time.monotonic()
     try:
         came = memory.read(copy, c.full_state())
-        if not isinstance(came, dict) or set(came) != {"user", "torchft"}:
+        if not isinstance(came, dict) or not {"user", "torchft"} <= set(came):
             raise TransferError("it is not a Manager's state.")
         state, batches = read_state(came["torchft"])
         if state != copy:

@@ -140,7 +140,9 @@ class InnerLoop:
 
     def _go(self, act: Act) -> None:
         try:
-            self._act(act)
+            if act is not Act.TRAIN:
+                self._act(act)
+                self._manager.note_exchange()
         except BaseException:
             if self._followers is not None:
                 self._followers.fail()

@@ -16,6 +16,7 @@ from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.from_memory.save import save_held
 
 _WAIT = 600.0  # seconds an import may take when all is written
 
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="read all of it, and check each digest")
     export = commands.add_parser("export", help="write it as PyTorch's distributed checkpoint, or as safetensors")
     bring = commands.add_parser("import", help="make a checkpoint of such a folder or file")
+    commands.add_parser("from-memory")  # without help: supervisors call it
     for command in (ls, verify, export):
         command.add_argument("url", help="folder of the checkpoints")
     for command in (verify, export):
@@ -51,8 +53,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """The exit code: 1 if something is damaged or not there, 2 for a mistake."""
     args = _parser().parse_args(argv)
+    acts = {"ls": _ls, "verify": _verify, "export": _export, "import": _import, "from-memory": _from_memory}
     try:
-        {"ls": _ls, "verify": _verify, "export": _export, "import": _import}[args.command](args)
+        acts[args.command](args)
     except TorchftXError as e:
         print(f"torchft_x checkpoint {args.command}: {e}", file=sys.stderr)
         return 2 if isinstance(e, ConfigError) else 1
@@ -107,6 +110,10 @@ def _import(args: argparse.Namespace) -> None:
     writer.write_shard(store, name, shard)
     writer.complete(store, name, shard, job=f"import-{secrets.token_hex(4)}", timeout=_WAIT)
     print(f"{name}: {shard.nbytes / 1e6:,.1f} MB in {store.shown}")
+
+
+def _from_memory(args: argparse.Namespace) -> None:
+    print(save_held(), flush=True)
 
 
 def _found(store: Store) -> list[Name]:

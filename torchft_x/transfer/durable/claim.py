@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 from torchft_x.transfer.durable.sealed import TornError
 from torchft_x.transfer.durable.store import MissingError, Store
 
 FILE = "job.json"
 _MAX_BYTES = 1000
+_TRIES, _LOOK_AGAIN = 2, 0.05  # to read what another process is just writing; seconds
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def read_claim(store: Store) -> tuple[str, int, bool] | None:
-    """(job, beat, whether it is over); None: nobody's. Raises `TornError` in the middle of a write, and
+    """(job, beat, whether it is over); None: nobody's. Raises `TornError` if its writer died in the middle of a write, and
     `TransferError`."""
+    for _ in range(_TRIES):
+        try:
+            return _read(store)
+        except TornError:
+            time.sleep(_LOOK_AGAIN)
+    return _read(store)
+
+
+def _read(store: Store) -> tuple[str, int, bool] | None:
     try:
         value = json.loads(store.read(FILE, 0, _MAX_BYTES))
     except MissingError:

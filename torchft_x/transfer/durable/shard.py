@@ -47,28 +47,48 @@ class Shard:
         )  # fmt: skip
 
 
-def freeze(
-    state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
-) -> Shard:
-    """Copy what rank `rank` of `ranks` writes of a state dict of its group: its shards of DTensors, once each; and on
-    rank 0 all that is not sharded, which is the same on all ranks.
+@dataclass(frozen=True)
+class Outline:
+    """What one rank writes of a state, in the state's own tensors: a shard as long as nobody changes them."""
 
-    `memory`: of an earlier shard that nobody needs any more; used again if it is long enough. Raises `LeafError` naming
-    the path of a value that can't be saved.
+    rank: int
+    ranks: int
+    structure: str
+    whole: Layout
+    pieces: list[tuple[int, list[int]]]
+    tensors: list[Tensor]  # one of each piece
+
+    def freeze(self, *, step: int, committed_in: int = 0, memory: Tensor | None = None) -> Shard:
+        """Copy them. `memory`: of an earlier shard that nobody needs any more; used again if it is long enough."""
+        specs, sources, sizes = group_tensors(self.tensors)
+        layout = Layout(["list", [["T", i] for i in range(len(self.tensors))]], tuple(specs), tuple(sizes))
+        starts, length = place_blobs(sizes)
+        pinned = _pinned(sources)
+        if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
+            memory = allocate_room(length, pinned)
+        copy_to_host(sources, starts, memory)
+        return Shard(step, committed_in, self.rank, self.ranks, self.structure, self.whole, layout, self.pieces, memory)
+
+
+def outline(state_dict: Any, *, rank: int = 0, ranks: int = 1) -> Outline:
+    """What rank `rank` of `ranks` writes of a state dict of its group: its shards of DTensors, once each; and on rank 0 all
+    that is not sharded, which is the same on all ranks. Values that are no tensors are taken as they are now.
+
+    Raises `LeafError` naming the path of a value that can't be saved.
     """
     walk, ours, boxes, shapes = _ours(state_dict, rank)
-    specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
-    layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
-    starts, length = place_blobs(sizes)
-    pinned = _pinned(sources)
-    if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
-        memory = allocate_room(length, pinned)
-    copy_to_host(sources, starts, memory)
     complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
     named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
     structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
     pieces = [(i, list(boxes[i][0].offset)) for i in ours]
-    return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
+    return Outline(rank, ranks, structure, complete, pieces, [walk.tensors[i] for i in ours])
+
+
+def freeze(
+    state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
+) -> Shard:
+    """See `outline` and `Outline.freeze`."""
+    return outline(state_dict, rank=rank, ranks=ranks).freeze(step=step, committed_in=committed_in, memory=memory)
 
 
 def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:

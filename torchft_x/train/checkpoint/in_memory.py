@@ -1,0 +1,53 @@
+"""What the copies in a supervisor's memory hold, so that a checkpoint can be written from them when nobody trains any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torchft_x.core.types import State
+from torchft_x.transfer.durable import names
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.shard import outline
+from torchft_x.transfer.from_memory.held import KEY, Held
+
+if TYPE_CHECKING:
+    from torchft_x.train.manager import Manager
+
+
+class InMemory:
+    """Of one rank's `Checkpoint`. `state`: returns what it would save now."""
+
+    def __init__(self, manager: Manager, url: str, *, job: str, keep: int, state: Callable[[], Any]) -> None:
+        self._manager = manager
+        self._url = url
+        self._job = job
+        self._keep = keep
+        self._state = state  # see above
+        if manager.context.memory is not None:
+            manager.context.memory.describe_with(self._describe)
+
+    def note(self) -> None:
+        """The script stands where it would save."""
+        memory = self._manager.context.memory
+        if memory is not None:
+            counters = self._manager.state_dict()
+            memory.note(State(counters["step"], counters["committed_in"]))
+
+    def _describe(self) -> dict[str, Any]:
+        options = self._manager.context.options
+        counters = self._manager.state_dict()
+        held = Held(
+            url=self._url,
+            job=self._job,
+            writer=name_of(self._manager, counters).writer,
+            keep=self._keep,
+            outline=outline(self._state(), rank=options.group_rank, ranks=options.group_world_size),
+        )
+        return {KEY: held.tree()}
+
+
+def name_of(manager: Manager, counters: dict[str, int]) -> Name:
+    """Of the checkpoint that this life of this group writes of that state; the same on all of its ranks."""
+    group, _, life = manager.context.connection.replica_id.partition(":")
+    return names.name(counters["step"], f"{group}-{life[:8]}-{counters['committed_in']}")

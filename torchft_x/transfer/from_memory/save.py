@@ -1,0 +1,95 @@
+"""``torchft_x checkpoint from-memory``: what a group's supervisor holds in memory, as a durable checkpoint.
+
+Its supervisor starts it when the group is given up, and names the slots in the environment; where to is in the copies
+(`transfer.from_memory.held`). Nobody else has a use for it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchft_x import env
+from torchft_x.core.training.memory_checkpoint import newest_common
+from torchft_x.core.training.save_duty import Claim, Entry
+from torchft_x.core.types import State
+from torchft_x.errors import TransferError
+from torchft_x.transfer.durable import names, writer
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.claim import read_claim
+from torchft_x.transfer.durable.sealed import TornError
+from torchft_x.transfer.durable.store import Store
+from torchft_x.transfer.from_memory.held import KEY, Held, held_in
+from torchft_x.transfer.memory_slots import MemorySlot
+
+_LOOK = 1.0  # seconds between two looks at whose place it is
+_WAIT = 60.0  # seconds until the shards that were written must be seen
+
+
+def save_held() -> str:
+    """Write it, unless as new a one is there; what was done, a clause. Raises `TorchftXError` for why it can't be."""
+    ranks = _open_slots(env.read(env.MEMORY_SLOTS, "") or "")
+    copy = newest_common([[s.state for s in slots if s.state is not None] for slots in ranks])
+    if copy is None:
+        raise TransferError("no copy of all ranks is complete.")
+    held = [next(s for s in slots if s.state == copy) for slots in ranks]
+    first = _read(held[0])
+    store, name = Store(first.url), names.name(copy.step, first.writer)
+    _check(store, first, len(ranks), copy)
+    there = newest(store)
+    if there is not None and there.step >= copy.step:
+        return f"the checkpoint of step {there.step} in {store.shown} is as new as what was held in memory"
+    _claim(store, first.job)
+    shard = first.outline.freeze(step=copy.step, committed_in=copy.committed_in)
+    writer.write_shard(store, name, shard)
+    for slot in held[1:]:  # one at a time in new memory
+        other = _read(slot).outline
+        writer.write_shard(store, name, other.freeze(step=copy.step, committed_in=copy.committed_in))
+    writer.complete(store, name, shard, job=first.job, timeout=_WAIT)
+    writer.sweep(store, name, first.keep)
+    return f"step {copy.step}, which was held in memory, is saved in {store.shown}; a new job goes on from it"
+
+
+def _open_slots(setting: str) -> list[list[MemorySlot]]:
+    """By local rank."""
+    _, *ranks = setting.split(";")
+    found = [[MemorySlot.open(name, 0) for name in names.split(",")] for names in ranks]
+    slots = [[slot for slot in of_rank if slot is not None] for of_rank in found]
+    if not slots or not all(slots):
+        raise TransferError("the memory can't be opened; it is its supervisor's, on this host.")
+    return slots
+
+
+def _read(slot: MemorySlot) -> Held:
+    tree = slot.read_first(KEY)
+    if tree is None:
+        raise TransferError(
+            "the script has no Checkpoint (--checkpoint URL of the scripts here), so nobody knows where to."
+        )
+    return held_in(tree)
+
+
+def _check(store: Store, held: Held, ranks: int, copy: State) -> None:
+    if held.outline.ranks != ranks or held.outline.rank != 0:
+        raise TransferError(
+            f"checkpoint {store.shown}: {ranks} of the {held.outline.ranks} ranks of the group have a copy of {copy} here; "
+            "a group over several nodes is not saved from memory."
+        )
+
+
+def _claim(store: Store, job: str) -> None:
+    """Wait until that job may write there; another one that is dead is known after some seconds. Raises `TransferError`."""
+    claim = Claim(job)
+    while not claim.ours:
+        why = claim.seen(_entry(store), time.monotonic())
+        if why:
+            raise TransferError(f"checkpoint {store.shown}: {why}.")
+        if not claim.ours:
+            time.sleep(_LOOK)
+
+
+def _entry(store: Store) -> Entry | None:
+    try:
+        found = read_claim(store)
+    except TornError:
+        return Entry("", 0, False)
+    return None if found is None else Entry(*found)
