@@ -206,6 +206,7 @@ class Issue:
     quorum: Quorum
     sessions: tuple[int, ...]
     calls: tuple[int, ...] = ()
+    waited: float = 0.0  # seconds since the first of its members asked
 
 
 @dataclass(frozen=True, slots=True)
