@@ -73,6 +73,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.postmortem": "launch.process launch.workers observe",
     "launch.supervisor": "launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
+    "launch.status": "rpc",
     "launch": "launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe",
 }
 NO_TORCH_AT_START = [
@@ -86,6 +87,8 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.supervisor.group",
     "torchft_x.launch.supervisor.sidecar",
     "torchft_x.launch.doctor.checks",
+    "torchft_x.launch.status.commands",
+    "torchft_x.launch.status.live",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]
