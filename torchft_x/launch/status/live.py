@@ -34,7 +34,12 @@ def picture(status: Mapping[str, Any], height: int) -> Group:
     for group in groups[:room]:
         name, does, step, restarts, more = lines.group_cells(group)
         table.add_row(Text(name), Text(does, _TONES.get(does, "dim")), Text(step), Text(restarts), Text(more, "dim"))
-    parts: list[RenderableType] = [Text(lines.head(status), "bold"), *(Text(n, "yellow") for n in lines.notices(status)), Text(""), table]
+    parts: list[RenderableType] = [
+        Text(lines.head(status), "bold"),
+        *(Text(n, "yellow") for n in lines.notices(status)),
+        Text(""),
+        table,
+    ]
     if len(groups) > room:
         parts.append(Text(f"and {len(groups) - room} more that train", "dim"))
     parts += [Text(loss, "dim") for loss in lines.losses(status)]
