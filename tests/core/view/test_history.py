@@ -43,6 +43,14 @@ def test_who_is_out_is_told_as_long_as_it_is() -> None:
     assert h.out["1"].exit == "killed"  # the amended one
 
 
+def test_a_group_that_is_back_before_there_was_a_quorum_without_it() -> None:
+    h = History()
+    h.issued(of("0", id=1), 0.0, 100.0)
+    h.noted(lost("0"), None, 5, 101.0)
+    h.issued(of("0", id=2), 0.0, 103.0)
+    assert (h.losses[0].rejoined, h.quorums[-1].reason) == (2.0, "group 0 joined")
+
+
 def test_who_leaves_is_not_lost() -> None:
     h = History()
     h.issued(of("0", "1", "2", id=1), 0.0, 100.0)

@@ -26,7 +26,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
@@ -209,6 +209,10 @@ class Lighthouse:
                 return []
             case SupervisorGone():
                 self._roll.supervisors.leave(event, now)
+                self._tenure.changed = True
+                return []
+            case GroupRests(group, rests):
+                self._roll.supervisors.rest(group, rests)
                 self._tenure.changed = True
                 return []
             case LifeHalted():

@@ -59,7 +59,7 @@ def _by_supervisor(seen: Seen) -> tuple[str, str] | None:
     if lives is None:
         return None
     if lives.rests and not lives.alive:
-        return "drained", f"`torchft_x resume {seen.group}` starts it again"
+        return "drained", "until it is resumed"
     if seen.drains and lives.alive:
         return "drains", "leaves at its next step boundary"
     if lives.here and lives.starts and not lives.alive:

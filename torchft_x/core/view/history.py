@@ -138,16 +138,19 @@ class History:
     def _regrouped(self, quorum: Quorum, waited: float, t: float) -> None:
         self.count["regroupings"] += 1
         groups = frozenset([m.group_id for m in quorum.members])
-        joined, gone = sorted(groups - self._groups, key=by_number), sorted(self._groups - groups, key=by_number)
+        back = groups & self._out.keys()  # a group may be back with a new life before there was a quorum without it
+        joined, gone = (
+            sorted((groups - self._groups) | back, key=by_number),
+            sorted(self._groups - groups, key=by_number),
+        )
         for loss in self._waiting:
             self.recovery.add(t - loss.t)
             self._amend(loss, lambda known: replace(known, regrouped=t - known.t))
         self._waiting = []
-        for name in joined:
-            if name in self._out:
-                loss = self._out.pop(name)
-                self.rejoin.add(t - loss.t)
-                self._amend(loss, lambda known: replace(known, rejoined=t - known.t))
+        for name in back:
+            loss = self._out.pop(name)
+            self.rejoin.add(t - loss.t)
+            self._amend(loss, lambda known: replace(known, rejoined=t - known.t))
         self.quorums.append(
             QuorumEntry(
                 t=t,

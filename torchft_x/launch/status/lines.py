@@ -31,13 +31,11 @@ def number(value: object) -> float:
 
 def head(status: Mapping[str, Any]) -> str:
     """One line: what the job does."""
-    groups, quorum, rate = rows(status, "groups"), status.get("quorum"), status.get("step_rate")
+    groups, quorum, rate = rows(status, "groups"), status.get("quorum"), number(status.get("step_rate"))
     trains = sum(g.get("does") == "trains" for g in groups)
     parts = [f"{plain(status.get('state', '?'))} at step {number(status.get('step')):,.0f}"]
-    if rate:
-        parts.append(
-            f"{number(rate):.1f} steps a second" if number(rate) >= 1 else f"{seconds(1 / number(rate))} a step"
-        )
+    if rate > 0:
+        parts.append(f"{rate:.1f} steps a second" if rate >= 1 else f"{seconds(1 / rate)} a step")
     parts.append(f"{trains} of {len(groups)} groups train")
     if isinstance(quorum, dict):
         parts.append(f"quorum q{number(quorum.get('number')):.0f} is {seconds(quorum.get('age'))} old")

@@ -123,7 +123,9 @@ class SupervisorService:
         if kind == "halted":
             self._ways.feed(supervisors.HALTED.decode(up.halted, stream=key))
         elif kind == "rests":
-            self._feed_roster(supervisors.GROUP_UP.decode(up, group=group))
+            rests = supervisors.GROUP_UP.decode(up, group=group)
+            self._ways.feed(rests)
+            self._feed_roster(rests)
         elif key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
