@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.status.find import Run, find
+from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
 _RUN = "a run directory or a lighthouse's address; by default the newest run below runs/"
@@ -74,9 +75,12 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _look(run: Run) -> dict[str, Any]:
+    assert run.lighthouse is not None
+    shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
+    if shown is not None:  # without grpc, whose import takes longer than all the rest
+        return shown
     from torchft_x.rpc.status_query import lighthouse_snapshot
 
-    assert run.lighthouse is not None
     return lighthouse_snapshot(run.lighthouse, run.token, _TIMEOUT)
 
 

@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 
 MOST = 64
 """Connections."""
-PER_SECOND = 40.0
-"""Requests, and new connections, of everybody together."""
+PER_SECOND = 20.0
+"""Requests, and new connections, of everybody together. A page asks once a second."""
+BURST = 40
+"""And so many at once."""
 HEAD = 8 << 10
 """Bytes of a request's head."""
 BODY = 4 << 10
@@ -65,7 +67,7 @@ class HttpServer:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._budget = Budget(PER_SECOND, int(PER_SECOND))
+        self._budget = Budget(PER_SECOND, BURST)
         self._listener: socket.socket | None = None  # while it listens
         self._accepting: asyncio.Task[None] | None = None
         self._open: dict[asyncio.Task[None], None] = {}  # connections, the longest idle first
