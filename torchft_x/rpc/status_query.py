@@ -25,9 +25,9 @@ def lighthouse_status(address: Address, token: str | None = None, timeout: float
     return _object(_ask("Status", b"", address, token, timeout), address)
 
 
-def lighthouse_snapshot(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
+def lighthouse_overview(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
     """What people are shown of its job, see docs/page.md. Raises the same."""
-    return _object(_ask("Snapshot", b"", address, token, timeout), address)
+    return _object(_ask("Overview", b"", address, token, timeout), address)
 
 
 def give_order(kind: str, group: str, address: Address, token: str | None, timeout: float = 15.0) -> str:

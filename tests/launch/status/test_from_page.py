@@ -1,4 +1,4 @@
-"""The snapshot over HTTP, if it is this lighthouse's."""
+"""The overview over HTTP, if it is this lighthouse's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot as text: what a person reads, and what a terminal must not be told."""
+"""The overview as text: what a person reads, and what a terminal must not be told."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 * `commands`: their command lines.
 * `find`: which run is meant, where its lighthouse is, and how it ended if it has.
-* `lines`: the snapshot as lines of text. `live`: the same in a terminal, again and again, with rich.
+* `lines`: the overview as lines of text. `live`: the same in a terminal, again and again, with rich.
 """

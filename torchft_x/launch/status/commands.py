@@ -79,9 +79,9 @@ def _look(run: Run) -> dict[str, Any]:
     shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
     if shown is not None:  # without grpc, whose import takes longer than all the rest
         return shown
-    from torchft_x.rpc.status_query import lighthouse_snapshot
+    from torchft_x.rpc.status_query import lighthouse_overview
 
-    return lighthouse_snapshot(run.lighthouse, run.token, _TIMEOUT)
+    return lighthouse_overview(run.lighthouse, run.token, _TIMEOUT)
 
 
 def _url(first: dict[str, Any], token: str | None) -> int:

@@ -1,4 +1,4 @@
-"""The snapshot over HTTP, where the page of a run is reached from here: mostly on the lighthouse's own host."""
+"""The overview over HTTP, where the page of a run is reached from here: mostly on the lighthouse's own host."""
 
 from __future__ import annotations
 

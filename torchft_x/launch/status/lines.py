@@ -1,4 +1,4 @@
-"""The snapshot of a lighthouse as lines of text. Pure; whatever a lighthouse says is made harmless for a terminal."""
+"""The overview of a lighthouse as lines of text. Pure; whatever a lighthouse says is made harmless for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot in a terminal, drawn anew each second, with rich."""
+"""The overview in a terminal, drawn anew each second, with rich."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class LighthouseShell:
                     grpc_options.STATUS,
                     {
                         "Status": answering(self._status),
-                        "Snapshot": answering(self._snapshot),
+                        "Overview": answering(self._overview),
                         "Order": answering(self._order),
                     },
                 ),
@@ -364,7 +364,7 @@ class LighthouseShell:
     async def _status(self, _request: bytes, _context: Any) -> bytes:
         return bytes(pb.StatusReply(json=json.dumps(self.status(), default=str)).SerializeToString())
 
-    async def _snapshot(self, _request: bytes, _context: Any) -> bytes:
+    async def _overview(self, _request: bytes, _context: Any) -> bytes:
         return bytes(pb.StatusReply(json=self.recorder.bytes().decode()).SerializeToString())
 
     async def _order(self, request: bytes, _context: Any) -> bytes:

@@ -26,7 +26,7 @@ def test_counters_gauges_and_histograms() -> None:
         assert before["torchft_x_losses_total", frozenset({"exited"})] == 0.0  # a series that is there can be watched
         with group("0:x", page.address, token=TOKEN) as a:
             Asking(a).result()
-            wait_for(lambda: samples(page)["torchft_x_quorum_members", none] == 1.0, 5.0, "a fresh snapshot")
+            wait_for(lambda: samples(page)["torchft_x_quorum_members", none] == 1.0, 5.0, "a fresh overview")
             now = samples(page)
             assert now["torchft_x_quorums_total", none] == 1.0
             assert now["torchft_x_joins_total", none] == 1.0

@@ -1,4 +1,4 @@
-"""What is kept of a lighthouse, and how often the snapshot is made."""
+"""What is kept of a lighthouse, and how often the overview is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.view.test_snapshot import NO_JOB
+from tests.core.view.test_overview import NO_JOB
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.job import GroupRests, LifeExited, LifeStarted, SupervisorHere
 from torchft_x.rpc.lighthouse.page import recorder as module
@@ -21,7 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def made(clock: list[float], seconds: float = 0.0) -> tuple[Recorder, list[int]]:
-    """A recorder whose snapshots take so long, and how many there were."""
+    """A recorder whose overviews take so long, and how many there were."""
     count = [0]
 
     def job() -> Any:
@@ -32,7 +32,7 @@ def made(clock: list[float], seconds: float = 0.0) -> tuple[Recorder, list[int]]
     return Recorder(Lighthouse(LighthouseConfig(), now=clock[0], unix=1e6), job), count
 
 
-def test_all_readers_share_one_snapshot_for_a_while(clock: list[float]) -> None:
+def test_all_readers_share_one_overview_for_a_while(clock: list[float]) -> None:
     recorder, count = made(clock)
     assert recorder.bytes() == recorder.bytes()
     recorder.value()

@@ -1,4 +1,4 @@
-"""What `/metrics` says, through prometheus_client. Everything is read from the snapshot and the history when it is asked for."""
+"""What `/metrics` says, through prometheus_client. Everything is read from the overview and the history when it is asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Keeps what people are shown of a lighthouse: what has happened, and the snapshot as bytes that all readers share.
+"""Keeps what people are shown of a lighthouse: what has happened, and the overview as bytes that all readers share.
 
-On the loop's thread. Whoever looks costs the lighthouse at most one part in fifty of its time: a snapshot that took long
+On the loop's thread. Whoever looks costs the lighthouse at most one part in fifty of its time: an overview that took long
 to make is shown for longer.
 """
 
@@ -18,11 +18,11 @@ from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.view.history import History
 from torchft_x.core.view.lives import Lives
-from torchft_x.core.view.snapshot import Job, snapshot
+from torchft_x.core.view.overview import Job, overview
 from torchft_x.core.view.step_rate import StepRate
 
 FRESH = 0.5
-"""Seconds for which a snapshot is shown, at least."""
+"""Seconds for which an overview is shown, at least."""
 _SHARE = 50  # and so many times as long as it took to make
 _RATE_EACH = 1.0  # seconds between two looks at the step
 
@@ -40,8 +40,8 @@ class Recorder:
         self.orders = False  # whether orders are taken: the lighthouse has a token
         self._rate = StepRate()
         self._looked = float("-inf")  # when the step was last looked at
-        self._stale = float("-inf")  # when the snapshot is made anew
-        self._value: dict[str, Any] = {}  # the snapshot
+        self._stale = float("-inf")  # when the overview is made anew
+        self._value: dict[str, Any] = {}  # the overview
         self._bytes = b""  # the same as JSON
         self._began = time.monotonic()
         if machine.current is not None:  # taken over from the lighthouse before this one
@@ -76,7 +76,7 @@ class Recorder:
     # --- what is shown ---------------------------------------------------------------------------------------------------
 
     def value(self) -> dict[str, Any]:
-        """The snapshot. Not to be changed."""
+        """The overview. Not to be changed."""
         self._refresh()
         return self._value
 
@@ -89,7 +89,7 @@ class Recorder:
         began = time.monotonic()
         if began < self._stale:
             return
-        made = snapshot(
+        made = overview(
             self._machine.view(began),
             self.history,
             self.lives,

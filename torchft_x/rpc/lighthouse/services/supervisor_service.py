@@ -18,7 +18,7 @@ from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopSidecar
-from torchft_x.core.view.snapshot import Job
+from torchft_x.core.view.overview import Job
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
@@ -79,7 +79,7 @@ class SupervisorService:
         return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
 
     def job(self, drained: frozenset[str]) -> Job:
-        """For the snapshot."""
+        """For the overview."""
         verdict = self._roster.verdict if self._roster is not None else None
         return Job(
             outcome=self._roster.status() if self._roster is not None else None,

@@ -30,7 +30,7 @@ class Job:
     drained: frozenset[str]  # groups that were asked to leave
 
 
-def snapshot(
+def overview(
     view: View, history: History, lives: Lives, job: Job, *, rate: float | None, unix: float, story: list[str]
 ) -> Json:
     """JSON-able. Times are unix seconds, ages seconds."""

@@ -12,7 +12,7 @@ from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State
 from torchft_x.core.view.history import History
 from torchft_x.core.view.lives import Lives
-from torchft_x.core.view.snapshot import SCHEMA, Job, snapshot
+from torchft_x.core.view.overview import SCHEMA, Job, overview
 
 NO_JOB = Job(outcome=None, verdict=None, sidecars={}, drained=frozenset())
 
@@ -34,7 +34,7 @@ class Shown:
     def look(self, job: Job = NO_JOB) -> dict[str, Any]:
         s = self.scene
         view = s.lighthouse.view(s.now)
-        found = snapshot(view, self.history, self.lives, job, rate=None, unix=s.now, story=s.lighthouse.story(s.now))
+        found = overview(view, self.history, self.lives, job, rate=None, unix=s.now, story=s.lighthouse.story(s.now))
         assert json.loads(json.dumps(found)) == found | {
             "quorums": [{**q, "joined": list(q["joined"]), "gone": list(q["gone"])} for q in found["quorums"]]
         }
