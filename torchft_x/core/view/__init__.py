@@ -4,5 +4,5 @@
 * `activity`: what a group does now, in one word and a few more.
 * `history`: the newest quorums, losses and refusals, each with its reason, and how many there have been.
 * `lives`: what supervisors have said of their groups.
-* `step_rate`: how fast the job is.
+* `step_rate`: how fast the job is. `durations`: how long things took, as a histogram.
 """

@@ -2,5 +2,6 @@
 
 * `commands`: their command lines.
 * `find`: which run is meant, where its lighthouse is, and how it ended if it has.
+* `from_page`: the overview over HTTP, where the page is reached from here.
 * `lines`: the overview as lines of text. `live`: the same in a terminal, again and again, with rich.
 """

@@ -6,5 +6,6 @@
 * `guard`: which Host a request may name, who has the token, how many requests there may be.
 * `http`: connections, with h11 for the protocol.
 * `metrics`: the same in Prometheus' format.
+* `start`: where all of it listens.
 * `page.html`: the page itself, in one file.
 """
