@@ -16,6 +16,8 @@ _USAGE = f"""torchft_x {__version__}
                                                          run one replica group and restart it when it dies
     torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
                                                          run a program beside the groups, as long as the job lives
+    torchft_x status [RUN_DIR|ADDRESS] [--json]          what the groups of a run do; the newest run by default
+    torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS]  end a group and start it again; have it leave and rest; start it
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
@@ -40,6 +42,14 @@ def main(argv: list[str] | None = None) -> int:
         from torchft_x.launch.cli import accompany
 
         return accompany(words[1:])
+    if words[:1] == ["status"]:
+        from torchft_x.launch.status.commands import status
+
+        return status(words[1:])
+    if words[:1] in (["kill"], ["drain"], ["resume"]):
+        from torchft_x.launch.status.commands import order
+
+        return order(words[0], words[1:])
     if words[:1] == ["doctor"]:
         from torchft_x.launch.cli import doctor
 
@@ -58,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany, dumps, checkpoint and doctor"
+    known = "lighthouse, supervise, accompany, status, kill, drain, resume, dumps, checkpoint and doctor"
     print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
     return 2
 

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,25 @@ class Recorder:
 
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+
+    def rests(self, rests: bool) -> None:
+        self._write(kind="rests", rests=rests)
+
+    def on_order(self, callback: Callable[[str, str, str], None]) -> None:
+        """A line in the file `order`: kind, life (`.`: none), sentence."""
+        path = self._folder / "orders"
+
+        def listen() -> None:
+            done = 0
+            while True:
+                lines = path.read_text().splitlines() if path.exists() else []
+                for line in lines[done:]:
+                    kind, life, sentence = line.split(" ", 2)
+                    callback(kind, life.strip("."), sentence)
+                done = len(lines)
+                time.sleep(0.02)
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def done(self, code: int, sentence: str) -> None:
         self._write(kind="done", code=code, sentence=sentence)

@@ -11,6 +11,7 @@ NAME = "torchft_x"
 # Rules of the launcher's outcome, which the lighthouse carries but which decide nothing about training; where core has
 # no packages they are told by name.
 _JOB = "core.job"
+_VIEW = "core.view"
 _JOB_WHEN_FLAT = {"core.assembly", "core.companions", "core.roster", "core.visits"}
 
 Graph = Mapping[str, set[str]]
@@ -63,10 +64,10 @@ def _imports(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 def is_protocol(module: Module) -> bool:
-    """Whether it is one of the rules that decide about training: core without the rules of the job's outcome."""
+    """Whether it is one of the rules that decide about training: core without the job's outcome, and what people are shown."""
     if module.name.split(".")[0] != "core":
         return False
-    return module.package != _JOB and module.name not in _JOB_WHEN_FLAT
+    return module.package not in (_JOB, _VIEW) and module.name not in _JOB_WHEN_FLAT
 
 
 def arrows(modules: Iterable[Module]) -> dict[str, set[str]]:

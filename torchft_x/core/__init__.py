@@ -18,6 +18,7 @@ The packages, bottom up; each imports only from those above it (`WALLS` in tests
     restart       when may a lighthouse that has just started form a quorum?
     training      how does a trainer pace itself?
     lighthouse    who trains together, and how far may they run?
+    view          what are people shown of it?
 
 The contract of a machine and its shell: the shell delivers events with the time, one after the other, and carries out
 the effects that the machine returns. `core.messages` says it precisely. Time is seconds as floats, monotonic unless a

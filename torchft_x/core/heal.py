@@ -97,8 +97,7 @@ def plan(
     origin = at_top[0] if ours else primary
     healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
     ready = [i for i in range(len(members)) if i not in healers]
-    turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
-    sources_of = {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
+    sources_of = _sources_of(members, healers, ready, group_rank, ours)
     mirrors_of = {r: _mirrors(members, r, choice) for r, choice in sources_of.items()}
     if own in sources_of and not sources_of[own]:
         raise ConfigError(_across_libraries(members[own], [members[i] for i in ready], top))
@@ -123,6 +122,17 @@ def plan(
         mirrors=tuple(members[i] for i in mirrors_of.get(own, ())),
         mirror_of=tuple(r for r, choice in mirrors_of.items() if own in choice),
     )
+
+
+def first_sources(quorum: Quorum) -> dict[str, str]:
+    """Healer -> the member that its rank 0 copies from, by replica ids; for people. Whoever can't heal is left out, and so
+    are those who take the first weights (`init_sync`): only they know whether they do."""
+    members = tuple(sorted(quorum.members, key=lambda m: m.replica_id))
+    carriers = {m.replica_id for m in quorum.carriers}
+    ready = [i for i, m in enumerate(members) if m.replica_id in carriers]
+    healers = [i for i, m in enumerate(members) if m.replica_id not in carriers]
+    found = _sources_of(members, healers, ready, 0, all(map(_is_ours, members)))
+    return {members[r].replica_id: members[choice[0]].replica_id for r, choice in found.items() if choice}
 
 
 def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list[tuple[Member, str]]:
@@ -177,6 +187,14 @@ def participation(
         if rank is not None and rank >= min_replica_size:
             rank = None
     return rank, size
+
+
+def _sources_of(
+    members: tuple[Member, ...], healers: list[int], ready: list[int], group_rank: int, ours: bool
+) -> dict[int, list[int]]:
+    """Healer -> whom it may fetch from, as replica ranks."""
+    turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
+    return {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
 
 
 def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""One question to a lighthouse, for people and tools."""
+"""Questions and orders to a lighthouse, for people and tools."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.grpc_errors import error_of
+from torchft_x.rpc.transport.limits import clean
 from torchft_x.rpc.transport.token import check_token, metadata
 
 
@@ -21,17 +22,39 @@ def lighthouse_status(address: Address, token: str | None = None, timeout: float
 
     Raises `TokenError`; `RefusedError` if it is another program; `UnreachableError`, `DeadlineError`.
     """
-    what = f"lighthouse at {address.url}"
+    return _object(_ask("Status", b"", address, token, timeout), address)
+
+
+def lighthouse_overview(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
+    """What people are shown of its job, see docs/page.md. Raises the same."""
+    return _object(_ask("Overview", b"", address, token, timeout), address)
+
+
+def give_order(kind: str, group: str, address: Address, token: str | None, timeout: float = 15.0) -> str:
+    """Kill, drain or resume a group (core.job.orders). Returns what happens now, a sentence. Raises the same."""
+    request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
+    said = _ask("Order", request, address, token, timeout)
+    if not isinstance(said, str):
+        raise RefusedError(f"The lighthouse at {address.url} answered with something else; is it another program?")
+    return clean(said)
+
+
+def _ask(method: str, request: bytes, address: Address, token: str | None, timeout: float) -> Any:
     with grpc_options.channel(address) as channel:
-        call = channel.unary_unary(f"/{grpc_options.STATUS}/Status")
+        call = channel.unary_unary(f"/{grpc_options.STATUS}/{method}")
         try:
-            data = call(b"", timeout=timeout, metadata=metadata(check_token(token)))
+            data = call(request, timeout=timeout, metadata=metadata(check_token(token)))
         except grpc.RpcError as e:
-            raise error_of(e, what) from None
+            raise error_of(e, f"lighthouse at {address.url}") from None
     try:
-        status = json.loads(messages.parse(pb.StatusReply, data, "answer").json)
-    except ValueError:
-        status = None
-    if not isinstance(status, dict):
-        raise RefusedError(f"The {what} answered with something else than its status; is it another program?")
-    return status
+        return json.loads(messages.parse(pb.StatusReply, data, "answer").json)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _object(value: Any, address: Address) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RefusedError(
+            f"The lighthouse at {address.url} answered with something else than its status; is it another program?"
+        )
+    return value

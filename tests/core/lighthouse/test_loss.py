@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.core.scene import Scene, member, of, quorum
-from torchft_x.core.messages.lighthouse import Closed, Hello, Join, Probe, Refuse, RevokeQuorum
-from torchft_x.core.types import State
+from torchft_x.core.lighthouse.loss import CAUSES
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import (
+    Closed,
+    Hello,
+    Join,
+    Leave,
+    LighthouseEffect,
+    Probe,
+    Probed,
+    Refuse,
+    RevokeQuorum,
+)
+from torchft_x.core.types import Life, State
 
 
 def told(effects: list) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
@@ -80,3 +94,25 @@ def test_a_peers_client_that_hangs_up_asks_no_more() -> None:
     assert s.lighthouse.status(0.0)["asking"] == ["p:1"]
     s.unary_gone(8)
     assert s.lighthouse.status(0.0)["asking"] == []
+
+
+@pytest.mark.parametrize("cause", ["exited", "left", "unreachable", "superseded", "silent"])
+def test_a_loss_has_a_cause_in_one_word(cause: str) -> None:
+    s = Scene()
+    s.start("a:1", "b:1", "c:1")
+    effects: list[LighthouseEffect] = []
+    match cause:
+        case "exited":
+            effects = s.exited("b:1")
+        case "left":
+            effects = s.feed(Leave(s.sessions["b:1"]))
+        case "unreachable":
+            s.close("b:1")
+            effects = s.feed(Probed("b:1", True, "http://b-1"))
+        case "superseded":
+            effects = s.hello("b:2", life=Life(1, 1.0, "next"))
+        case "silent":
+            effects = s.wait(30.0, alive=("a:1", "c:1"))
+    lost = [n for n in of(Note, effects) if n.event == "member_lost" and n.replica_id == "b:1"]
+    assert [n.cause for n in lost] == [cause]
+    assert cause in CAUSES

@@ -11,7 +11,7 @@ from tests.core.scene import BOOT, OURS, UNIX, Scene, issued, member, notes, of,
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorGone
+from torchft_x.core.messages.job import GroupRests, SupervisorGone
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
@@ -94,6 +94,21 @@ class TestFirstQuorum:
         s.hello("0:x")
         assert issued(s.join("0:x")) == []
         assert issued(s.feed(SupervisorGone("1", stream=s.supervisors["1"]))) == [["0:x"]]
+
+    def test_a_group_that_was_drained_is_not(self) -> None:
+        s = Scene(join_timeout=60.0)
+        s.announce("0", "1")
+        s.hello("0:x")
+        s.feed(GroupRests("7", True))  # of which nobody is here
+        assert issued(s.join("0:x")) == []
+        assert issued(s.feed(GroupRests("1", True))) == [["0:x"]]
+        assert s.lighthouse.status(s.now)["announced"] == ["0"]
+        s.feed(GroupRests("1", False))
+        assert s.lighthouse.status(s.now)["announced"] == ["0", "1"]
+        s.feed(GroupRests("1", True))
+        s.feed(SupervisorGone("1", stream=s.supervisors["1"]))
+        s.announce("1")  # another supervisor has said nothing of the kind
+        assert s.lighthouse.status(s.now)["announced"] == ["0", "1"]
 
     def test_a_connected_group_whose_session_breaks_is_not_waited_for(self) -> None:
         s = Scene(join_timeout=60.0)

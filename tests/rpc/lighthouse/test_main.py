@@ -94,6 +94,7 @@ def test_the_flags_are_frozen() -> None:
         "--run_dir": None,
         "--job_groups": None,
         "--job_min_replicas": 1,
+        "--http_bind": None,
         "--version": "==SUPPRESS==",
     }
 

@@ -15,6 +15,9 @@ from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, RevokeQuorum
 
+CAUSES = ("exited", "left", "refused", "silent", "straggler", "superseded", "unreachable")
+"""Why nobody waits for a member any more, in one word: its supervisor has reported its exit; it said goodbye; it was turned
+away; nothing was heard of it; it did not come to the boundary; a newer life of its group is here; its address refuses."""
 REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
 # Of many that suspect a member within this time (seconds) only the first has it probed.
 _PROBE_PAUSE = 0.05
@@ -29,11 +32,18 @@ class LossHandler:
         self._tenure = tenure  # the present quorum
 
     def lose(
-        self, record: MemberRecord, reason: str, *, proof: str = "", quietly: bool = False, left: bool = False
+        self,
+        record: MemberRecord,
+        reason: str,
+        cause: str,
+        *,
+        proof: str = "",
+        quietly: bool = False,
+        left: bool = False,
     ) -> list[LighthouseEffect]:
         """Nobody waits for this member from now on.
 
-        `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order.
+        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order.
         """
         record.proof = record.proof or proof
         newly = not record.lost
@@ -46,7 +56,7 @@ class LossHandler:
         if cur is None or record.replica_id not in self._tenure.inside or quietly:
             return []
         text = f"{record.replica_id} has left." if left else f"{record.replica_id} is lost: {reason}."
-        note = Note("member_lost", text, record.replica_id, cur.id)
+        note = Note("member_lost", text, record.replica_id, cur.id, cause=cause)
         return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
 
     def end_quorum(
@@ -82,7 +92,7 @@ class LossHandler:
         effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
         if session is not None:
             effects.append(Refuse(sentence, session=session))
-        return effects + self.lose(record, REFUSED)
+        return effects + self.lose(record, REFUSED, "refused")
 
     def probe(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """Ask whether the member's address still accepts connections, if it has told one."""
@@ -119,7 +129,7 @@ class LossHandler:
         record.refused = True
         same_host = bool(record.boot_id) and record.boot_id == self._config.boot_id
         reason = f"its address {record.address} refuses connections"
-        return self.lose(record, reason, proof=reason if same_host else "")
+        return self.lose(record, reason, "unreachable", proof=reason if same_host else "")
 
     def is_over(self, record: MemberRecord, now: float) -> bool:
         """R9(b), with the longer of the leases that the present quorum may have been sent with."""

@@ -19,14 +19,14 @@ from torchft_x.core.lighthouse.journal_writer import JournalWriter
 from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
-from torchft_x.core.lighthouse.status import decided, member_status, quorum_status
+from torchft_x.core.lighthouse.status import View, decided, member_status, quorum_status, view
 from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
@@ -51,7 +51,7 @@ from torchft_x.core.messages.lighthouse import (
     UnaryJoin,
 )
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import JoinReason, Member, Quorum
+from torchft_x.core.types import JoinReason, Member, Quorum, group_number, group_of
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
 
@@ -115,6 +115,16 @@ class Lighthouse:
         """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
         return self._succession.undecided(self._now)
 
+    @property
+    def reached(self) -> int:
+        """Newest step that a member of it has told."""
+        return max(self._tenure.reached, self.current.top.step) if self.current is not None else 0
+
+    def addresses_of(self, group: str) -> list[str]:
+        """Of the group servers of this group's living members; by its id, or by its number."""
+        ours = [r for r in self._roll if group in (group_of(r.replica_id), str(group_number(r.replica_id)))]
+        return [r.address for r in ours if r.address and not r.lost]
+
     def others_train(self, replica_id: str) -> bool:
         """Whether this member, whose hello was taken, is a newcomer that nobody waits for until it asks."""
         return self._tenure.goes_on_without(replica_id, self._config.min_replicas)
@@ -126,6 +136,10 @@ class Lighthouse:
     def story(self, now: float) -> list[str]:
         """The newest decisions, the oldest first: how long ago, because of what, and what was decided."""
         return decisions.story(self._decisions, now)
+
+    def view(self, now: float) -> View:
+        """What is shown to people, as values."""
+        return view(self._roll, self._tenure, self._config, now=now, unix=self._unix + now, undecided=self.undecided)
 
     def status(self, now: float) -> dict[str, Any]:
         """What the lighthouse knows, as JSON-able values. Ages in seconds."""
@@ -197,6 +211,10 @@ class Lighthouse:
                 self._roll.supervisors.leave(event, now)
                 self._tenure.changed = True
                 return []
+            case GroupRests(group, rests):
+                self._roll.supervisors.rest(group, rests)
+                self._tenure.changed = True
+                return []
             case LifeHalted():
                 return self._on_halted(event, now)
             case UnaryJoin(call, member):
@@ -248,7 +266,7 @@ class Lighthouse:
         if older.session is not None:
             effects.append(Fence(older.session, by))
             self._roll.close(older)
-        return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here")
+        return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here", "superseded")
 
     def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
         """A member has come back on a new session: does it still run what the others run?"""
@@ -350,7 +368,7 @@ class Lighthouse:
         self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
-        return effects + self._alarm.lose(record, LEFT, proof=LEFT, quietly=clean, left=True)
+        return effects + self._alarm.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=True)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(session)
@@ -457,7 +475,7 @@ class Lighthouse:
         for record in records:
             self._roll.close(record)
             reason = f"its process ended with exit code {code}"
-            effects += self._alarm.lose(record, reason, proof=reason)
+            effects += self._alarm.lose(record, reason, "exited", proof=reason)
         return effects
 
     def _on_tick(self, now: float) -> list[LighthouseEffect]:
@@ -467,7 +485,7 @@ class Lighthouse:
         if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._roll.gone(now, c.silence):
-            effects += self._alarm.lose(record, reason)
+            effects += self._alarm.lose(record, reason, "silent")
         effects += self._stragglers.look(now, lambda names: self._succession.goes_without(names, now))
         effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._watched):

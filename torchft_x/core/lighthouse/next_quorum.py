@@ -158,7 +158,7 @@ class QuorumTransition:
         return not tick and (not t.changed or first)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
-        left, reached = decision.left, self._tenure.reached
+        left, reached, asked = decision.left, self._tenure.reached, self._tenure.asked_since
         records = self._roll.of(decision.members)
         sessions = tuple([r.session for r in records if r.session is not None])
         calls = tuple([call for r in records for call in r.calls])
@@ -173,7 +173,7 @@ class QuorumTransition:
                 history_fork.steps_lost(left, reached, quorum),
             )
             effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
-        effects.append(Issue(quorum, sessions, calls))
+        effects.append(Issue(quorum, sessions, calls, max(0.0, now - min(asked, now))))
         if decision.rebuild:
             self._endings.issued(decision.members, new_lineage=decision.new_lineage)
         return effects

@@ -1,14 +1,107 @@
-"""The lighthouse's state as JSON-able values, and its decisions as sentences: for the status page and for people."""
+"""The lighthouse's state as values and as JSON, and its decisions as sentences: what `core.view` and people are told."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.core.heal import first_sources
+from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord
+from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum, StopGroup
 from torchft_x.core.types import Quorum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberView:
+    """One member, at one moment. Times are seconds until then."""
+
+    replica_id: str
+    place: int  # in the order in which members came
+    attempt: int  # number of its life
+    inside: bool  # of the present quorum
+    carrier: bool  # and up to date in it
+    source: str  # replica id of whom it copies from; '': it doesn't
+    asked: float | None  # how long it has waited for the next quorum; None: it has not asked
+    step: int | None  # it was last known to stand at
+    lost: str  # why nobody waits for it
+    left: bool  # and it has said goodbye
+    late: bool  # it lives, and did not come
+    suspected: bool
+    stopped: str  # the process of it that is stopped (SIGSTOP, a debugger), in words
+    connected: bool  # it has a session, or is torchft's
+    unary: bool  # a client of torchft's
+    rehearses: bool  # others train on without it until it asks
+    pause: float  # seconds left of a pause that it has announced
+    pause_reason: str
+    heard: float  # how long ago
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What a lighthouse knows, at one moment."""
+
+    quorum: Quorum | None
+    age: float  # seconds of the quorum
+    reached: int  # newest step in it that a member has told
+    broken: str  # why its members were told that it is over
+    undecided: str  # why there is no next one yet
+    members: tuple[MemberView, ...]
+    min_replicas: int
+
+
+def view(
+    roll: MemberTable,
+    tenure: QuorumState,
+    config: LighthouseConfig,
+    *,
+    now: float,
+    unix: float,
+    undecided: str,
+) -> View:
+    """`now` and `unix`: the same moment on both clocks."""
+    quorum = tenure.current
+    carriers = {m.replica_id for m in quorum.carriers} if quorum is not None else set()
+    sources = first_sources(quorum) if quorum is not None and len(carriers) < len(quorum.members) else {}
+    joined = {m.replica_id: m.state.step for m in quorum.members} if quorum is not None else {}
+
+    def look(r: MemberRecord) -> MemberView:
+        inside, carrier = r.replica_id in tenure.inside, r.replica_id in carriers
+        step = r.join.member.state.step if r.join is not None else joined.get(r.replica_id)
+        halt = roll.supervisors.halt_of(r.life.token, now - config.silence.host)
+        return MemberView(
+            replica_id=r.replica_id,
+            place=r.place,
+            attempt=r.life.attempt,
+            inside=inside,
+            carrier=carrier,
+            source=sources.get(r.replica_id, ""),
+            asked=now - r.join.since if r.join is not None else None,
+            step=tenure.reached if carrier and r.join is None and not r.lost else step,
+            lost=r.lost,
+            left=r.lost == LEFT,
+            late=r.late,
+            suspected=r.suspected,
+            stopped=halt.who if halt is not None else "",
+            connected=r.unary or r.session is not None,
+            unary=r.unary,
+            rehearses=not r.unary and tenure.goes_on_without(r.replica_id, config.min_replicas),
+            pause=max(0.0, r.pause_until - now),
+            pause_reason=r.pause_reason,
+            heard=now - r.heard,
+        )
+
+    return View(
+        quorum=quorum,
+        age=unix - quorum.created if quorum is not None else 0.0,
+        reached=max(quorum.top.step, tenure.reached) if quorum is not None else 0,
+        broken=tenure.broken,
+        undecided=undecided,
+        members=tuple([look(r) for r in roll]),
+        min_replicas=config.min_replicas,
+    )
 
 
 def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:

@@ -84,7 +84,7 @@ class Stragglers:
             kept_out = self._note(record, now)
             others = listed(sorted(self._tenure.asking))
             reason = f"its training thread does not come: {others} have waited for it, at last {waited:.1f} s at the boundary"
-            effects += self._alarm.lose(record, reason)
+            effects += self._alarm.lose(record, reason, "straggler")
             if kept_out:
                 text = (
                     f"{record.replica_id} is late again and again; it is let in again in {kept_out:g} s, as each time "

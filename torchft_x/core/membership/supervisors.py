@@ -6,7 +6,7 @@ group server runs on node 0, so that one's silence is told apart from the group'
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import Set as AbstractSet
 
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
@@ -18,6 +18,7 @@ class SupervisorLiveness:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, Presence]] = {}  # group -> node -> its supervisor; those that are here
+        self._resting: set[str] = set()  # of these, those that were drained
         self._on: dict[int, Presence] = {}  # open stream -> the same
         self._last: dict[str, float] = {}  # group -> when its supervisor on node 0 was heard last, once that has gone
         self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
@@ -37,9 +38,14 @@ class SupervisorLiveness:
         return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
 
     @property
-    def groups(self) -> KeysView[str]:
-        """Those with a supervisor here, by their ids or numbers: the first quorum waits for them up to join_timeout."""
-        return self._groups.keys()
+    def groups(self) -> AbstractSet[str]:
+        """Those with a supervisor here, by their ids or numbers: the first quorum waits for them up to join_timeout. Who was
+        drained is not waited for."""
+        return self._groups.keys() - self._resting if self._resting else self._groups.keys()
+
+    def rest(self, group: str, rests: bool) -> None:
+        """The group was drained, or begins again."""
+        (self._resting.add if rests and group in self._groups else self._resting.discard)(group)
 
     def arrive(self, event: SupervisorHere, now: float) -> None:
         place = self._groups.setdefault(event.group, {}).setdefault(event.node, Presence())
@@ -65,6 +71,7 @@ class SupervisorLiveness:
                 del self._groups[event.group][event.node]
             if not self._groups[event.group]:
                 del self._groups[event.group]
+                self._resting.discard(event.group)
 
     def begin(self, group: str, attempt: int, token: str, stream: int = 0) -> None:
         """This life of the group runs. An older supervisor, whose group runs elsewhere by now, tells of an older one."""

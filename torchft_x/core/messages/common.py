@@ -19,3 +19,4 @@ class Note:
     replica_id: str = ""
     quorum_id: int = 0
     steps: int | None = None  # that are lost
+    cause: str = ""  # of a loss, one of `core.lighthouse.loss.CAUSES`

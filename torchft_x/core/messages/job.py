@@ -46,6 +46,14 @@ class LifeExited:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRests:
+    """Whether the group was drained: it is not started again until somebody asks for it."""
+
+    group: str
+    rests: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorFinished:
     """The supervisor is done with its group and won't start it again. Final."""
 
@@ -88,7 +96,7 @@ class SidecarFinished:
     sentence: str
 
 
-GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | SupervisorFinished
+GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | GroupRests | SupervisorFinished
 SidecarEvent = SidecarHere | SidecarGone | SidecarFinished
 RosterEvent = GroupEvent | SidecarEvent | QuorumIssued | Tick
 

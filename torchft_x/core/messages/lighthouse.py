@@ -8,7 +8,7 @@ from math import inf
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -179,6 +179,7 @@ LighthouseEvent = (
     | SupervisorHeard
     | SupervisorGone
     | LifeHalted
+    | GroupRests
     | UnaryJoin
     | UnaryGone
     | Heartbeat
@@ -206,6 +207,7 @@ class Issue:
     quorum: Quorum
     sessions: tuple[int, ...]
     calls: tuple[int, ...] = ()
+    waited: float = 0.0  # seconds since the first of its members asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,12 @@ class AttemptEnd:
     last_words: tuple[str, ...] = ()  # the end of that process's stderr
     shown: bool = True  # whether those words have been passed on already
     fault: str = ""  # the exception that ended it before it had a Manager: its last line
+    asked: bool = False  # a person asked for it
 
     @property
     def explained(self) -> bool:
-        """The program's own words say all there is to say: nothing needs to be collected."""
-        return bool(self.fault) or self.code == UNSAVED or (self.code == USAGE and not self.progress)
+        """All there is to say was said, by the program or whoever asked for it: nothing needs to be collected."""
+        return self.asked or bool(self.fault) or self.code == UNSAVED or (self.code == USAGE and not self.progress)
 
 
 @dataclass(frozen=True)

@@ -4,4 +4,5 @@
 * `group`, `lighthouse`, `sidecar`: the three kinds. `lighthouse_role`: the lighthouse as a role of a job.
 * `coordination`: who begins a group's lives: its one supervisor, or all its nodes together.
 * `locate`: where the lighthouse is. `reports`: what it is told. `stop_requests`: what ends a supervisor.
+  `orders`: what a person has asked of the group.
 """

@@ -10,6 +10,7 @@ something to say.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ from torchft_x.launch.process.environment import package_root
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.coordination import Begun, Lives
 from torchft_x.launch.supervisor.locate import Found, Locator
+from torchft_x.launch.supervisor.orders import TakenOrders
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests, grace_is_over
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
@@ -58,6 +60,8 @@ class BaseConfig:
     notice: float = 10.0
     """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
     may take longer than `grace`."""
+    drain_grace: float = 300.0
+    """The same when the group is drained: it leaves at a step boundary, and may save a checkpoint."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
     local: bool = False
@@ -92,6 +96,7 @@ class BaseSupervisor:
         self._reports: Reports | None = None  # until the lighthouse is found
         self._found: Found | None = None
         self._stops = StopRequests()
+        self._orders = TakenOrders(self._stops.wake)  # what a person asks for
         self._announced = False  # whether the person was told why it stops
         self._lives: Lives | None = None  # until the lighthouse is found
         self._life: Attempt | None = None  # while one runs
@@ -169,17 +174,32 @@ class BaseSupervisor:
         """One life after the other; what the group ends with."""
         assert self._lives is not None
         while True:
-            end = self._live(self._lives)
+            if self._orders.rests:
+                self._rest()
+            end = self._live(self._lives) if self._stops.first is None else None
             if end is not None and end.ok:
                 return Stop(0, "")
             if self._stops.first is not None:
                 return self._stops.first
             assert end is not None  # only a request to stop leaves the end of a life unknown
-            if self._lives.decides:
+            if end.asked and not self._orders.rests:
+                self._say(f"{self.config.whole} was {end.reason} after {end.uptime:.1f} s; it is started again")
+                self._events.emit("restart", attempt=self._attempt + 1, delay=0.0, reason=end.reason)
+            elif self._lives.decides and not end.asked:
                 over = self._restart_or_give_up(end)
                 if over is not None:
                     return over
             self._attempt += 1
+
+    def _rest(self) -> None:
+        """Drained: until it is resumed, or told to stop."""
+        assert self._reports is not None
+        self._reports.rests(True)
+        self._say(f"{self.config.whole} rests, as it was asked to; `torchft_x resume` starts it again")
+        self._stops.wait(lambda: not self._orders.rests, math.inf)
+        if self._stops.first is None:
+            self._reports.rests(False)
+            self._say(f"{self.config.whole} is resumed")
 
     def _restart_or_give_up(self, end: AttemptEnd) -> Stop | None:
         """After a life that did not end well. None: start the next one, now."""
@@ -232,29 +252,49 @@ class BaseSupervisor:
             self._say(f"{self.config.name} is started {manner}")
 
     def _watch(self, life: Attempt, lives: Lives, begun: Begun) -> AttemptEnd:
-        told: float | None = None  # when they were, once told to stop
+        told: float | None = None  # when it was, once told to stop
+        drained: float | None = None  # when it was, once asked to leave and rest
         while True:
             end = life.poll()
             if end is not None:
-                return end
+                return _drained(end) if drained is not None and told is None else end
             halt = life.halt()
             if halt is not None:
                 lives.halted(begun, *halt)
             self._on_turn(life, begun, halt)
-            hung = self._why_end(begun)
-            if hung and told is None and not life.has_finished:
-                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=hung, own_doing=False)
+            leaves = told is not None or drained is not None
+            why = self._why_end(begun)
+            if why and not leaves and not life.has_finished:
+                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=why, own_doing=False)
+            asked = self._orders.why_kill(begun.life)
+            if asked and told is None and not life.has_finished:
+                return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=asked, own_doing=False, asked=True)
+            if self._orders.rests and not leaves and not life.has_finished:
+                drained = time.monotonic()
+                self._say(f"{self.config.whole} is asked to leave at its next step boundary, and to rest")
+                life.terminate()
             if self._stops.first is not None and told is None:
                 told = time.monotonic()
                 self._announce(self._stops.first)
                 life.terminate()
-            if life.has_finished and told is None:
+            if life.has_finished and told is None and drained is None:
                 lives.finished(begun)
-            if lives.is_over(begun) if told is None else (self._stops.hurry or self._is_late(life, told)):
-                return life.kill()
+            if self._time_is_over(life, lives, begun, told, drained):
+                end = life.kill()
+                return _drained(end) if drained is not None and told is None else end
             if self._warm is not None:
                 self._warm.tend(life.spec, life.uptime)
             self._stops.sleep(_TICK, life.fds())
+
+    def _time_is_over(
+        self, life: Attempt, lives: Lives, begun: Begun, told: float | None, drained: float | None
+    ) -> bool:
+        """Whether this life is ended now: the whole group's is over, or the grace since it was told to leave."""
+        if told is not None:
+            return self._stops.hurry or self._is_late(life, told)
+        if drained is not None:
+            return time.monotonic() > drained + self.config.drain_grace
+        return lives.is_over(begun)
 
     def _is_late(self, life: Attempt, told: float) -> bool:
         """Whether the grace of processes that were told to end then is over."""
@@ -352,6 +392,11 @@ class BaseSupervisor:
             return EventLog(self.config.run_dir, self.role, host=socket.gethostname(), **self._event_fields())
         except OSError as e:
             raise ConfigError(f"The run directory {self.config.run_dir} can't be written ({e.strerror}).") from None
+
+
+def _drained(end: AttemptEnd) -> AttemptEnd:
+    """However its workers ended: they were asked to, and it is no failure."""
+    return replace(end, ok=False, code=128 + signal.SIGTERM, reason="drained by request", own_doing=False, asked=True)
 
 
 def own_package_root() -> str | None:

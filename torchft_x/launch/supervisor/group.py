@@ -220,6 +220,7 @@ class Supervisor(BaseSupervisor):
     def _make_lives(self, reports: Reports) -> Lives:
         config = self.config
         reports.on_number(self._on_number)
+        reports.on_order(self._orders.take)
         if config.nodes == 1:
             return SingleNode(reports)
         assert isinstance(reports, NodeReports)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchft_x.core.job.orders import Order
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages import nodes as n
 from torchft_x.core.messages.lighthouse import LifeHalted
@@ -29,11 +30,13 @@ HALTED = Codec(
         "seconds": (limits.check_seconds, "time of a stop"),
     },
 )
+ORDER = Codec(pb.Order, Order, limits={"kind": (limits.check_said, "an order", 64)})
 GROUP_UP = OneOf(
     pb.SupervisorUp,
     started=Codec(pb.LifeStarted, r.LifeStarted),
     exited=Codec(pb.LifeExited, r.LifeExited),
     done=Codec(pb.SupervisorDone, r.SupervisorFinished),
+    rests=Codec(pb.GroupRests, r.GroupRests),
 )
 _NODE_UP = OneOf(
     pb.SupervisorUp,

@@ -26,6 +26,7 @@ from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_ledger
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
+from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
@@ -70,6 +71,11 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--run_dir", metavar="DIR", help="directory of the run; events are written below it")
     p.add_argument("--job_groups", metavar="A,B,...", help="group ids of the job; end when they are done")
     p.add_argument("--job_min_replicas", type=int, default=1, metavar="N", help="groups that must be able to finish")
+    p.add_argument(
+        "--http_bind",
+        metavar="HOST:PORT",
+        help="the page, /status.json and /metrics; off: none (default: this host's loopback, the lighthouse's port + 10, or any)",
+    )
     p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
     return p
 
@@ -92,6 +98,8 @@ class Settings:
     again: bool
     """The same command was started again by its keeper."""
     run_dir: str | None
+    http_bind: str | None
+    """As given; checked."""
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -143,6 +151,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         owner=env.read(env.LEASE_OWNER) or secrets.token_hex(8),
         again=attempt > 0,
         run_dir=args.run_dir,
+        http_bind=page.checked(args.http_bind if args.http_bind is not None else env.read(env.HTTP_BIND)),
     )
 
 
@@ -192,7 +201,11 @@ def _serve(settings: Settings) -> int:
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = _address(settings, port)
-    log.info("Lighthouse listening on %s, min_replicas=%d", address, settings.lighthouse.min_replicas)
+    shown = loop.call(page.start(shell, settings.http_bind, port, address), 10.0, "starting the page")
+    where = f", page at {shown.url}" if shown.url else ""
+    log.info("Lighthouse listening on %s%s, min_replicas=%d", address, where, settings.lighthouse.min_replicas)
+    if shown.trouble:
+        log.warning("%s", shown.trouble)
     if settings.token is None:
         log.warning("No token is set: whoever reaches the port can take part. Give --token_file to change that.")
     events.emit("start", address=address)
@@ -200,10 +213,13 @@ def _serve(settings: Settings) -> int:
     try:
         if settings.address_file is not None:
             _write_atomically(settings.address_file, address + "\n")
+        if settings.run_dir is not None and shown.url:
+            _write_atomically(os.path.join(settings.run_dir, "page"), shown.url + "\n")
         _on_signals(ended)
         ended.get()
         code = verdicts[0] if verdicts else None
     finally:
+        loop.call(shown.close(), 5.0, "stopping the page")
         loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
         events.close()
         if lease is not None:

@@ -22,6 +22,7 @@ from torchft_x.core.job import outcome as r
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import RosterEvent
 from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
@@ -31,6 +32,8 @@ from torchft_x.rpc.lighthouse import probe
 from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.log import NoteLog
+from torchft_x.rpc.lighthouse.page.orders import OrderDesk
+from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.services.supervisor_service import SupervisorService, Ways
 from torchft_x.rpc.lighthouse.services.torchft_service import TorchftService
@@ -79,11 +82,11 @@ class LighthouseShell:
         self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
         self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
         self._encoder = messages.QuorumEncoder()  # of its members that have asked
-        self._token = check_token(token)  # None: open to everybody
+        self.token = check_token(token)  # None: open to everybody
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
         self._on_verdict = on_verdict  # see above
-        self._serves = lease.holds if lease is not None else lambda: True  # whether anything may leave any more
+        self.serves = lease.holds if lease is not None else lambda: True  # whether anything may leave any more
         self._notes = NoteLog(log)  # says what changed, not what happens each step
         self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # those that said hello
@@ -96,6 +99,14 @@ class LighthouseShell:
         self._ticker: asyncio.Task[None] | None = None  # while serving
         self._open_streams = 0  # also those without hello
         self._stopping = False  # new streams are ended at once, and nobody is probed
+        self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.desk.drained))
+        self.desk = OrderDesk(
+            self.recorder.lives,
+            self.token,
+            lambda order: self._supervisors.order(order),
+            self._machine.addresses_of,
+            lambda sentence: self._note(Note("order", sentence)),
+        )
         self._supervisors = SupervisorService(
             Ways(
                 feed=self._feed,
@@ -103,6 +114,7 @@ class LighthouseShell:
                 note=self._note,
                 on_verdict=self._job_over,
                 confirm=lease.confirm if lease is not None else lambda: None,
+                heard=self._heard,
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
             ),
             roster,
@@ -114,14 +126,21 @@ class LighthouseShell:
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError` if that can't be."""
         options = grpc_options.server_options(
-            guarded=self._token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
+            guarded=self.token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
         )
-        server = grpc.aio.server(interceptors=[TokenCheck(self._token)], options=options)
+        server = grpc.aio.server(interceptors=[TokenCheck(self.token)], options=options)
         server.add_generic_rpc_handlers(
             (
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._session),
                 grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._supervise),
-                grpc_options.unary_service(grpc_options.STATUS, {"Status": answering(self._status)}),
+                grpc_options.unary_service(
+                    grpc_options.STATUS,
+                    {
+                        "Status": answering(self._status),
+                        "Overview": answering(self._overview),
+                        "Order": answering(self._order),
+                    },
+                ),
                 grpc_options.unary_service(
                     grpc_options.LIGHTHOUSE,
                     {"Quorum": answering(self._peers.quorum), "Heartbeat": answering(self._peers.heartbeat)},
@@ -159,18 +178,19 @@ class LighthouseShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.config.tick)
-            if not self._serves():
+            if not self.serves():
                 return
             try:
                 self._feed(Tick())
                 self._supervisors.tick()
+                self.recorder.tick()
             except Exception:  # a defect must not stop the clock without a word
                 log.exception("a tick of the lighthouse failed")
 
     # --- events in, effects out ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.LighthouseEvent) -> None:
-        if not self._serves():
+        if not self.serves():
             return
         for effect in self._machine.handle(event, time.monotonic()):
             self._carry_out(effect)
@@ -206,6 +226,7 @@ class LighthouseShell:
         if effect.calls:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
         self._notes.issued(quorum)
+        self.recorder.issued(effect)
         if quorum.config_id == quorum.id:  # what changes; not each step
             self._events.emit(
                 "quorum",
@@ -235,15 +256,17 @@ class LighthouseShell:
 
     def _refuse(self, effect: m.Refuse) -> None:
         log.warning("Refused: %s", effect.sentence)
+        who, _ = self._members.get(effect.session or 0, ("", None))
+        self.recorder.refused(who, effect.sentence)
         if effect.session is not None:
             self._send([effect.session], messages.down_bytes(effect), last=True)
-            who, _ = self._members.get(effect.session, ("", None))
             self._events.emit("error", replica_id=who or None, reason=effect.sentence)
         if effect.call is not None:
             self._peers.refuse(effect.call, effect.sentence)
 
     def _note(self, note: Note) -> None:
         self._notes.note(note)
+        self.recorder.noted(note)
         if note.event in EVENTS:
             self._events.emit(
                 note.event,
@@ -309,7 +332,7 @@ class LighthouseShell:
             HELLO_TIMEOUT, lambda: None if greeted() else refuse(f"No hello came within {HELLO_TIMEOUT:g} s.")
         )
         try:
-            await stream.serve(lambda data: on_message(data) if self._serves() else None)
+            await stream.serve(lambda data: on_message(data) if self.serves() else None)
         finally:
             impatience.cancel()
             self._open_streams -= 1
@@ -341,6 +364,14 @@ class LighthouseShell:
     async def _status(self, _request: bytes, _context: Any) -> bytes:
         return bytes(pb.StatusReply(json=json.dumps(self.status(), default=str)).SerializeToString())
 
+    async def _overview(self, _request: bytes, _context: Any) -> bytes:
+        return bytes(pb.StatusReply(json=self.recorder.bytes().decode()).SerializeToString())
+
+    async def _order(self, request: bytes, _context: Any) -> bytes:
+        asked = messages.parse(pb.OrderRequest, request, "request")
+        sentence = await self.desk.give(asked.kind, limits.check_replica_id(asked.group))
+        return bytes(pb.StatusReply(json=json.dumps(sentence)).SerializeToString())
+
     # --- supervisors ---------------------------------------------------------------------------------------------------
 
     async def _supervise(self, _iterator: Any, context: Any) -> None:
@@ -367,6 +398,10 @@ class LighthouseShell:
             self._ledger.end()
         if self._on_verdict is not None:
             self._on_verdict(code, sentence)
+
+    def _heard(self, event: RosterEvent) -> None:
+        self.recorder.heard(event)
+        self.desk.heard(event)
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config

@@ -396,7 +396,7 @@ class SupervisorDone(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorUp(_message.Message):
-    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted")
+    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted", "rests")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
@@ -405,6 +405,7 @@ class SupervisorUp(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
+    RESTS_FIELD_NUMBER: _ClassVar[int]
     hello: SupervisorHello
     started: LifeStarted
     exited: LifeExited
@@ -413,7 +414,14 @@ class SupervisorUp(_message.Message):
     ready: NodeReady
     ended: NodeEnded
     halted: LifeHalted
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ...) -> None: ...
+    rests: GroupRests
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ...) -> None: ...
+
+class GroupRests(_message.Message):
+    __slots__ = ("rests",)
+    RESTS_FIELD_NUMBER: _ClassVar[int]
+    rests: bool
+    def __init__(self, rests: bool = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("code", "sentence")
@@ -429,14 +437,25 @@ class NextLife(_message.Message):
     attempt: int
     def __init__(self, attempt: _Optional[int] = ...) -> None: ...
 
+class Order(_message.Message):
+    __slots__ = ("kind", "life", "sentence")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    life: str
+    sentence: str
+    def __init__(self, kind: _Optional[str] = ..., life: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
+
 class SupervisorDown(_message.Message):
-    __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over", "next")
+    __slots__ = ("welcome", "stop", "refused", "pong", "begin", "over", "order", "next")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     stop: Stop
@@ -444,8 +463,9 @@ class SupervisorDown(_message.Message):
     pong: Ping
     begin: LifeBegin
     over: LifeOver
+    order: Order
     next: NextLife
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ..., next: _Optional[_Union[NextLife, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., begin: _Optional[_Union[LifeBegin, _Mapping]] = ..., over: _Optional[_Union[LifeOver, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., next: _Optional[_Union[NextLife, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -456,6 +476,14 @@ class StatusReply(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class OrderRequest(_message.Message):
+    __slots__ = ("kind", "group")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    group: str
+    def __init__(self, kind: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class CrossVote(_message.Message):
     __slots__ = ("ok", "quorum", "step", "digest", "contributors")

@@ -67,6 +67,7 @@ class SupervisorClient:
         self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
         self._stop: tuple[int, str] | None = None  # the order, once it came
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
+        self._on_order: Callable[[str, str, str], None] | None = None  # see on_order
         self._on_number: Callable[[int], None] | None = None  # see on_number
         self._number: int | None = None  # newest that was told
         self._notifier = Notifier(f"supervisor-{self._name}")  # runs on_stop, on_number and the two of on_life
@@ -101,6 +102,10 @@ class SupervisorClient:
         """A process of that life has been stopped (SIGSTOP, a debugger) for so long; `who` empty: none is, any more."""
         halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
         self._report("halted", pb.SupervisorUp(halted=halted))
+
+    def rests(self, rests: bool) -> None:
+        """Whether the group was drained: no life of it runs, and none is started until it is resumed."""
+        self._report("rests", pb.SupervisorUp(rests=pb.GroupRests(rests=rests)))
 
     def done(self, code: int, sentence: str) -> None:
         """The group won't be started again."""
@@ -140,6 +145,10 @@ class SupervisorClient:
                 self._tell_number(self._number)
 
         loop.post(begin)
+
+    def on_order(self, callback: Callable[[str, str, str], None]) -> None:
+        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person asks for something of the group."""
+        loop.post(lambda: setattr(self, "_on_order", callback))
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
         """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
@@ -226,6 +235,9 @@ class SupervisorClient:
         elif kind == "over" and self._on_life is not None:
             ended, over = self._on_life[1], supervisors.NODE_DOWN.decode(down, session=0)
             self._notifier.post(lambda: ended(over.life, over.code, over.reason))
+        elif kind == "order" and self._on_order is not None:
+            asked, tell = supervisors.ORDER.decode(down.order, group=self.group), self._on_order
+            self._notifier.post(lambda: tell(asked.kind, asked.life, asked.sentence))
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.job import outcome as r
+from torchft_x.core.job.orders import Order
 from torchft_x.core.job.standalone_sidecars import StandaloneSidecars
 from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopSidecar
+from torchft_x.core.view.overview import Job
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import supervisors
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
@@ -45,6 +47,8 @@ class Ways:
     """The answer to a hello."""
     confirm: Callable[[], None]
     """Raises if another lighthouse may have begun."""
+    heard: Callable[[j.RosterEvent], None]
+    """To whom shows it to people; not each tick."""
 
 
 class SupervisorService:
@@ -74,6 +78,23 @@ class SupervisorService:
         sidecars = (self._roster or self._visits).sidecars.status()
         return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
 
+    def job(self, drained: frozenset[str]) -> Job:
+        """For the overview."""
+        verdict = self._roster.verdict if self._roster is not None else None
+        return Job(
+            outcome=self._roster.status() if self._roster is not None else None,
+            verdict=(verdict.code, verdict.sentence) if verdict is not None else None,
+            sidecars=(self._roster or self._visits).sidecars.status(),
+            drained=drained,
+        )
+
+    def order(self, order: Order) -> None:
+        """Tell the group's supervisors."""
+        data = pb.SupervisorDown(order=supervisors.ORDER.encode(order)).SerializeToString()
+        for group, stream in self._streams.values():
+            if group == order.group:
+                stream.send(data)
+
     def tick(self) -> None:
         self._nodes.tick()
         self._feed_roster(Tick())
@@ -101,6 +122,10 @@ class SupervisorService:
         group, _ = self._streams[key]
         if kind == "halted":
             self._ways.feed(supervisors.HALTED.decode(up.halted, stream=key))
+        elif kind == "rests":
+            rests = supervisors.GROUP_UP.decode(up, group=group)
+            self._ways.feed(rests)
+            self._feed_roster(rests)
         elif key in self._nodes:
             self._nodes.hear(key, up)
             if kind == "ended":
@@ -172,6 +197,8 @@ class SupervisorService:
         machine = self._roster or self._visits
         if self._roster is not None:
             self._book.hear(event)
+        if not isinstance(event, (Tick, j.QuorumIssued)):
+            self._ways.heard(event)
         for effect in machine.handle(event, time.monotonic()):
             if isinstance(effect, StopSidecar):
                 self._sidecars.stop(effect)

@@ -1,0 +1,44 @@
+"""How fast the job is."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.view.step_rate import StepRate
+
+
+def test_unknown_until_two_steps_were_told() -> None:
+    rate = StepRate()
+    rate.at(5, 0.0)
+    rate.at(5, 1.0)
+    assert rate.per_second(2.0) is None
+
+
+def test_steps_that_are_told_in_leaps() -> None:
+    rate = StepRate()
+    for t in range(10):
+        rate.at(20 * t, float(t))
+    assert rate.per_second(9.5) == 20.0
+
+
+def test_it_falls_when_nothing_more_is_told() -> None:
+    rate = StepRate()
+    rate.at(0, 0.0)
+    rate.at(10, 1.0)
+    assert rate.per_second(2.5) == 10.0  # two leaps: it may only be late
+    assert rate.per_second(12.0) == pytest.approx(1.0)
+
+
+def test_only_the_last_while_counts() -> None:
+    rate = StepRate()
+    for t in range(100):
+        rate.at(t if t < 50 else 50 + 10 * (t - 50), float(t))
+    assert rate.per_second(99.0) == pytest.approx(10.0, rel=0.1)
+
+
+def test_a_new_lineage_begins_anew() -> None:
+    rate = StepRate()
+    rate.at(100, 0.0)
+    rate.at(200, 1.0)
+    rate.at(50, 2.0)
+    assert rate.per_second(2.0) is None

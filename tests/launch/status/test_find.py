@@ -1,0 +1,118 @@
+"""Which run is meant, and what is wrong with the one that was named."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.status.find import find
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Somebody listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def a_run(folder: Path, port: int, *events: dict[str, object], torn: str = "") -> Path:
+    (folder / "events").mkdir(parents=True)
+    (folder / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
+    (folder / "token").write_text("secret\n")
+    (folder / "token").chmod(0o600)
+    text = "".join(json.dumps(e) + "\n" for e in events) + torn
+    (folder / "events" / "lighthouse-7.jsonl").write_text(text)
+    return folder
+
+
+def test_a_run_that_goes_on(tmp_path: Path, port: int) -> None:
+    run = find(str(a_run(tmp_path / "run", port, {"t": 1.0, "event": "start"})))
+    assert (run.lighthouse, run.token, run.ended) == (("127.0.0.1", port), "secret", None)
+    assert "secret" not in repr(run)
+
+
+def test_the_newest_run_by_default(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(env.RUN_DIR, raising=False)
+    with pytest.raises(ConfigError, match="There is no run below"):
+        find(None)
+    for age, name in ((50, "older"), (10, "newer")):
+        a_run(tmp_path / "runs" / name, port)
+        os.utime(tmp_path / "runs" / name, (1e9 - age, 1e9 - age))
+    found = find(None).run_dir
+    assert found is not None
+    assert found.name == "newer"
+    monkeypatch.setenv(env.RUN_DIR, str(tmp_path / "runs" / "older"))  # inside of a job
+    found = find(None).run_dir
+    assert found is not None
+    assert found.name == "older"
+
+
+def test_an_address(port: int) -> None:
+    assert find(f"http://127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
+    assert find(f"127.0.0.1:1,127.0.0.1:{port}").lighthouse == ("127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"No lighthouse answers at http://127\.0\.0\.1:1\."):
+        find("127.0.0.1:1")
+    with pytest.raises(ConfigError, match="has no valid port"):
+        find("http://nowhere")
+
+
+def test_a_run_that_is_over_is_told_from_its_events(tmp_path: Path, port: int) -> None:
+    end = {"t": 9.0, "event": "exit", "code": 0, "reason": "All 2 groups finished."}
+    run = find(str(a_run(tmp_path / "run", port, {"t": 1.0, "event": "start"}, end, torn='{"t": 10.0, "ev')))
+    assert run.ended == end
+    assert run.lighthouse is None
+
+
+def test_one_whose_lighthouse_is_gone_without_a_word(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 1, {"t": 1.0, "event": "quorum"}, torn="\x00\xff nonsense")
+    with pytest.raises(ConfigError, match="and its events don't say how it ended"):
+        find(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda p: None, "it does not exist"),
+        (lambda p: p.mkdir(), "there is nothing of a run in it"),
+        (lambda p: p.write_text("a file"), "it does not exist"),
+    ],
+)
+def test_what_is_no_run_directory(tmp_path: Path, make, sentence: str) -> None:
+    make(tmp_path / "run")
+    with pytest.raises(ConfigError, match=sentence):
+        find(str(tmp_path / "run"))
+
+
+def test_half_written_and_odd_files(tmp_path: Path, port: int) -> None:
+    folder = tmp_path / "run"
+    (folder / "events").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no address is written down yet"):
+        find(str(folder))
+    (folder / "lighthouse").write_text("")
+    with pytest.raises(ConfigError, match="no address is written down yet"):
+        find(str(folder))
+    (folder / "lighthouse").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="has no valid port"):
+        find(str(folder))
+    (folder / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
+    (folder / "token").write_text("known to all")
+    (folder / "token").chmod(0o644)
+    with pytest.raises(ConfigError, match="the file's mode is 0644"):
+        find(str(folder))
+
+
+def test_several_lighthouses(tmp_path: Path, port: int) -> None:
+    folder = tmp_path / "run"
+    (folder / "lighthouses").mkdir(parents=True)
+    (folder / "lighthouses" / "0").write_text("http://127.0.0.1:1\n")
+    (folder / "lighthouses" / "1").write_text(f"http://127.0.0.1:{port}\n")
+    (folder / "lighthouses" / "lease").mkdir()
+    assert find(str(folder)).lighthouse == ("127.0.0.1", port)

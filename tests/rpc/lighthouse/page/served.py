@@ -1,0 +1,71 @@
+"""A lighthouse with its page in this process, and somebody who asks it over real connections."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tests.util import scaled
+from torchft_x.core.job.outcome import JobConfig, JobOutcome
+from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.net import Address, parse_address
+from torchft_x.rpc.lighthouse.page import start
+from torchft_x.rpc.lighthouse.server import LighthouseShell
+from torchft_x.rpc.transport import loop
+
+TOKEN = "the-token-of-this-run"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Served:
+    def __init__(self, shell: LighthouseShell, address: str, page: start.Page) -> None:
+        self.shell, self.address, self.page = shell, address, page
+
+    @property
+    def place(self) -> Address:
+        return parse_address(self.page.url)
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+        at = self.place
+        connection = http.client.HTTPConnection(at.host, at.port, timeout=scaled(10))
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        with contextlib.closing(connection):
+            connection.request(method, path, data, named)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def order(self, kind: str, group: Any, token: str | None = TOKEN) -> Answer:
+        given = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return self.ask(f"/{kind}", "POST", {"group": group}, **given)
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        return {g["group"]: g for g in self.ask("/status.json").json["groups"]}
+
+
+@contextlib.contextmanager
+def served(
+    *, token: str | None = TOKEN, bind: str | None = "127.0.0.1:0", groups: tuple[str, ...] = ()
+) -> Iterator[Served]:
+    roster = JobOutcome(JobConfig(groups=groups)) if groups else None
+    shell = LighthouseShell(LighthouseConfig(join_timeout=scaled(5.0)), token=token, roster=roster)
+    port = loop.call(shell.start(Address("127.0.0.1", 0)), scaled(10), "starting")
+    address = f"http://127.0.0.1:{port}"
+    page = loop.call(start.start(shell, bind, port, address), scaled(10), "starting the page")
+    try:
+        yield Served(shell, address, page)
+    finally:
+        loop.call(page.close(), scaled(10), "closing the page")
+        loop.call(shell.stop(), scaled(10), "stopping")

@@ -1,0 +1,37 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.rpc.lighthouse.page.served import Served, served
+from tests.rpc.support import Asking, group
+from tests.util import wait_for
+
+TOKEN = "the-token-of-this-run"
+
+
+def samples(page: Served) -> dict[tuple[str, frozenset[str]], float]:
+    text = page.ask("/metrics").body.decode()
+    return {
+        (s.name, frozenset(s.labels.values())): s.value for f in text_string_to_metric_families(text) for s in f.samples
+    }
+
+
+def test_counters_gauges_and_histograms() -> None:
+    none: frozenset[str] = frozenset()
+    with served() as page:
+        before = samples(page)
+        assert (before["torchft_x_quorums_total", none], before["torchft_x_quorum_members", none]) == (0.0, 0.0)
+        assert before["torchft_x_losses_total", frozenset({"exited"})] == 0.0  # a series that is there can be watched
+        with group("0:x", page.address, token=TOKEN) as a:
+            Asking(a).result()
+            wait_for(lambda: samples(page)["torchft_x_quorum_members", none] == 1.0, 5.0, "a fresh overview")
+            now = samples(page)
+            assert now["torchft_x_quorums_total", none] == 1.0
+            assert now["torchft_x_joins_total", none] == 1.0
+            assert now["torchft_x_groups", frozenset({"trains"})] == 1.0
+            assert now["torchft_x_quorum_wait_seconds_count", none] == 1.0
+            assert now["torchft_x_quorum_wait_seconds_bucket", frozenset({"+Inf"})] == 1.0
+        text = page.ask("/metrics")
+        assert text.headers["content-type"].startswith("text/plain; version=")

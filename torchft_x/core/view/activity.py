@@ -1,0 +1,101 @@
+"""What a group does now, in one word and a few more: for the page, `torchft_x status`, and the gauges by activity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchft_x.core.lighthouse.status import MemberView
+from torchft_x.core.types import readable
+from torchft_x.core.view.history import LossEntry
+from torchft_x.core.view.lives import GroupLives
+
+DOES = (
+    "trains",  # in the quorum, and up to date
+    "heals",  # in the quorum, and copies the state of another group
+    "waits",  # has asked for the next quorum
+    "regroups",  # was told that the quorum is over, and has not asked yet
+    "pauses",  # has announced that it may be silent: an evaluation, a checkpoint
+    "rehearses",  # a newcomer that makes its first step by itself, while others train
+    "starts",  # its processes run, and have not asked yet
+    "restarts",  # its newest life has ended; its supervisor starts the next one
+    "drains",  # was asked to leave at its next boundary
+    "drained",  # has left, and is not started until somebody asks for it
+    "stopped",  # a process of it is stopped (SIGSTOP, a debugger)
+    "silent",  # nothing is heard of it, though it should run
+    "late",  # it lives, and does not come: the others go on without it
+    "lost",  # nobody waits for it
+    "left",  # has said goodbye
+    "finished",  # its supervisor is done with it: well
+    "failed",  # or not
+    "awaited",  # a group of the job whose supervisor has not come
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that is known of one group."""
+
+    group: str
+    member: MemberView | None  # its newest; None: none is here
+    lives: GroupLives | None  # None: no supervisor has spoken for it
+    loss: LossEntry | None  # since which it is not back
+    trouble: str  # why it counts as lost in the job's outcome; '': it doesn't
+    drains: bool  # was asked to leave
+
+
+def activity(seen: Seen, *, broken: str, undecided: str) -> tuple[str, str]:
+    """One of `DOES`, and a clause that says more; '' if there is no more to say."""
+    does, more = _by_supervisor(seen) or _by_member(seen, broken, undecided)
+    return does, readable(more.rstrip("."))
+
+
+def _by_supervisor(seen: Seen) -> tuple[str, str] | None:
+    lives = seen.lives
+    if lives is not None and lives.finished is not None:
+        code, sentence = lives.finished
+        return ("failed", sentence or f"code {code}") if code else ("finished", sentence)
+    if seen.trouble:
+        return "lost", seen.trouble
+    if lives is None:
+        return None
+    if lives.rests and not lives.alive:
+        return "drained", "until it is resumed"
+    if seen.drains and lives.alive:
+        return "drains", "leaves at its next step boundary"
+    if lives.here and lives.starts and not lives.alive:
+        return "restarts", lives.reason
+    return None
+
+
+def _by_member(seen: Seen, broken: str, undecided: str) -> tuple[str, str]:
+    member = seen.member
+    if member is None or (member.lost and seen.lives is not None and seen.lives.attempt > member.attempt):
+        return _without_member(seen)
+    if member.left:
+        return "left", ""
+    if member.stopped:
+        return "stopped", f"{member.stopped} is stopped (SIGSTOP or a debugger)"
+    if member.lost:
+        return ("late" if member.late else "lost"), member.lost
+    if member.asked is not None:
+        return "waits", undecided or "for the next quorum"
+    if member.pause > 0:
+        return "pauses", f"{member.pause_reason}: for up to {member.pause:.0f} s"
+    if member.suspected:
+        return "silent", f"not heard for {member.heard:.1f} s"
+    if member.inside and broken:
+        return "regroups", broken
+    if member.inside:
+        return ("trains", "") if member.carrier else ("heals", f"copies from {member.source}" if member.source else "")
+    if not member.connected:
+        return "silent", f"its connection broke {member.heard:.1f} s ago"
+    return ("rehearses", "makes its first step before it joins") if member.rehearses else ("starts", "")
+
+
+def _without_member(seen: Seen) -> tuple[str, str]:
+    if seen.lives is not None and seen.lives.alive:
+        return "starts", ""
+    if seen.loss is not None:
+        left = seen.loss.cause == "left"
+        return ("left" if left else "lost"), "" if left else seen.loss.exit or seen.loss.reason
+    return ("awaited", "") if seen.lives is None else ("starts", "")

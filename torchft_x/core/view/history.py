@@ -1,0 +1,205 @@
+"""What has happened in a job: the newest quorums, losses and refusals, with reasons in words, and counts of all of them.
+
+A shell tells what its lighthouse machine has decided. Nothing is looked up later, and everything is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from torchft_x.core.messages.common import Note
+from torchft_x.core.types import Quorum, group_number, group_of, listed
+from torchft_x.core.view.durations import Durations
+
+KEPT = 100
+"""Quorums and losses that are remembered; of refusals a fifth."""
+_NAMED = 16  # groups that one entry names
+_SAME = 10.0  # seconds within which a supervisor's word on an exit explains a loss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuorumEntry:
+    """A quorum of other members than the one before, or after a failed step. `t`: unix seconds."""
+
+    t: float
+    id: int
+    number: int
+    step: int
+    members: int
+    healing: int
+    joined: tuple[str, ...]  # groups
+    gone: tuple[str, ...]
+    reason: str
+    waited: float  # seconds since the first asked for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossEntry:
+    """A member of the quorum that nobody waits for any more."""
+
+    t: float
+    group: str
+    replica_id: str
+    cause: str  # one of core.lighthouse.loss.CAUSES
+    reason: str  # a sentence
+    exit: str = ""  # how its supervisor says that it ended
+    step: int
+    quorum: int  # number of the quorum that it was in
+    regrouped: float | None = None  # seconds until the next quorum
+    rejoined: float | None = None  # seconds until its group was in a quorum again
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalEntry:
+    t: float
+    who: str  # replica id; '': not known
+    sentence: str
+
+
+class History:
+    """Times are unix seconds."""
+
+    def __init__(self) -> None:
+        self.quorums: deque[QuorumEntry] = deque(maxlen=KEPT)
+        self.losses: deque[LossEntry] = deque(maxlen=KEPT)
+        self.refusals: deque[RefusalEntry] = deque(maxlen=KEPT // 5)
+        self.count: Counter[str] = Counter()  # quorums, regroupings, joins, refusals, lineages, undone steps
+        self.causes: Counter[str] = Counter()  # of losses
+        self.wait = Durations((0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60))  # first ask -> quorum
+        self.recovery = Durations((0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 60))  # loss -> next quorum
+        self.rejoin = Durations((0.1, 0.5, 1, 2, 5, 10, 30, 60, 300))  # loss -> the group is back
+        self._groups: frozenset[str] = frozenset()  # of the newest quorum
+        self._said = ""  # of the next quorum: that a new lineage begins
+        self._out: dict[str, LossEntry] = {}  # group -> its newest loss, until it is back
+        self._waiting: list[LossEntry] = []  # losses without a quorum since
+
+    def issued(self, quorum: Quorum, waited: float, t: float) -> None:
+        """A quorum was sent."""
+        self.count["quorums"] += 1
+        self.wait.add(waited)
+        if quorum.config_id == quorum.id:
+            self._regrouped(quorum, waited, t)
+
+    def took_over(self, quorum: Quorum) -> None:
+        """This one was going on when the lighthouse began."""
+        self._groups = frozenset(m.group_id for m in quorum.members)
+
+    def noted(self, note: Note, quorum: Quorum | None, step: int, t: float) -> None:
+        """The machine has said this. `quorum`: its present one, at this step."""
+        match note.event:
+            case "joined":
+                self.count["joins"] += 1
+            case "new_lineage":
+                self.count["lineages"] += 1
+                self.count["undone"] += note.steps or 0
+                self._said = note.text
+            case "adopted" if quorum is not None:
+                self.took_over(quorum)
+            case "member_lost" if note.replica_id:
+                self._lose(note, quorum, step, t)
+
+    def refused(self, who: str, sentence: str, t: float) -> None:
+        self.count["refusals"] += 1
+        self.refusals.append(RefusalEntry(t, who, sentence))
+
+    def exited(self, group: str, reason: str, t: float) -> None:
+        """A supervisor's word on how a life of that group ended."""
+        for i, loss in enumerate(self.losses):
+            if loss.group == group and not loss.exit and t - loss.t < _SAME:
+                self._replace(i, replace(loss, exit=reason))
+
+    @property
+    def out(self) -> dict[str, LossEntry]:
+        """Groups that were lost and are not back, each with its newest loss."""
+        return self._out
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _lose(self, note: Note, quorum: Quorum | None, step: int, t: float) -> None:
+        self.causes[note.cause] += 1
+        number = quorum.number if quorum is not None else 0
+        loss = LossEntry(
+            t=t,
+            group=group_of(note.replica_id),
+            replica_id=note.replica_id,
+            cause=note.cause,
+            reason=note.text,
+            step=step,
+            quorum=number,
+        )
+        self.losses.append(loss)
+        self._waiting = [*self._waiting[1 - KEPT :], loss]
+        self._out[loss.group] = loss
+        while len(self._out) > KEPT:
+            del self._out[next(iter(self._out))]
+
+    def _regrouped(self, quorum: Quorum, waited: float, t: float) -> None:
+        self.count["regroupings"] += 1
+        groups = frozenset([m.group_id for m in quorum.members])
+        back = groups & self._out.keys()  # a group may be back with a new life before there was a quorum without it
+        joined, gone = (
+            sorted((groups - self._groups) | back, key=by_number),
+            sorted(self._groups - groups, key=by_number),
+        )
+        for loss in self._waiting:
+            self.recovery.add(t - loss.t)
+            self._amend(loss, lambda known: replace(known, regrouped=t - known.t))
+        self._waiting = []
+        for name in back:
+            loss = self._out.pop(name)
+            self.rejoin.add(t - loss.t)
+            self._amend(loss, lambda known: replace(known, rejoined=t - known.t))
+        self.quorums.append(
+            QuorumEntry(
+                t=t,
+                id=quorum.id,
+                number=quorum.number,
+                step=quorum.top.step,
+                members=len(quorum.members),
+                healing=len(quorum.members) - len(quorum.carriers),
+                joined=tuple(joined[:_NAMED]),
+                gone=tuple(gone[:_NAMED]),
+                reason=self._why(joined, gone),
+                waited=waited,
+            )
+        )
+        self._groups, self._said = groups, ""
+
+    def _why(self, joined: list[str], gone: list[str]) -> str:
+        if self._said:
+            return self._said
+        if not self._groups:
+            return f"the first quorum: {_groups(joined)}"
+        parts = []
+        lost = [name for name in gone if name in self._out and self._out[name].cause != "left"]
+        left = [name for name in gone if name not in lost]
+        if lost:
+            parts.append(f"{_groups(lost)} {'was' if len(lost) == 1 else 'were'} lost")
+        if left:
+            parts.append(f"{_groups(left)} left")
+        if joined:
+            parts.append(f"{_groups(joined)} joined")
+        return ", ".join(parts) or "the same groups: a step had failed, or one of them has healed or come back"
+
+    def _amend(self, loss: LossEntry, change: Callable[[LossEntry], LossEntry]) -> None:
+        for i, known in enumerate(self.losses):
+            if known.t == loss.t and known.replica_id == loss.replica_id:
+                self._replace(i, change(known))
+
+    def _replace(self, index: int, loss: LossEntry) -> None:
+        before, self.losses[index] = self.losses[index], loss
+        if self._out.get(loss.group) is before:
+            self._out[loss.group] = loss
+
+
+def by_number(group: str) -> tuple[bool, int, str]:
+    """Sorts groups as people expect: 2 before 10, and those without a number last."""
+    number = group_number(f"{group}:")
+    return (number is None, number or 0, group)
+
+
+def _groups(names: Iterable[str]) -> str:
+    known = list(names)
+    return f"group{'s' if len(known) > 1 else ''} {listed(known)}"

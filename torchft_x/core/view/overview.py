@@ -1,0 +1,141 @@
+"""One object with what a lighthouse knows of its job: `/status.json`, the page and `torchft_x status` show it.
+
+Its fields are in docs/page.md. Readers must ignore what they don't know; `SCHEMA` grows when a field changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchft_x.core.lighthouse.status import MemberView, View
+from torchft_x.core.types import group_number, group_of, readable
+from torchft_x.core.view.activity import Seen, activity
+from torchft_x.core.view.history import History, by_number
+from torchft_x.core.view.lives import GroupLives, Lives
+
+SCHEMA = 1
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a lighthouse knows of the job as such."""
+
+    outcome: Mapping[str, Mapping[str, Any]] | None  # `JobOutcome.status`; None: it knows no job
+    verdict: tuple[int, str] | None  # exit code and sentence, once the job is over
+    sidecars: Mapping[str, Mapping[str, Any]]
+    drained: frozenset[str]  # groups that were asked to leave
+
+
+def overview(
+    view: View, history: History, lives: Lives, job: Job, *, rate: float | None, unix: float, story: list[str]
+) -> Json:
+    """JSON-able. Times are unix seconds, ages seconds."""
+    groups = _groups(view, history, lives, job)
+    step = view.reached if view.quorum is not None else max((g["step"] or 0 for g in groups), default=0)
+    return {
+        "schema": SCHEMA,
+        "time": unix,
+        "state": _state(view, job, groups),
+        "step": step,
+        "step_rate": rate,
+        "waiting": _waiting(view),
+        "quorum": _quorum(view),
+        "min_replicas": view.min_replicas,
+        "groups": groups,
+        "sidecars": [{"sidecar": name, **values} for name, values in job.sidecars.items()],
+        "verdict": None if job.verdict is None else {"code": job.verdict[0], "sentence": job.verdict[1]},
+        "quorums": [asdict(q) | {"reason": readable(q.reason)} for q in history.quorums],
+        "losses": [asdict(loss) | {"reason": readable(loss.reason)} for loss in history.losses],
+        "refusals": [asdict(r) | {"sentence": readable(r.sentence)} for r in history.refusals],
+        "counts": {
+            "quorums": history.count["quorums"],
+            "regroupings": history.count["regroupings"],
+            "joins": history.count["joins"],
+            "losses": dict(history.causes),
+            "refusals": history.count["refusals"],
+            "new_lineages": history.count["lineages"],
+            "undone_steps": history.count["undone"],
+            "restarts": lives.restarts,
+        },
+        "story": [readable(line) for line in story],
+    }
+
+
+def _quorum(view: View) -> Json | None:
+    q = view.quorum
+    if q is None:
+        return None
+    return {
+        "id": q.id,
+        "number": q.number,
+        "age": view.age,
+        "members": len(q.members),
+        "healing": len(q.members) - len(q.carriers),
+        "broken": readable(view.broken),
+    }
+
+
+def _waiting(view: View) -> Json | None:
+    """Who has asked for the next quorum; None: nobody."""
+    asked = [m.asked for m in view.members if m.asked is not None]
+    return {"members": len(asked), "since": max(asked), "reason": readable(view.undecided)} if asked else None
+
+
+def _state(view: View, job: Job, groups: list[Json]) -> str:
+    if job.verdict is not None:
+        return "finished" if job.verdict[0] == 0 else "failed"
+    if view.quorum is None:
+        return "starting"
+    if any(g["does"] in ("trains", "heals") for g in groups):
+        return "training"
+    return "finished" if groups and all(g["does"] in ("finished", "left") for g in groups) else "waiting"
+
+
+def _groups(view: View, history: History, lives: Lives, job: Job) -> list[Json]:
+    outcome = job.outcome or {}
+    named = {*outcome, *(x.group for x in lives if x.here or (job.outcome is None and x.finished is not None))}
+    newest: dict[str, MemberView] = {}
+    for member in view.members:
+        name = _name(member.replica_id, named)
+        if name not in newest or newest[name].place < member.place:
+            newest[name] = member
+    out = {_name(loss.replica_id, named): loss for loss in history.out.values()}
+    rows = []
+    for group in sorted({*named, *newest, *out}, key=by_number):
+        trouble = str(outcome[group]["trouble"]) if group in outcome else ""
+        seen = Seen(group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained)
+        rows.append(_row(seen, view))
+    return rows
+
+
+def _row(seen: Seen, view: View) -> Json:
+    does, more = activity(seen, broken=view.broken, undecided=view.undecided)
+    member, lives = seen.member, seen.lives
+    return {
+        "group": seen.group,
+        "does": does,
+        "more": more,
+        "step": None if member is None else member.step,
+        "replica_id": "" if member is None else member.replica_id,
+        "waits": None if member is None else member.asked,
+        "host": "" if lives is None else lives.host,
+        "attempt": _attempt(member, lives),
+        "restarts": 0 if lives is None else lives.restarts,
+        "last_exit": "" if lives is None else lives.reason,
+        "supervised": lives is not None and lives.here,
+        "torchft": member is not None and member.unary,
+    }
+
+
+def _attempt(member: MemberView | None, lives: GroupLives | None) -> int:
+    return max(member.attempt if member is not None else 0, lives.attempt if lives is not None else 0)
+
+
+def _name(replica_id: str, named: set[str]) -> str:
+    """The group as supervisors and the job name it, else as the replica id does."""
+    group, number = group_of(replica_id), str(group_number(replica_id))
+    return number if group not in named and number in named else group

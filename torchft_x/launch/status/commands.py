@@ -1,0 +1,118 @@
+"""``torchft_x status``, ``kill``, ``drain`` and ``resume``. 0: done; 1: it could not be done; 2: a mistake of the user's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, NoReturn
+from urllib.parse import urlencode
+
+from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
+from torchft_x.launch.status.find import Run, find
+from torchft_x.launch.status.from_page import from_page
+
+_TIMEOUT = 5.0  # seconds for an answer
+_RUN = "a run directory or a lighthouse's address; by default the newest run below runs/"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
+
+
+def status(argv: list[str]) -> int:
+    """``torchft_x status``."""
+    parser = _Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/page.md.")
+    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
+    parser.add_argument("--json", action="store_true", help="print what /status.json says, once")
+    parser.add_argument("--once", action="store_true", help="print it once, also in a terminal")
+    parser.add_argument(
+        "--url", action="store_true", help="print the page's address with the token, for a browser here"
+    )
+    parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")
+    args = parser.parse_args(argv)
+    try:
+        return _status(args)
+    except (KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return 130
+    except TorchftXError as e:
+        print(f"torchft_x status: {e}", file=sys.stderr)
+        return 2 if isinstance(e, ConfigError) else 1
+
+
+def _status(args: argparse.Namespace) -> int:
+    from torchft_x.launch.status import lines
+
+    run = find(args.run, args.token_file)
+    if run.ended is not None:
+        print(json.dumps({"ended": dict(run.ended)}) if args.json else f"{run.what} {lines.ended(run.ended)}")
+        return 0
+    first = _look(run)
+    if args.url:
+        return _url(first, run.token)
+    if args.json:
+        print(json.dumps(first))
+    elif args.once or not sys.stdout.isatty():
+        print("\n".join(lines.text(first)))
+    else:
+        from torchft_x.launch.status.live import watch
+
+        try:
+            watch(lambda: _look(run), first)
+        except UnreachableError:
+            run = find(args.run, args.token_file)  # it may be over, and a lighthouse that was started again is there
+            print(
+                f"{run.what} {lines.ended(run.ended)}"
+                if run.ended is not None
+                else "The lighthouse was away; look again."
+            )
+    return 0
+
+
+def _look(run: Run) -> dict[str, Any]:
+    assert run.lighthouse is not None
+    shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
+    if shown is not None:  # without grpc, whose import takes longer than all the rest
+        return shown
+    from torchft_x.rpc.status_query import lighthouse_overview
+
+    return lighthouse_overview(run.lighthouse, run.token, _TIMEOUT)
+
+
+def _url(first: dict[str, Any], token: str | None) -> int:
+    """The token is behind the #, which a browser sends to nobody."""
+    if not first.get("page"):
+        print("torchft_x status: this lighthouse has no page (--http_bind).", file=sys.stderr)
+        return 1
+    print(f"{first['page']}#{urlencode({'token': token})}" if token else first["page"])
+    return 0
+
+
+def order(kind: str, argv: list[str]) -> int:
+    """``torchft_x kill``, ``drain`` or ``resume``."""
+    words = {
+        "kill": "End the processes of a group at once; its supervisor starts it again.",
+        "drain": "Have a group leave at its next step boundary, and rest until it is resumed.",
+        "resume": "Start a drained group again.",
+    }
+    parser = _Parser(prog=f"torchft_x {kind}", description=words[kind])
+    parser.add_argument("group", metavar="GROUP", help="as `torchft_x status` names it")
+    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
+    parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")
+    args = parser.parse_args(argv)
+    try:
+        run = find(args.run, args.token_file)
+        if run.lighthouse is None:
+            raise ConfigError(f"Nothing of {run.what} runs any more.")
+        from torchft_x.rpc.status_query import give_order
+
+        print(give_order(kind, args.group, run.lighthouse, run.token))
+    except TorchftXError as e:
+        print(f"torchft_x {kind}: {e}", file=sys.stderr)
+        return 2 if isinstance(e, ConfigError) else 1
+    return 0

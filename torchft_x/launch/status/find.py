@@ -1,0 +1,152 @@
+"""Which run is meant: a run directory, a lighthouse's address, or the newest run below runs/. Imports neither grpc nor torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchft_x import env
+from torchft_x.errors import AddressError, ConfigError
+from torchft_x.net import Address, parse_address, parse_addresses
+
+RUNS = "runs"
+"""Where components make a run directory if none is named."""
+_OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
+_CONNECT = 1.0  # seconds for one address
+_TAIL = 1 << 16  # bytes of an event file in which its end is looked for
+
+
+@dataclass(frozen=True)
+class Run:
+    """`lighthouse`: that answers; None: none does. `ended`: what its lighthouse said last, once the job is over."""
+
+    what: str  # for people
+    run_dir: Path | None
+    lighthouse: Address | None
+    token: str | None = field(repr=False)
+    ended: Mapping[str, Any] | None = None
+
+
+def find(given: str | None, token_file: str | None = None) -> Run:
+    """Raises `ConfigError` with a sentence. Waits for nothing but a connect to each address."""
+    if given is not None and _is_address(given):
+        addresses = parse_addresses(given, what="address")
+        return _answering(f"the lighthouse at {given}", None, addresses, _token(token_file, None))
+    run_dir = Path(given) if given is not None else _usual()
+    try:
+        there = run_dir.is_dir() and any((run_dir / name).exists() for name in _OF_A_RUN)
+        addresses = _addresses(run_dir) if there else ()
+    except OSError as e:  # another user's
+        raise ConfigError(f"The run directory {run_dir} can't be read ({e.strerror}).") from None
+    if not there:
+        why = "there is nothing of a run in it" if run_dir.is_dir() else "it does not exist"
+        raise ConfigError(f"{run_dir} is no run directory: {why}. `torchx run` prints it first; or name an address.")
+    ended = _ended(run_dir)
+    if ended is not None:
+        return Run(f"the run in {run_dir}", run_dir, None, None, ended)
+    return _answering(f"the run in {run_dir}", run_dir, addresses, _token(token_file, run_dir))
+
+
+def _usual() -> Path:
+    """The run we are in, else the newest below runs/."""
+    inside = env.read(env.RUN_DIR)
+    if inside is not None:
+        return Path(inside)
+    try:
+        known = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(RUNS) if entry.is_dir()]
+    except OSError:
+        known = []
+    if not known:
+        raise ConfigError(
+            f"There is no run below {Path(RUNS).absolute()}: name a run directory, or a lighthouse's address."
+        )
+    return Path(max(known)[1])
+
+
+def _is_address(given: str) -> bool:
+    """Whether it can't be a path that is there."""
+    if os.path.exists(given):
+        return False
+    try:
+        parse_addresses(given)
+    except AddressError:
+        return "://" in given
+    return True
+
+
+def _addresses(run_dir: Path) -> tuple[Address, ...]:
+    several = run_dir / "lighthouses"
+    names = sorted(entry.name for entry in several.iterdir()) if several.is_dir() else []
+    files = [several / name for name in names if name.isdigit()] or [run_dir / "lighthouse"]
+    found = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            continue
+        except UnicodeDecodeError:
+            text = "?"
+        if text:
+            found.append(parse_address(text, what=str(file)))
+    return tuple(found)
+
+
+def _token(token_file: str | None, run_dir: Path | None) -> str | None:
+    if token_file is not None:
+        return env.read_token_file(token_file, f"--token_file {token_file}")
+    beside = None if run_dir is None else run_dir / "token"
+    if beside is not None and beside.exists():
+        return env.read_token_file(str(beside), str(beside))
+    return env.read_token()
+
+
+def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], token: str | None) -> Run:
+    for address in addresses:
+        try:
+            socket.create_connection(address, timeout=_CONNECT).close()
+        except (OSError, UnicodeError):
+            continue
+        return Run(what, run_dir, address, token)
+    tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
+    if run_dir is None:
+        raise ConfigError(f"No lighthouse answers at {tried}.")
+    raise ConfigError(f"No lighthouse of {what} answers ({tried}), and its events don't say how it ended.")
+
+
+def _ended(run_dir: Path) -> dict[str, Any] | None:
+    """The last word of its newest lighthouse, if that was its end."""
+    newest: dict[str, Any] = {}
+    try:
+        files = [p for p in (run_dir / "events").iterdir() if p.name.startswith("lighthouse-")]
+    except OSError:
+        files = []
+    for file in files:
+        if file.suffix == ".jsonl":
+            last = _last_event(file)
+            if last is not None and float(last["t"]) > float(newest.get("t", 0.0)):
+                newest = last
+    return newest if newest.get("event") == "exit" else None
+
+
+def _last_event(file: Path) -> dict[str, Any] | None:
+    """A torn last line is skipped."""
+    try:
+        with file.open("rb") as f:
+            f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))
+            lines = f.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        t = event.get("t") if isinstance(event, dict) else None
+        if isinstance(t, (int, float)) and not isinstance(t, bool) and isinstance(event.get("event"), str):
+            return dict(event)
+    return None

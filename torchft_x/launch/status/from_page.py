@@ -1,0 +1,31 @@
+"""The overview over HTTP, where the page of a run is reached from here: mostly on the lighthouse's own host."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+from torchft_x.errors import AddressError
+from torchft_x.net import Address, parse_address
+
+_MOST = 64 << 20  # bytes of an answer
+
+
+def from_page(run_dir: Path, lighthouse: Address, timeout: float) -> dict[str, Any] | None:
+    """None: there is no page, it can't be reached, or it is not this lighthouse's."""
+    try:
+        page = parse_address((run_dir / "page").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, AddressError):
+        return None
+    connection = http.client.HTTPConnection(page.host, page.port, timeout=timeout)
+    try:
+        connection.request("GET", "/status.json")
+        found = json.loads(connection.getresponse().read(_MOST))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        return None
+    finally:
+        connection.close()
+    ours = isinstance(found, dict) and found.get("address") == lighthouse.url
+    return found if ours else None

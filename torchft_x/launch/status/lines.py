@@ -1,0 +1,115 @@
+"""The overview of a lighthouse as lines of text. Pure; whatever a lighthouse says is made harmless for a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+LATELY = 5
+"""Losses that are told."""
+
+
+def plain(value: object) -> str:
+    """As one line that steers no terminal."""
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def seconds(value: object) -> str:
+    s = number(value)
+    if s < 1:
+        return f"{s * 1000:.0f} ms"
+    if s < 90:
+        return f"{s:.1f} s" if s < 10 else f"{s:.0f} s"
+    return f"{s / 60:.0f} min" if s < 5400 else f"{s / 3600:.1f} h"
+
+
+def number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+
+def head(status: Mapping[str, Any]) -> str:
+    """One line: what the job does."""
+    groups, quorum, rate = rows(status, "groups"), status.get("quorum"), number(status.get("step_rate"))
+    trains = sum(g.get("does") == "trains" for g in groups)
+    parts = [f"{plain(status.get('state', '?'))} at step {number(status.get('step')):,.0f}"]
+    if rate > 0:
+        parts.append(f"{rate:.1f} steps a second" if rate >= 1 else f"{seconds(1 / rate)} a step")
+    parts.append(f"{trains} of {len(groups)} groups train")
+    if isinstance(quorum, dict):
+        parts.append(f"quorum q{number(quorum.get('number')):.0f} is {seconds(quorum.get('age'))} old")
+    return ", ".join(parts)
+
+
+def notices(status: Mapping[str, Any]) -> list[str]:
+    """What somebody should know."""
+    out = []
+    verdict, waiting = status.get("verdict"), status.get("waiting")
+    if isinstance(verdict, dict):
+        out.append(plain(verdict.get("sentence", "")))
+    if isinstance(waiting, dict) and (number(waiting.get("since")) > 1 or status.get("quorum") is None):
+        members = number(waiting.get("members"))
+        out.append(
+            f"{members:.0f} {'group has' if members == 1 else 'groups have'} waited for {seconds(waiting.get('since'))}: "
+            f"{plain(waiting.get('reason', ''))}"
+        )
+    return out
+
+
+def group_cells(group: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Name, what it does, step, restarts and host, more."""
+    step = group.get("step")
+    restarts = number(group.get("restarts"))
+    return (
+        plain(group.get("group", "?")),
+        plain(group.get("does", "?")),
+        "" if step is None else f"{number(step):,.0f}",
+        f"{restarts:.0f}" if restarts else "",
+        " ".join(
+            filter(None, [plain(group.get("more", "")), f"(on {plain(group['host'])})" if group.get("host") else ""])
+        ),
+    )
+
+
+def losses(status: Mapping[str, Any]) -> list[str]:
+    """The newest, with what they cost."""
+    out = []
+    for loss in rows(status, "losses")[-LATELY:]:
+        costs = [plain(loss.get("exit") or ""), f"at step {number(loss.get('step')):,.0f}"]
+        if loss.get("regrouped") is not None:
+            costs.append(f"next quorum after {seconds(loss['regrouped'])}")
+        if loss.get("rejoined") is not None:
+            costs.append(f"back after {seconds(loss['rejoined'])}")
+        when = time.strftime("%H:%M:%S", time.localtime(number(loss.get("t"))))
+        out.append(f"{when} {plain(loss.get('reason', ''))} ({'; '.join(filter(None, costs))})")
+    return out
+
+
+def text(status: Mapping[str, Any]) -> list[str]:
+    """All of it."""
+    lines = [head(status), *notices(status)]
+    cells = [("group", "does", "step", "restarts", ""), *map(group_cells, rows(status, "groups"))]
+    wide = [max(len(row[i]) for row in cells) for i in range(4)]
+    if len(cells) > 1:
+        lines.append("")
+        lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, wide, strict=False)), row[4]]).rstrip() for row in cells]
+    lost = losses(status)
+    if lost:
+        lines += ["", "Losses:", *lost]
+    if status.get("page"):
+        lines += ["", f"Page: {plain(status['page'])}"]
+    return lines
+
+
+def ended(event: Mapping[str, Any]) -> str:
+    """Of a run that is over: the lighthouse's last event."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(number(event.get("t"))))
+    code, reason = event.get("code"), plain(event.get("reason", "")).rstrip(".")
+    how = "finished" if code == 0 else f"failed with code {plain(code)}"
+    return f"{how} at {when}{': ' + reason if reason else ''}."
+
+
+def rows(status: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = status.get(name)
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []

@@ -1,0 +1,213 @@
+"""HTTP connections on the lighthouse's loop: h11 for the protocol, a few rules for strangers, and no thread.
+
+Connections, requests a second, bytes and seconds of each have a limit, so that whoever reaches the port costs the
+lighthouse at most a few hundredths of its time and some hundred kilobytes. When all places are taken the connection that
+has been idle for longest makes room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+
+from torchft_x.errors import AddressError
+from torchft_x.net import Address
+from torchft_x.rpc.lighthouse.page.guard import Budget
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+"""Connections."""
+PER_SECOND = 20.0
+"""Requests, and new connections, of everybody together. A page asks once a second."""
+BURST = 40
+"""And so many at once."""
+HEAD = 8 << 10
+"""Bytes of a request's head."""
+BODY = 4 << 10
+"""Bytes of its body."""
+READ_TIMEOUT = 5.0
+"""Seconds for a request, also for the next one on an open connection."""
+SEND_TIMEOUT = 10.0
+"""Seconds for an answer to be taken."""
+_REQUESTS = 1000  # of one connection
+_BACKLOG = 16  # connections that the kernel holds for us
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str  # without the query
+    headers: dict[str, str]  # names in lower case; of a repeated one the last
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    body: bytes = b""
+    kind: str = "text/plain; charset=utf-8"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class HttpServer:
+    """`answer` must not raise."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._budget = Budget(PER_SECOND, BURST)
+        self._listener: socket.socket | None = None  # while it listens
+        self._accepting: asyncio.Task[None] | None = None
+        self._open: dict[asyncio.Task[None], None] = {}  # connections, the longest idle first
+
+    def listen(self, bind: Address) -> Address:
+        """Where it listens now. On the loop. Raises `AddressError`."""
+        try:
+            family, *_, target = socket.getaddrinfo(
+                bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._listener = socket.create_server(target[:2], family=family, backlog=_BACKLOG)
+        except (OSError, UnicodeError, OverflowError) as e:
+            errno = getattr(e, "errno", None)
+            reason = os.strerror(errno) if errno and errno > 0 else getattr(e, "strerror", None) or str(e)
+            raise AddressError(f"The page can't listen on {bind.target}: {reason}.") from None
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+        return Address(bind.host, self._listener.getsockname()[1])
+
+    async def close(self) -> None:
+        tasks = [*self._open, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _turn(self) -> None:
+        wait = self._budget.wait(time.monotonic())
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:  # no descriptors, or whoever called has gone
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._open) >= MOST:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                oldest.cancel()
+            task = loop.create_task(self._serve(connection))
+            self._open[task] = None
+            task.add_done_callback(lambda done: self._open.pop(done, None))
+            await self._turn()
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD)
+            try:
+                for _ in range(_REQUESTS):
+                    if not await self._exchange(http, connection):
+                        return
+                    self._youngest()
+            except h11.RemoteProtocolError as e:
+                with contextlib.suppress(h11.LocalProtocolError, OSError, asyncio.TimeoutError):
+                    await self._send(http, connection, Response(e.error_status_hint, b"That is no HTTP/1.1.\n"), "GET")
+            except (OSError, asyncio.TimeoutError):
+                pass
+            except Exception:  # of ours: one connection's end, not the lighthouse's
+                log.exception("a request to the page failed")
+
+    def _youngest(self) -> None:
+        """This connection has just been used."""
+        task = asyncio.current_task()
+        if task in self._open:
+            self._open[task] = self._open.pop(task)
+
+    async def _exchange(self, http: h11.Connection, connection: socket.socket) -> bool:
+        """One request and its answer. False: the connection is over."""
+        request = await asyncio.wait_for(self._read(http, connection), READ_TIMEOUT)
+        if request is None:
+            return False
+        await self._turn()
+        too_long = len(request.body) > BODY
+        response = Response(413, b"The body is too long.\n") if too_long else await self._answer(request)
+        await self._send(http, connection, response, request.method)
+        if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+            return False
+        http.start_next_cycle()
+        return True
+
+    async def _read(self, http: h11.Connection, connection: socket.socket) -> Request | None:
+        """None: it was closed."""
+        head: h11.Request | None = None
+        body = b""
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                if http.they_are_waiting_for_100_continue:
+                    informed = http.send(h11.InformationalResponse(status_code=100, headers=[]))
+                    await asyncio.get_running_loop().sock_sendall(connection, informed or b"")
+                http.receive_data(await asyncio.get_running_loop().sock_recv(connection, 4096))
+            elif isinstance(event, h11.Request):
+                head = event
+            elif isinstance(event, h11.Data) and len(body) <= BODY:
+                body += bytes(event.data)
+            if len(body) > BODY or (head is not None and isinstance(event, h11.EndOfMessage)):
+                assert head is not None
+                return _request(head, body)
+            if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+                return None
+
+    async def _send(self, http: h11.Connection, connection: socket.socket, response: Response, method: str) -> None:
+        headers = {
+            "Content-Type": response.kind,
+            "Content-Length": str(len(response.body)),
+            **_HEADERS,
+            **response.headers,
+        }
+        phrase = HTTPStatus(response.status).phrase
+        parts = [
+            http.send(h11.Response(status_code=response.status, reason=phrase, headers=list(headers.items()))) or b""
+        ]
+        if method != "HEAD":
+            parts.append(http.send(h11.Data(data=response.body)) or b"")
+        parts.append(http.send(h11.EndOfMessage()) or b"")
+        loop = asyncio.get_running_loop()
+        await asyncio.wait_for(loop.sock_sendall(connection, b"".join(parts)), SEND_TIMEOUT)
+
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def _request(head: h11.Request, body: bytes) -> Request:
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+    path = head.target.decode("ascii", "replace").partition("?")[0]
+    return Request(head.method.decode("ascii"), path, headers, body)

@@ -1,0 +1,105 @@
+"""Kill, drain and resume: `core.job.orders` says whether and to whom, here it is sent. On the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import grpc
+import grpc.aio
+
+from torchft_x.core.job.orders import KINDS, Asked, Order, Orders
+from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
+from torchft_x.core.view.lives import Lives
+from torchft_x.errors import RefusedError
+from torchft_x.net import parse_address
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.token import metadata
+
+_CONNECT = 2.0  # seconds, to a group server
+_EXIT = 2.0  # seconds for its answer, which mostly is that it is gone
+
+
+class OrderDesk:
+    """`send(order)` tells the group's supervisors. `addresses(group)`: of its living members' group servers."""
+
+    def __init__(
+        self,
+        lives: Lives,
+        token: str | None,
+        send: Callable[[Order], None],
+        addresses: Callable[[str], Iterable[str]],
+        note: Callable[[str], None],
+    ) -> None:
+        self._lives = lives
+        self._token = token  # None: no orders are taken
+        self._send = send
+        self._addresses = addresses
+        self._note = note  # for the log
+        self._orders = Orders()
+
+    @property
+    def drained(self) -> frozenset[str]:
+        return self._orders.drained
+
+    def heard(self, event: RosterEvent) -> None:
+        """A supervisor has said this, and it was taken."""
+        if isinstance(event, GroupRests):
+            self._orders.heard(event)
+        elif isinstance(event, SupervisorHere) and event.stream:
+            order = self._orders.arrived(event.group)
+            if order is not None:
+                self._send(order)
+
+    async def give(self, kind: str, group: str) -> str:
+        """Carry it out; a sentence about what happens now. Raises `RefusedError`; `UnreachableError` of a group server."""
+        if self._token is None:
+            raise RefusedError(
+                "This lighthouse has no token, so that anybody who reaches it could give orders: it takes none. Start it "
+                "with --token_file."
+            )
+        if kind not in KINDS:
+            raise RefusedError(f"There is no order {kind!r:.50}; the orders are {', '.join(KINDS)}.")
+        lives, addresses = self._lives.get(group), tuple(self._addresses(group))
+        if lives is None and not addresses:
+            raise RefusedError(f"There is no group {group!r:.200} here.")
+        order = self._orders.give(kind, _asked(group, self._lives, bool(addresses)))
+        if order is not None:
+            self._send(order)
+        else:
+            for address in addresses:
+                await self._exit(group, address)
+        sentence = _SENTENCES[kind].format(group)
+        self._note(sentence)
+        return sentence
+
+    async def _exit(self, group: str, address: str) -> None:
+        """Have a group server end its process. That it does not answer any more is the answer."""
+        target = parse_address(address, what=f"address of group {group}")
+        async with grpc_options.aio_channel(target) as channel:
+            try:
+                await asyncio.wait_for(channel.channel_ready(), _CONNECT)
+            except asyncio.TimeoutError:
+                raise RefusedError(f"Group {group} can't be killed: its server at {address} does not answer.") from None
+            call = channel.unary_unary(f"/{grpc_options.MANAGER}/Kill")
+            request = peer_pb.KillRequest(msg="killed by request").SerializeToString()
+            try:
+                await call(request, timeout=_EXIT, metadata=metadata(self._token))
+            except grpc.RpcError as e:
+                if e.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                    raise RefusedError(f"Group {group} can't be killed: {e.details()}") from None
+
+
+_SENTENCES = {
+    "kill": "Group {} is killed by request, and started again by whoever keeps it running.",
+    "drain": "Group {} is drained by request: it leaves at its next step boundary, and rests until it is resumed.",
+    "resume": "Group {} is resumed by request.",
+}
+
+
+def _asked(group: str, lives: Lives, reachable: bool) -> Asked:
+    known = lives.get(group)
+    if known is None:
+        return Asked(group, False, "", False, False, False, reachable)
+    return Asked(group, known.here, known.life, known.alive, known.rests, known.finished is not None, reachable)

@@ -1,0 +1,111 @@
+"""Keeps what people are shown of a lighthouse: what has happened, and the overview as bytes that all readers share.
+
+On the loop's thread. Whoever looks costs the lighthouse at most one part in fifty of its time: an overview that took long
+to make is shown for longer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchft_x._version import __version__
+from torchft_x.core.lighthouse.machine import Lighthouse
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
+from torchft_x.core.messages.lighthouse import Issue
+from torchft_x.core.view.history import History
+from torchft_x.core.view.lives import Lives
+from torchft_x.core.view.overview import Job, overview
+from torchft_x.core.view.step_rate import StepRate
+
+FRESH = 0.5
+"""Seconds for which an overview is shown, at least."""
+_SHARE = 50  # and so many times as long as it took to make
+_RATE_EACH = 1.0  # seconds between two looks at the step
+
+
+class Recorder:
+    """`job`: what the supervisors' side knows, made when it is asked for."""
+
+    def __init__(self, machine: Lighthouse, job: Callable[[], Job]) -> None:
+        self._machine = machine
+        self._job = job
+        self.history = History()
+        self.lives = Lives()
+        self.address = ""  # of the lighthouse, once it serves
+        self.page = ""  # URL of the page; '': there is none
+        self.orders = False  # whether orders are taken: the lighthouse has a token
+        self._rate = StepRate()
+        self._looked = float("-inf")  # when the step was last looked at
+        self._stale = float("-inf")  # when the overview is made anew
+        self._value: dict[str, Any] = {}  # the overview
+        self._bytes = b""  # the same as JSON
+        self._began = time.monotonic()
+        if machine.current is not None:  # taken over from the lighthouse before this one
+            self.history.took_over(machine.current)
+
+    # --- what happens ----------------------------------------------------------------------------------------------------
+
+    def issued(self, effect: Issue) -> None:
+        self.history.issued(effect.quorum, effect.waited, time.time())
+
+    def noted(self, note: Note) -> None:
+        self.history.noted(note, self._machine.current, self._machine.reached, time.time())
+
+    def refused(self, who: str, sentence: str) -> None:
+        self.history.refused(who, sentence, time.time())
+
+    def heard(self, event: RosterEvent) -> None:
+        """A supervisor has said this."""
+        t = time.time()
+        self.lives.hear(event, t)
+        if isinstance(event, LifeExited):
+            self.history.exited(event.group, event.reason, t)
+        elif isinstance(event, GroupRests):
+            self._stale = float("-inf")
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._looked >= _RATE_EACH:
+            self._looked = now
+            self._rate.at(self._machine.reached, now)
+
+    # --- what is shown ---------------------------------------------------------------------------------------------------
+
+    def value(self) -> dict[str, Any]:
+        """The overview. Not to be changed."""
+        self._refresh()
+        return self._value
+
+    def bytes(self) -> bytes:
+        """The same as JSON."""
+        self._refresh()
+        return self._bytes
+
+    def _refresh(self) -> None:
+        began = time.monotonic()
+        if began < self._stale:
+            return
+        made = overview(
+            self._machine.view(began),
+            self.history,
+            self.lives,
+            self._job(),
+            rate=self._rate.per_second(began),
+            unix=time.time(),
+            story=self._machine.story(began),
+        )
+        self._value = {
+            **made,
+            "version": __version__,
+            "address": self.address,
+            "page": self.page,
+            "orders": self.orders,
+            "uptime": began - self._began,
+        }
+        self._bytes = json.dumps(self._value, separators=(",", ":")).encode()
+        now = time.monotonic()
+        self._stale = now + max(FRESH, _SHARE * (now - began))

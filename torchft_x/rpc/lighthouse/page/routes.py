@@ -1,0 +1,122 @@
+"""From a request to an answer: the page, `/status.json`, `/metrics`, `/healthz`, `/readyz`, and the three orders."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection
+from functools import cache
+from importlib import resources
+
+from torchft_x.errors import RefusedError, TorchftXError
+from torchft_x.rpc.lighthouse.page.guard import has_token, is_own_host
+from torchft_x.rpc.lighthouse.page.http import Request, Response
+from torchft_x.rpc.lighthouse.page.orders import OrderDesk
+from torchft_x.rpc.lighthouse.page.recorder import Recorder
+from torchft_x.rpc.transport.limits import check_replica_id
+
+_JSON = "application/json"
+_ORDERS = ("/kill", "/drain", "/resume")
+
+
+class Routes:
+    """`names`: of this host, in lower case. `serves`: whether the lighthouse may answer groups."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        desk: OrderDesk,
+        *,
+        token: str | None,
+        names: Collection[str],
+        serves: Callable[[], bool],
+    ) -> None:
+        self._recorder = recorder
+        self._desk = desk
+        self._token = token
+        self._names = frozenset(name.lower() for name in names)
+        self._serves = serves
+
+    async def answer(self, request: Request) -> Response:
+        """Never raises what a request can bring about."""
+        if not is_own_host(request.headers.get("host", ""), self._names):
+            return _text(
+                421, "The request names another host than this one: open the page by its address or localhost."
+            )
+        if request.path in _ORDERS:
+            return await self._order(request)
+        answers = {
+            "/": self._page,
+            "/status.json": lambda: Response(200, self._recorder.bytes(), _JSON),
+            "/metrics": self._metrics,
+            "/healthz": lambda: _text(200, "ok"),
+            "/readyz": lambda: _text(200, "ok") if self._serves() else _text(503, "This lighthouse does not serve."),
+        }
+        if request.path not in answers:
+            return _text(404, f"There is nothing here; there are {', '.join((*answers, *_ORDERS))}.")
+        if request.method not in ("GET", "HEAD"):
+            return _text(405, "GET it.", {"Allow": "GET, HEAD"})
+        return answers[request.path]()
+
+    def _page(self) -> Response:
+        body, policy = page()
+        return Response(200, body, "text/html; charset=utf-8", {"Content-Security-Policy": policy})
+
+    def _metrics(self) -> Response:
+        from torchft_x.rpc.lighthouse.page import metrics  # whoever never asks for it never loads it
+
+        return Response(200, metrics.text(self._recorder), metrics.KIND)
+
+    async def _order(self, request: Request) -> Response:
+        if request.method != "POST":
+            return _text(405, "POST it.", {"Allow": "POST"})
+        if self._token is None:
+            return _error(403, "This lighthouse has no token, so it takes no orders. Start it with --token_file.")
+        if not has_token(request.headers.get("authorization"), self._token):
+            return _error(401, "The run's token is wrong or missing.", {"WWW-Authenticate": "Bearer"})
+        try:
+            asked = json.loads(request.body)
+            group = asked.get("group") if isinstance(asked, dict) else None
+            if not isinstance(group, str):
+                return _error(400, 'The body must be {"group": "NAME"}.')
+            sentence = await self._desk.give(request.path[1:], check_replica_id(group))
+        except (ValueError, RecursionError) as e:
+            return _error(400, str(e) if isinstance(e, TorchftXError) else 'The body must be {"group": "NAME"}.')
+        except RefusedError as e:
+            return _error(409, str(e))
+        except TorchftXError as e:
+            return _error(502, str(e))
+        return Response(200, json.dumps({"done": sentence}).encode(), _JSON)
+
+
+@cache
+def page() -> tuple[bytes, str]:
+    """The page, and the policy that lets a browser run nothing but what is in it."""
+    body = resources.files("torchft_x.rpc.lighthouse.page").joinpath("page.html").read_bytes()
+    script, style = (_digests(body, tag) for tag in (b"script", b"style"))
+    rules = (
+        "default-src 'none'",
+        f"script-src {script}",
+        f"style-src {style}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+    return body, "; ".join(rules)
+
+
+def _digests(body: bytes, tag: bytes) -> str:
+    found = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), body, re.DOTALL)
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'" for text in found)
+
+
+def _text(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(status, f"{sentence}\n".encode(), headers=headers or {})
+
+
+def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(status, json.dumps({"error": sentence}).encode(), _JSON, headers or {})
