@@ -138,12 +138,17 @@ def _modules(traceback: TracebackType | None) -> Iterator[str]:
         traceback = traceback.tb_next
 
 
+def in_command(name: str) -> bool:
+    """Whether this process is that command of TorchX's."""
+    return "torchx.cli.main" in sys.modules and sys.argv[1:2] == [name]
+
+
 # --- in TorchX's command ----------------------------------------------------------------------------------------------
 
 
 def prepare() -> None:
     """If this process is `torchx run`: check what it was asked, and have the last word. Raises `ConfigError`."""
-    if "torchx.cli.main" not in sys.modules or sys.argv[1:2] != ["run"]:
+    if not in_command("run"):
         return
     asked = read_command(sys.argv[2:])
     if asked.scheduler is None:
