@@ -48,6 +48,7 @@ class Keeper:
         self._folder = plan.folder(what.run_dir)
         self._stops = StopRequests()
         self._asked = False  # for another number of groups; set by a signal
+        self._deferred = False  # such a request waits until the groups that were told to go have ended
         self._processes: dict[tuple[str, int], RoleProcess] = {}  # by role and number, in the plan's order
         self._left: list[RoleProcess] = []  # that were told to go while the job goes on, and have not ended yet
         trainer = what.trainer
@@ -126,8 +127,8 @@ class Keeper:
             over = outcome([p.replica for p in self._processes.values()], self._last_words())
             if over is not None:
                 return over
-            if self._asked:
-                self._asked = False
+            if self._asked or (self._deferred and not self._left):
+                self._asked = self._deferred = False
                 self._scale()
             now = time.monotonic()
             for process in self._processes.values():
@@ -234,6 +235,9 @@ class Keeper:
             ticket, wanted = str(found["ticket"]), int(found["replicas"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return  # whoever asks gives up after a while
+        if self._left and wanted > self._groups:  # the new ones may have their names
+            self._deferred = True
+            return
         try:
             self._have(wanted)
             self._telling.answer = (ticket, "")
@@ -245,8 +249,6 @@ class Keeper:
         trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
         role = groups.check(self._plan, wanted, [p.replica for p in trainers.values()])
         new = range(self._groups * role.nodes, wanted * role.nodes)
-        if any(p.replica.role is role and p.replica.number in new for p in self._left):
-            raise ConfigError("groups that were told to go have not ended yet; ask again.")
         devices = groups.share_devices(
             role,
             len(new),

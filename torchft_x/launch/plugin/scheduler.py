@@ -85,6 +85,10 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
         try:
+            if excepthook.in_command("run"):  # our components have done so before
+                known = {str(name): option.opt_type for name, option in self.run_opts()}
+                flags = [name for name, kind in known.items() if kind is bool]
+                excepthook.check_options(excepthook.read_command(sys.argv[2:]), NAME, known, flags)
             self._run_dir = run_dir_of(app, cfg)
         except TorchftXError as e:
             raise excepthook.Mistake(f"torchft_x: {e}") from None
@@ -193,7 +197,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
     ) -> Iterable[str]:
         found = self._find(app_id)
         if found is None:
-            raise excepthook.Mistake(f"torchft_x: there is no job {app_id} of local_ft.")
+            raise refused(f"there is no job {app_id} of local_ft.")
         name = {Stream.STDOUT: STDOUT, Stream.STDERR: STDERR}.get(streams, COMBINED)
         path = Path(found.log_dir, role_name, str(k), name)
         if (
@@ -201,7 +205,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             and not path.exists()
         ):
             there = ", ".join(f"{role.name}/{r.id}" for role in found.roles for r in role.replicas)
-            raise excepthook.Mistake(f"torchft_x: the job {app_id} has no {role_name}/{k}; it has {there}.")
+            raise refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
         lines = follow(path, (lambda: self._is_over(app_id)) if should_tail else (lambda: True))
         return filter_regex(regex, lines) if regex else lines
 
@@ -236,6 +240,12 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         for keeper in keepers.values():
             if keeper.poll() is None:
                 end_keeper(keeper)
+
+
+def refused(sentence: str) -> SystemExit:
+    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
+    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
+    return SystemExit(2)
 
 
 def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
