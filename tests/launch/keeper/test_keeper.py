@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -111,7 +112,7 @@ def keep(tmp_path: Path) -> Iterator[Any]:
     yield start
     for job in made:
         if job.process is not None and job.process.returncode is None:
-            job.process.terminate()
+            process_tree.send([*process_tree.descendants(job.process.pid), job.process.pid], signal.SIGKILL)
             job.end()
 
 
@@ -274,6 +275,7 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
 
 
+@pytest.mark.slow
 def test_groups_that_are_slow_to_go_are_waited_for_and_then_killed(keep) -> None:
     job = keep(role("trainer", STUBBORN, kind="trainer", replicas=2))
     job.until("RUNNING")
@@ -302,6 +304,23 @@ def test_commands_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "job.json").write_text('{"format": 1, "app')
     assert command(["cancel", str(tmp_path)]) == 2
     assert "is torn" in capsys.readouterr().err
+
+
+def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("other", STAYS))
+    found = job.until("RUNNING")
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (job.run_dir / "false").mkdir()
+        false = dataclasses.replace(
+            found, run_dir=str(job.run_dir / "false"), keeper=record.this_process(bystander.pid)
+        )
+        record.write(false)
+        assert command(["cancel", str(job.run_dir / "false")]) == 2
+        assert "is not the keeper of the job app" in capsys.readouterr().err
+        assert bystander.poll() is None
+    finally:
+        bystander.communicate()
 
 
 def test_scaling_a_job_that_has_ended(keep, capsys: pytest.CaptureFixture[str]) -> None:

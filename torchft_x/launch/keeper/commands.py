@@ -94,8 +94,11 @@ def send(job: JobRecord, number: int) -> None:
     if job.host != socket.gethostname():
         raise ConfigError(f"the job {job.app_id} runs on {job.host}; give the command there.")
     try:
+        words = Path(f"/proc/{job.keeper.pid}/cmdline").read_bytes().split(b"\0")
+        if b"keep-job" not in words or os.fsencode(job.app_id) not in words:  # the file may be anybody's
+            raise ConfigError(f"process {job.keeper.pid} is not the keeper of the job {job.app_id}; it gets no signal.")
         os.kill(job.keeper.pid, number)
-    except ProcessLookupError:  # it has ended in this moment, which its record says now
+    except (ProcessLookupError, FileNotFoundError):  # it has ended in this moment, which its record says now
         pass
     except PermissionError:
         raise ConfigError(f"the job {job.app_id} is another user's: you may not signal its keeper.") from None

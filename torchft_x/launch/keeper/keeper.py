@@ -183,7 +183,7 @@ class Keeper:
         if isinstance(decision, Again):
             delay = max(0.0, decision.due - time.monotonic())
             self._events.emit("restart", group=replica.group or None, delay=delay, reason=decision.sentence)
-        elif replica.group:
+        elif replica.group and not self._ending:
             self._telling.tell_groups(self._processes.values(), self._groups)
         if process in self._left:
             self._left.remove(process)

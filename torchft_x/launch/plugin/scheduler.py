@@ -55,6 +55,8 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # TorchX's own make a traceback of Ctrl-C in any command
                 signal.signal(number, handler)
+        if excepthook.in_command("log"):
+            excepthook.end_quietly()
         self.backend = NAME
         self._index = Index()
         self._run_dir = ""  # of the request that is being made
@@ -85,10 +87,8 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
         try:
-            if excepthook.in_command("run"):  # our components have done so before
-                known = {str(name): option.opt_type for name, option in self.run_opts()}
-                flags = [name for name, kind in known.items() if kind is bool]
-                excepthook.check_options(excepthook.read_command(sys.argv[2:]), NAME, known, flags)
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+                excepthook.prepare()
             self._run_dir = run_dir_of(app, cfg)
         except TorchftXError as e:
             raise excepthook.Mistake(f"torchft_x: {e}") from None

@@ -179,6 +179,19 @@ def prepare() -> None:
         check_options(asked, asked.scheduler, known, [name for name, kind in known.items() if kind is bool])
 
 
+def end_quietly() -> None:
+    """In a command that only shows something: Ctrl-C ends it without a word."""
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            usual(kind, error, traceback)
+            return
+        raise SystemExit(128 + signal.SIGINT)
+
+    sys.excepthook = hook
+
+
 def _configured_scheduler() -> str | None:
     """That of .torchxconfig; None: none, so TorchX takes its own default."""
     from torchx.runner.config import get_config
