@@ -73,6 +73,9 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.workers": "launch.process",
     "launch.postmortem": "launch.process launch.workers observe",
     "launch.supervisor": "launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
+    "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
+    "launch.plugin": "launch.devices launch.keeper launch.schedulers",
+    "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",
     "launch": "launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe",
@@ -90,6 +93,8 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.doctor.checks",
     "torchft_x.launch.status.commands",
     "torchft_x.launch.status.live",
+    "torchft_x.launch.keeper.commands",
+    "torchft_x.launch.plugin.scheduler",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]

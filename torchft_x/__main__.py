@@ -20,6 +20,8 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS]  end a group and start it again; have it leave and rest; start it
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
+    torchft_x cancel RUN_DIR                             end a job of local_ft
+    torchft_x scale RUN_DIR --replicas N                 give a job of local_ft more groups, or fewer
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
@@ -58,6 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         from torchft_x.launch.cli import dumps
 
         return dumps(words[1:])
+    if words[:1] in (["cancel"], ["scale"], ["keep-job"]):
+        from torchft_x.launch.keeper.commands import main as keeper
+
+        return keeper(words)
     if words[:1] == ["checkpoint"]:
         from torchft_x.transfer.convert.cli import main as checkpoint
 
@@ -68,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany, status, kill, drain, resume, dumps, checkpoint and doctor"
+    known = "lighthouse, supervise, accompany, status, kill, drain, resume, dumps, checkpoint, cancel, scale and doctor"
     print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
     return 2
 

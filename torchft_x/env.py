@@ -68,6 +68,10 @@ WARM_IMPORTS = (
     "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does
 )
 LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
+LIVES_FILE = (
+    "TORCHFT_X_LIVES_FILE"  # to a supervisor: where it says how often it has started what it keeps running, and why
+)
+STATE_HOME = "XDG_STATE_HOME"  # where programs keep what outlives them; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
 GPUS = "TORCHFT_X_GPUS"  # of this group's own on each of its nodes (the job's --gpu); unset: groups may share them

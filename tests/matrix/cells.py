@@ -167,7 +167,7 @@ def listed(place: Place) -> list[str]:
 
 
 def check_schedulers(place: Place) -> None:
-    """All the stock ones can be chosen, and tell their options."""
+    """All the stock ones can be chosen, and tell their options; ours beside them where torchft_x is installed."""
     stock = "from torchx.schedulers import DEFAULT_SCHEDULER_MODULES as m; print(*sorted(m))"
     names = place.run_python("-c", stock)
     assert names.returncode == 0, names.stderr
@@ -175,8 +175,9 @@ def check_schedulers(place: Place) -> None:
     assert shown.returncode == 0, _end(shown)
     choices = re.search(r"\{([\w,\s-]+)\}", shown.stdout.split("--scheduler", 1)[1])
     assert choices is not None, shown.stdout
-    assert sorted(re.sub(r"\s", "", choices[1]).split(",")) == names.stdout.split()
-    for name in ("local_cwd", "slurm"):
+    ours = [] if place.way == "bare clone" else ["local_ft"]
+    assert sorted(re.sub(r"\s", "", choices[1]).split(",")) == sorted([*names.stdout.split(), *ours])
+    for name in ("local_cwd", "slurm", *ours):
         options_of = place.torchx("runopts", name)
         assert options_of.returncode == 0, _end(options_of)
 

@@ -39,6 +39,7 @@ EVENTS = frozenset(
         "leave",
         "exit",
         "restart",
+        "scale",
         "warm",
         "dump",
         "checkpoint",

@@ -7,6 +7,7 @@ import pytest
 from torchft_x.core.job.outcome import DESERTED, FINISHED, JobConfig, JobOutcome
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
+    GroupsChanged,
     LifeExited,
     LifeStarted,
     QuorumIssued,
@@ -535,3 +536,79 @@ def test_the_status_names_hosts_and_lives_that_there_are() -> None:
     roster.handle(LifeStarted("0", 3, "L3"), 0.0)
     assert roster.status()["0"]["host"] == "host0"
     assert roster.status()["0"]["attempt"] == 3
+
+
+# --- somebody keeps the supervisors running -----------------------------------------------------------------------------
+
+
+def test_a_kept_supervisor_is_not_lost_by_its_absence() -> None:
+    roster = training(2, kept=True)
+    roster.handle(SupervisorGone("1"), 10.0)
+    assert roster.handle(Tick(), 10_000.0) == []
+    assert JobOutcome(JobConfig(groups=("0",), kept=True)).handle(Tick(), 10_000.0) == []  # nor is one that never came
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10_001.0) == []
+    assert roster.handle(SupervisorHere("1", "host1"), 10_002.0) == []
+    assert stops(roster.handle(LifeStarted("1", 1, "again"), 10_002.1)) == [TellStop("1", 0, FINISHED)]
+    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 10_003.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_its_keepers_word_that_it_has_ended_for_good_counts() -> None:
+    roster = training(3, kept=True, min_replicas=2)
+    given_up = SupervisorFinished("1", 1, "its supervisor has been killed 11 times")
+    assert roster.handle(GroupsChanged(("0", "1", "2"), (given_up,)), 10.0) == []
+    assert roster.status()["1"]["state"] == "lost"
+    (verdict,) = verdicts(roster.handle(SupervisorFinished("2", 1, "a typo"), 11.0))
+    assert verdict.code == 1
+    assert "group 1 is lost: its supervisor has been killed 11 times" in verdict.sentence
+
+
+def test_a_last_report_that_did_not_arrive_is_made_up_for() -> None:
+    roster = training(2, kept=True)
+    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
+    ended = (SupervisorFinished("0", 0, ""), SupervisorFinished("1", 0, ""))
+    assert roster.handle(GroupsChanged(("0", "1"), ended), 11.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_what_a_supervisor_has_said_itself_counts_more() -> None:
+    roster = training(2, kept=True)
+    roster.handle(SupervisorFinished("1", 1, "its own reason"), 10.0)
+    roster.handle(GroupsChanged(("0", "1"), (SupervisorFinished("1", 1, "ended with code 1"),)), 11.0)
+    assert "its own reason" in str(roster.status()["1"]["trouble"])
+
+
+def test_of_a_group_over_nodes_each_node_ends_by_itself() -> None:
+    roster = JobOutcome(JobConfig(groups=("0",), kept=True))
+    roster.handle(SupervisorHere("0", "a", 0, 2), 0.0)
+    roster.handle(GroupsChanged(("0",), (SupervisorFinished("0", 0, "", 1),)), 1.0)
+    assert roster.status()["0"]["state"] != "finished"
+    both = (SupervisorFinished("0", 0, "", 1), SupervisorFinished("0", 0, "", 0))
+    assert verdicts(roster.handle(GroupsChanged(("0",), both), 2.0))[0].code == 0
+
+
+def test_a_group_that_is_added_is_waited_for() -> None:
+    roster = training(2, kept=True)
+    assert roster.handle(GroupsChanged(("0", "1", "2")), 10.0) == []
+    roster.handle(SupervisorFinished("0", 0, ""), 11.0)
+    assert roster.handle(SupervisorFinished("1", 0, ""), 11.0) == []
+    assert stops(roster.handle(SupervisorHere("2", "host2"), 12.0)) == [TellStop("2", 0, FINISHED)]
+    assert roster.handle(SupervisorFinished("2", 0, FINISHED), 12.1) == [Verdict(0, "All 3 groups finished.")]
+
+
+def test_a_group_that_is_taken_away_is_forgotten() -> None:
+    roster = training(3, kept=True)
+    assert roster.handle(GroupsChanged(("0", "1")), 10.0) == []
+    assert roster.handle(LifeExited("2", 0, "L2", 143, "ended by SIGTERM"), 10.5) == []
+    assert roster.handle(SupervisorGone("2"), 11.0) == []
+    (stop,) = roster.handle(SupervisorHere("2", "host2"), 12.0)  # it should not have come again
+    assert isinstance(stop, TellStop)
+    assert "groups are 0, 1" in stop.sentence
+    roster.handle(SupervisorFinished("0", 0, ""), 20.0)
+    assert roster.handle(SupervisorFinished("1", 0, ""), 20.0) == [Verdict(0, "All 2 groups finished.")]
+
+
+def test_a_group_that_comes_back_begins_anew() -> None:
+    roster = training(2, kept=True)
+    roster.handle(GroupsChanged(("0",), ()), 10.0)
+    roster.handle(GroupsChanged(("0", "1"), ()), 11.0)
+    assert roster.handle(SupervisorHere("1", "host1"), 12.0) == []
+    assert roster.status()["1"]["state"] == "starting"

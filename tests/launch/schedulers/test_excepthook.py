@@ -41,6 +41,14 @@ def test_a_slip_in_a_schedulers_option_is_named() -> None:
     check_options(Asked("slurm", ("time",)), "slurm", ["time"])
 
 
+def test_a_flag_is_true_or_false() -> None:
+    asked = read_command(["-s", "local_ft", "-cfg", "x=1,2,detach=yes", "ft.ddp"])
+    assert (asked.options, asked.values) == (("x", "detach"), ("1,2", "yes"))
+    with pytest.raises(ConfigError, match="-cfg detach=yes: write True or False"):
+        check_options(read_command(["-cfg", "x=1,2,detach=yes"]), "local_ft", ["x", "detach"], ["detach"])
+    check_options(read_command(["-cfg", "x=yes,detach=true"]), "local_ft", ["x", "detach"], ["detach"])
+
+
 def test_what_is_not_known_stays_a_traceback() -> None:
     assert explain(ValueError("no"), NOTHING) is None
     assert explain(FileNotFoundError(2, "No such file", "train.py"), NOTHING) is None

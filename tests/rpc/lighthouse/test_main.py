@@ -93,6 +93,7 @@ def test_the_flags_are_frozen() -> None:
         "--lease_dir": None,
         "--run_dir": None,
         "--job_groups": None,
+        "--groups_file": None,
         "--job_min_replicas": 1,
         "--http_bind": None,
         "--version": "==SUPPRESS==",

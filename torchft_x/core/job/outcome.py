@@ -17,6 +17,9 @@ Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stre
 the lives are those of the whole group, as `core.job.multi_node` tells them; everything else comes from each node by itself.
 Programs beside the groups are in `core.job.sidecars`: they end with the verdict and have no part in it.
 
+Where somebody *keeps* the supervisors running, absence is no loss: whoever does that says which have ended for good, and which
+groups the job has (`GroupsChanged`). A group that is not among them any more is forgotten.
+
 Of *several* lighthouses of a job the one that serves has a roster. If it is cut off from the groups, it must not take that for
 the job's end: when all that were here are away it ends with `DESERTED`, and another one serves.
 """
@@ -29,6 +32,7 @@ from torchft_x.core.job.sidecars import Sidecars
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import (
     GroupEvent,
+    GroupsChanged,
     LifeExited,
     LifeStarted,
     QuorumIssued,
@@ -64,6 +68,8 @@ class JobConfig:
     """Seconds a supervisor's stream may be away before the group counts as lost."""
     arrive_timeout: float = 300.0
     """Seconds from the first event within which every supervisor must have come."""
+    kept: bool = False
+    """Supervisors that are killed are started again, by somebody who says when that ends; the two times above don't count then."""
     several: bool = False
     """The job has other lighthouses, too."""
     deserted_after: float = 15.0
@@ -131,7 +137,7 @@ class _Group:
 
 
 class JobOutcome:
-    """The machine. Groups are those of the configuration, for good."""
+    """The machine. Groups are those of the configuration, until `GroupsChanged` says otherwise."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config  # fixed
@@ -176,6 +182,8 @@ class JobOutcome:
             self._together.update(dict.fromkeys(event.lives, event.lives))
         elif isinstance(event, Tick):
             effects += self.sidecars.handle(event, now)
+        elif isinstance(event, GroupsChanged):
+            self._change(event)
         else:
             group = self._groups.get(event.group)
             if group is None:
@@ -192,7 +200,7 @@ class JobOutcome:
     def _stranger(self, event: GroupEvent) -> list[RosterEffect]:
         if not isinstance(event, SupervisorHere):
             return []
-        known = ", ".join(self.config.groups)
+        known = ", ".join(self._groups)
         return [TellStop(event.group, 1, f"group {event.group} is not a group of this job, whose groups are {known}")]
 
     def _hear(self, group: _Group, event: GroupEvent, now: float) -> list[RosterEffect]:
@@ -211,6 +219,20 @@ class JobOutcome:
         elif isinstance(event, SupervisorFinished):
             self._finish(group, event)
         return []
+
+    def _change(self, event: GroupsChanged) -> None:
+        """What a supervisor has said itself of how it ended counts more than what was seen of it."""
+        self._groups = {name: self._groups.get(name) or _Group(name) for name in event.groups}
+        for end in event.ended:
+            group = self._groups.get(end.group)
+            if group is None or group.over:
+                continue
+            while len(group.supervisors) <= end.node:
+                group.supervisors.append(Presence())
+            if end.code == 0:
+                self._finish(group, end)
+            else:
+                group.lost = f"is lost: {end.sentence}"
 
     def _finish(self, group: _Group, event: SupervisorFinished) -> None:
         """A group has finished when all its supervisors say so; one that gives up speaks for the group."""
@@ -268,7 +290,7 @@ class JobOutcome:
         """Why the supervisor of that node counts as lost, a clause after its group's name; empty: it doesn't."""
         supervisor = group.supervisors[node]
         which = "its supervisor" if len(group.supervisors) == 1 else f"its supervisor of node {node}"
-        if supervisor.finished is not None:
+        if supervisor.finished is not None or self.config.kept:
             return ""
         if supervisor.host:
             gone = supervisor.absent_for(now) >= self.config.gone_grace

@@ -64,6 +64,14 @@ class SupervisorFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsChanged:
+    """Whoever keeps the supervisors running says of which groups the job consists now, and which supervisors have ended for good."""
+
+    groups: tuple[str, ...]
+    ended: tuple[SupervisorFinished, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class QuorumIssued:
     """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
 
@@ -98,7 +106,7 @@ class SidecarFinished:
 
 GroupEvent = SupervisorHere | SupervisorGone | LifeStarted | LifeExited | GroupRests | SupervisorFinished
 SidecarEvent = SidecarHere | SidecarGone | SidecarFinished
-RosterEvent = GroupEvent | SidecarEvent | QuorumIssued | Tick
+RosterEvent = GroupEvent | SidecarEvent | GroupsChanged | QuorumIssued | Tick
 
 # --- out --------------------------------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),
-        ft=_facts(job, "sidecar"),
+        ft=dataclasses.replace(_facts(job, "sidecar"), max_restarts=role.max_restarts),
     )
 
 
@@ -124,6 +124,7 @@ def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> Rol
         min_replicas=job.min_replicas,
         own_lighthouse=not job.lighthouse,
         lighthouses=job.lighthouses,
+        max_restarts=job.max_restarts,
     )
 
 

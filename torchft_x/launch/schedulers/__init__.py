@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
 # TorchX's name for itself -> module; local_cwd calls itself "local" here, local_docker "docker".
-_KNOWN = {"local": local, "local_cwd": local, "docker": docker, "slurm": slurm, "kubernetes": kubernetes}
+_KNOWN = {
+    "local": local,
+    "local_cwd": local,
+    "local_ft": local,
+    "docker": docker,
+    "slurm": slurm,
+    "kubernetes": kubernetes,
+}
 
 
 def adjust(role: FtRole, scheduler: str, info: Any) -> Any:

@@ -15,8 +15,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class Asked:
     """None: named neither there nor in .torchxconfig."""
     options: tuple[str, ...]
     """Names of the scheduler's options, after -cfg."""
+    values: tuple[str, ...] = field(default=(), compare=False)
+    """What they are set to."""
 
 
 class LastWord(NamedTuple):
@@ -65,17 +67,25 @@ def read_command(words: Sequence[str]) -> Asked:
     except SystemExit:  # TorchX has understood it otherwise
         return Asked(None, ())
     # TorchX cuts `a=1,2,b=3` at the last comma in front of each "="
-    names = [part.rpartition(",")[2].strip() for part in known.scheduler_args.split("=")[:-1]]
-    return Asked(known.scheduler, tuple(name for name in names if name))
+    first, *parts = known.scheduler_args.split("=")
+    cut = [part.rpartition(",") for part in parts[:-1]]
+    names = [first.rpartition(",")[2], *(name for _, _, name in cut)][: len(parts)]
+    values = [*(value for value, _, _ in cut), *parts[-1:]]
+    found = [(n.strip(), v.strip()) for n, v in zip(names, values, strict=True) if n.strip()]
+    return Asked(known.scheduler, tuple(n for n, _ in found), tuple(v for _, v in found))
 
 
-def check_options(asked: Asked, scheduler: str, known: Sequence[str]) -> None:
-    """TorchX 0.7.0 forgets options it doesn't know. Raises `ConfigError`."""
+def check_options(asked: Asked, scheduler: str, known: Collection[str], flags: Collection[str] = ()) -> None:
+    """TorchX 0.7.0 forgets options it doesn't know, and takes ``yes`` for False, its nightly line for True. Raises
+    `ConfigError`; `flags` are the options that are True or False."""
     for name in asked.options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
             raise ConfigError(f"-cfg {name}=...: the scheduler {scheduler} has no such option; {hint}")
+    for name, value in zip(asked.options, asked.values, strict=False):
+        if name in flags and value.lower() not in ("true", "false"):
+            raise ConfigError(f"-cfg {name}={value}: write True or False.")
 
 
 def explain(error: BaseException, asked: Asked) -> LastWord | None:
@@ -138,12 +148,17 @@ def _modules(traceback: TracebackType | None) -> Iterator[str]:
         traceback = traceback.tb_next
 
 
+def in_command(name: str) -> bool:
+    """Whether this process is that command of TorchX's."""
+    return "torchx.cli.main" in sys.modules and sys.argv[1:2] == [name]
+
+
 # --- in TorchX's command ----------------------------------------------------------------------------------------------
 
 
 def prepare() -> None:
     """If this process is `torchx run`: check what it was asked, and have the last word. Raises `ConfigError`."""
-    if "torchx.cli.main" not in sys.modules or sys.argv[1:2] != ["run"]:
+    if not in_command("run"):
         return
     asked = read_command(sys.argv[2:])
     if asked.scheduler is None:
@@ -160,7 +175,21 @@ def prepare() -> None:
 
     sys.excepthook = last_word
     if asked.options and asked.scheduler:
-        check_options(asked, asked.scheduler, _known_options(asked.scheduler))
+        known = _known_options(asked.scheduler)
+        check_options(asked, asked.scheduler, known, [name for name, kind in known.items() if kind is bool])
+
+
+def end_quietly() -> None:
+    """In a command that only shows something: Ctrl-C ends it without a word."""
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            usual(kind, error, traceback)
+            return
+        raise SystemExit(128 + signal.SIGINT)
+
+    sys.excepthook = hook
 
 
 def _configured_scheduler() -> str | None:
@@ -171,8 +200,8 @@ def _configured_scheduler() -> str | None:
     return None if found is None else str(found)
 
 
-def _known_options(scheduler: str) -> list[str]:
+def _known_options(scheduler: str) -> dict[str, type]:
     from torchx.schedulers import get_scheduler_factories
 
     options = get_scheduler_factories()[scheduler]("torchft_x").run_opts()
-    return [str(name) for name, _ in options]
+    return {str(name): option.opt_type for name, option in options}

@@ -34,6 +34,8 @@ class RoleFacts:
     """Whether the job brings its lighthouse, as its first role."""
     lighthouses: int = 1
     """How many the job brings, if it does."""
+    max_restarts: int = 10
+    """Of one replica within an hour."""
     hooks: tuple[Hook, ...] = ()
     """Called in turn after our own adjustment."""
 

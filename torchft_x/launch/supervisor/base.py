@@ -33,6 +33,7 @@ from torchft_x.launch.supervisor.locate import Found, Locator
 from torchft_x.launch.supervisor.orders import TakenOrders
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests, grace_is_over
+from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
@@ -103,6 +104,7 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
+        self._started_again = 0  # how often, by this process
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, which may write
         self._done_with: list[Path] = []  # folders of lives that have ended
@@ -213,6 +215,8 @@ class BaseSupervisor:
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
+        self._started_again += 1
+        lives_file.tell(self._started_again, end.reason, self._environ)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 

@@ -31,6 +31,7 @@ from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.base import own_package_root
 from torchft_x.launch.supervisor.stop_requests import StopRequests
+from torchft_x.launch.workers import lives_file
 from torchft_x.observe.events import EventLog
 
 RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
@@ -56,6 +57,7 @@ class LighthouseSupervisor:
         self._stops = StopRequests()
         self._restarts = Restarts(RULES)
         self._events: EventLog | None = None  # made when there is something to tell
+        self._started_again = 0  # how often, by this process
         self._first = True  # no child has ended yet
         self._owner = secrets.token_hex(8)  # of a lease, for all children: each is seen to end before the next begins
 
@@ -150,7 +152,8 @@ class LighthouseSupervisor:
         out = dict(self._environ)
         out[env.ATTEMPT] = str(self._attempt)
         out[env.LEASE_OWNER] = self._owner
-        out.pop(env.LAUNCHER_PID, None)  # ours; the child dies with us
+        for name in (env.LAUNCHER_PID, env.LIVES_FILE):  # ours; the child dies with us
+            out.pop(name, None)
         env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
         root = own_package_root()
         paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
@@ -160,6 +163,8 @@ class LighthouseSupervisor:
 
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """In the run's events."""
+        self._started_again += 1
+        lives_file.tell(self._started_again, end.reason, self._environ)
         run_dir = _flag(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")

@@ -28,6 +28,7 @@ from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
+from torchft_x.rpc.lighthouse.services.groups_file import GroupsFile
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
 
@@ -76,6 +77,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="the page, /status.json and /metrics; off: none (default: this host's loopback, the lighthouse's port + 10, or any)",
     )
+    p.add_argument(
+        "--groups_file",
+        metavar="PATH",
+        help="the job's supervisors are kept running by somebody who says here, at any time, which groups the job has",
+    )
     p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
     return p
 
@@ -100,6 +106,7 @@ class Settings:
     run_dir: str | None
     http_bind: str | None
     """As given; checked."""
+    groups_file: str | None
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -116,7 +123,12 @@ def read_settings(args: argparse.Namespace) -> Settings:
     replaced_within = env.read_seconds(env.REPLACED_WITHIN)
     if args.job_groups is not None:
         groups = tuple(g.strip() for g in args.job_groups.split(",") if g.strip())
-        roster = JobConfig(groups=groups, min_replicas=args.job_min_replicas, several=args.lease_dir is not None)
+        roster = JobConfig(
+            groups=groups,
+            min_replicas=args.job_min_replicas,
+            kept=args.groups_file is not None,
+            several=args.lease_dir is not None,
+        )
         if replaced_within is not None:
             roster = replace(roster, gone_grace=replaced_within, arrive_timeout=replaced_within)
     state_file = args.state_file if args.state_file is not None else env.read(env.STATE_FILE)
@@ -152,6 +164,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         again=attempt > 0,
         run_dir=args.run_dir,
         http_bind=page.checked(args.http_bind if args.http_bind is not None else env.read(env.HTTP_BIND)),
+        groups_file=args.groups_file,
     )
 
 
@@ -197,7 +210,14 @@ def _serve(settings: Settings) -> int:
         lease, ledger = held.lease, held.journal
         config = replace(config, new_job=held.first and roster is not None, restarted=not held.first)
     shell = LighthouseShell(
-        config, token=settings.token, roster=roster, events=events, on_verdict=on_verdict, ledger=ledger, lease=lease
+        config,
+        token=settings.token,
+        roster=roster,
+        events=events,
+        on_verdict=on_verdict,
+        ledger=ledger,
+        lease=lease,
+        changed=GroupsFile(settings.groups_file).changed if settings.groups_file is not None else lambda: None,
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = _address(settings, port)

@@ -22,7 +22,7 @@ from torchft_x.core.job import outcome as r
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.messages.job import RosterEvent
+from torchft_x.core.messages.job import GroupsChanged, RosterEvent
 from torchft_x.core.types import Life, Quorum
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
@@ -68,8 +68,9 @@ class LighthouseShell:
         on_verdict: Callable[[int, str], None] | None = None,
         ledger: Journal | None = None,
         lease: Lease | None = None,
+        changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
-        """`lease`: of one of several lighthouses. It is looked at before anything is taken in."""
+        """`changed`: see `Ways`. `lease`: of one of several lighthouses. It is looked at before anything is taken in."""
         config.check_together()
         found = Found()
         if ledger is not None:
@@ -116,6 +117,7 @@ class LighthouseShell:
                 confirm=lease.confirm if lease is not None else lambda: None,
                 heard=self._heard,
                 welcome=lambda: self._welcome(self.config.silence.supervisor_ping),
+                changed=changed,
             ),
             roster,
             FinishedSupervisors(ledger, found),

@@ -49,6 +49,8 @@ class Ways:
     """Raises if another lighthouse may have begun."""
     heard: Callable[[j.RosterEvent], None]
     """To whom shows it to people; not each tick."""
+    changed: Callable[[], j.GroupsChanged | None]
+    """What whoever keeps the supervisors running has said since the last call."""
 
 
 class SupervisorService:
@@ -96,6 +98,7 @@ class SupervisorService:
                 stream.send(data)
 
     def tick(self) -> None:
+        self._look()
         self._nodes.tick()
         self._feed_roster(Tick())
 
@@ -115,6 +118,8 @@ class SupervisorService:
             self._greet(key, stream, up.hello)
             return
         stream.send(_PONG)  # also to a report: it may be the last, and the stream end with the job
+        if kind != "ping":
+            self._look()
         self._ways.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
             self._sidecars.hear(key, up)
@@ -141,6 +146,7 @@ class SupervisorService:
 
     def gone(self, key: int) -> None:
         """The stream has ended, whether it said hello or not."""
+        self._look()
         self._sidecars.gone(key)
         group, _ = self._streams.pop(key, ("", None))
         if group:
@@ -148,7 +154,14 @@ class SupervisorService:
             self._ways.feed(gone)
             self._feed_roster(gone)
 
+    def _look(self) -> None:
+        """Before each event: a group that has just been added says hello."""
+        changed = self._ways.changed()
+        if changed is not None:
+            self._feed_roster(changed)
+
     def _greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
+        self._look()
         who = f"the sidecar {hello.sidecar:.200}" if hello.sidecar else f"the supervisor of group {hello.group:.200}"
         grpc_options.check_version(hello.wire, f"{who} on {hello.host:.200}")
         welcome = pb.SupervisorDown(welcome=self._ways.welcome()).SerializeToString()

@@ -1,0 +1,137 @@
+"""What is read of a job, and what of a file that is no such thing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchft_x.launch.keeper import record
+from torchft_x.launch.keeper.record import JobRecord, Pid, RecordError, ReplicaRecord, RoleRecord
+
+
+def job(run_dir: Path, **changes: Any) -> JobRecord:
+    replica = ReplicaRecord(
+        id=0, state="RUNNING", command=("a", "b"), process=Pid(pid=1, ticks=2), starts=1, restarts=2, last_exit="x"
+    )
+    fields: dict[str, Any] = {
+        "app_id": "app",
+        "session": "torchx",
+        "state": "RUNNING",
+        "reason": "",
+        "run_dir": str(run_dir),
+        "log_dir": str(run_dir / "replicas"),
+        "host": socket.gethostname(),
+        "boot": record.boot_id(),
+        "keeper": record.this_process(os.getpid()),
+        "launcher": None,
+        "created": 1.5,
+        "updated": 2.0,
+        "groups": 2,
+        "roles": (RoleRecord(name="trainer", kind="trainer", replicas=(replica,)),),
+        "answer": ("ticket", "no"),
+    }
+    return JobRecord(**{**fields, **changes})
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    record.write(made)
+    assert record.read(tmp_path) == made
+    assert made.restarts == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_fields_of_a_newer_version_are_left_out(tmp_path: Path) -> None:
+    record.write(job(tmp_path))
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "moon": "full"}))
+    assert record.read(tmp_path) == job(tmp_path)
+
+
+def test_a_keeper_that_is_gone_without_a_word(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    made = job(tmp_path, keeper=record.this_process(child.pid))
+    record.write(made)
+    assert record.read(tmp_path).state == "RUNNING"
+    child.kill()
+    child.wait()
+    found = record.read(tmp_path)
+    assert found.state == "FAILED"
+    assert "is gone without a word" in found.reason
+    record.write(dataclasses.replace(made, keeper=Pid(pid=os.getpid(), ticks=1)))  # another one has its number
+    assert record.read(tmp_path).state == "FAILED"
+    record.write(job(tmp_path, boot="another"))  # the host was started anew
+    assert record.read(tmp_path).state == "FAILED"
+    record.write(dataclasses.replace(made, host="elsewhere"))  # of which nothing can be known
+    assert record.read(tmp_path).state == "RUNNING"
+    record.write(dataclasses.replace(made, state="SUCCEEDED"))
+    assert record.read(tmp_path).state == "SUCCEEDED"
+
+
+def test_an_earlier_job_of_the_same_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "keeper").mkdir()
+    record.write(job(tmp_path, app_id="first", state="FAILED"))
+    os.replace(record.path_of(tmp_path), record.path_of(tmp_path, "first"))
+    record.write(job(tmp_path, app_id="second"))
+    assert record.read(tmp_path, "second").app_id == record.read(tmp_path).app_id == "second"
+    assert record.read(tmp_path, "first").state == "FAILED"
+    with pytest.raises(RecordError) as e:
+        record.read(tmp_path, "third")
+    assert e.value.missing
+
+
+def broken(path: Path, change: str) -> None:
+    whole = path.read_text()
+    found = json.loads(whole)
+    if change == "torn":
+        path.write_text(whole[: len(whole) // 2])
+    elif change == "empty":
+        path.write_text("")
+    elif change == "binary":
+        path.write_bytes(b"\xff\xfe\x00")
+    elif change == "deep":
+        path.write_text("[" * 100_000)
+    elif change == "list":
+        path.write_text("[1]")
+    elif change == "format":
+        path.write_text(json.dumps({**found, "format": 99}))
+    elif change == "state":
+        path.write_text(json.dumps({**found, "state": "ASLEEP"}))
+    elif change == "kind":
+        path.write_text(json.dumps({**found, "groups": True}))
+    elif change == "field":
+        del found["keeper"]["ticks"]
+        path.write_text(json.dumps(found))
+    elif change == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "change", ["torn", "empty", "binary", "deep", "list", "format", "state", "kind", "field", "pipe", "folder"]
+)
+def test_what_cant_be_read_is_a_sentence(tmp_path: Path, change: str) -> None:
+    record.write(job(tmp_path))
+    broken(tmp_path / "job.json", change)
+    with pytest.raises(RecordError) as e:
+        record.read(tmp_path)
+    assert str(tmp_path / "job.json") in str(e.value)
+    assert not e.value.missing
+
+
+def test_nothing_is_there(tmp_path: Path) -> None:
+    for run_dir in (tmp_path, tmp_path / "no", Path(__file__)):
+        with pytest.raises(RecordError, match="no job of local_ft was started") as e:
+            record.read(run_dir)
+        assert e.value.missing

@@ -1,0 +1,151 @@
+"""When a keeper starts something again, and when the job is over: made-up ends and times."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from torchft_x.launch.keeper.plan import Process, RolePlan
+from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, Again, Outcome, Over, Replica, outcome
+
+KILLED = -signal.SIGKILL
+TERMINATED = 128 + signal.SIGTERM
+
+
+def role(kind: str, *, replicas: int = 2, nodes: int = 1, max_restarts: int = 10) -> RolePlan:
+    process = Process(args=("program",), env={})
+    name = kind or "program"
+    return RolePlan(name=name, replicas=(process,) * replicas, kind=kind, nodes=nodes, max_restarts=max_restarts)
+
+
+def running(kind: str, number: int = 0, **options: int) -> Replica:
+    replica = Replica(role(kind, **options), number)
+    replica.started(0.0)
+    return replica
+
+
+@pytest.mark.parametrize("kind", ["trainer", "lighthouse", "sidecar"])
+def test_a_supervisor_that_was_killed_is_started_again(kind: str) -> None:
+    replica = running(kind)
+    again = replica.ended(KILLED, 100.0)
+    assert isinstance(again, Again)
+    assert again.due == 100.0
+    assert "killed by SIGKILL after 100.0 s; it is started again" in again.sentence
+    assert (replica.state, replica.starts) == ("PENDING", 1)
+    replica.started(100.0)
+    assert replica.state == "RUNNING"
+
+
+@pytest.mark.parametrize("kind", ["trainer", "lighthouse", "sidecar"])
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_what_it_says_itself_is_final(kind: str, code: int) -> None:
+    replica = running(kind)
+    over = replica.ended(code, 1.0)
+    assert isinstance(over, Over)
+    assert replica.state == ("FAILED" if code else "SUCCEEDED")
+    assert bool(over.sentence) == bool(code)
+
+
+def test_a_sigterm_from_somebody_else_is_no_end() -> None:
+    assert isinstance(running("trainer").ended(TERMINATED, 1.0), Again)
+
+
+def test_the_budget_is_the_roles() -> None:
+    replica = running("trainer", max_restarts=3)
+    for k in range(3):
+        assert isinstance(replica.ended(KILLED, 100.0 * k), Again)
+    over = replica.ended(KILLED, 400.0)
+    assert isinstance(over, Over)
+    assert over.sentence.startswith("the supervisor of group 0 is given up: killed by SIGKILL")
+    assert "3 restarts within the last hour" in over.sentence
+    assert replica.state == "FAILED"
+
+
+def test_kills_in_a_row_are_held_back_more_and_more() -> None:
+    replica = running("trainer")
+    pauses = []
+    for _ in range(6):
+        again = replica.ended(KILLED, 1.0)
+        assert isinstance(again, Again)
+        pauses.append(again.due - 1.0)
+        replica.started(0.9)
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_crashes_of_its_own_are_given_up() -> None:
+    replica = running("trainer")
+    assert isinstance(replica.ended(70, 1.0), Again)
+    assert isinstance(replica.ended(-signal.SIGSEGV, 1.0), Again)
+    assert isinstance(replica.ended(70, 1.0), Over)
+
+
+def test_a_lighthouses_budget_is_its_own() -> None:
+    replica = running("lighthouse", max_restarts=0)
+    for k in range(LIGHTHOUSE_RULES.max_restarts):
+        assert isinstance(replica.ended(KILLED, 50.0 * k), Again)
+
+
+@pytest.mark.parametrize("code", [KILLED, 0, 7])
+def test_what_isnt_ours_is_never_started_again(code: int) -> None:
+    assert isinstance(running("").ended(code, 1.0), Over)
+
+
+def test_whoever_was_told_to_go_is_not_started_again() -> None:
+    replica = running("trainer")
+    replica.leaving = True
+    assert replica.ended(TERMINATED, 1.0) == Over("")
+    assert replica.state == "CANCELLED"
+
+
+def test_names() -> None:
+    assert running("trainer", 3).name == "group 3"
+    assert running("trainer", 3, nodes=2).name == "group 1 (node 1)"
+    assert running("lighthouse", replicas=1).name == "lighthouse"
+    assert running("lighthouse", 1).name == "lighthouse 1"
+
+
+# --- the job ------------------------------------------------------------------------------------------------------------
+
+
+def ended(kind: str, code: int, number: int = 0) -> Replica:
+    replica = running(kind, number)
+    replica.ended(code, 1.0)
+    return replica
+
+
+def test_the_lighthouse_decides() -> None:
+    trainers = [running("trainer"), ended("trainer", 1, 1)]
+    assert outcome([running("lighthouse"), *trainers], {}) is None
+    assert outcome([ended("lighthouse", 0), *trainers], {}) == Outcome("SUCCEEDED", "")
+    failed = [ended("lighthouse", 1), *trainers]
+    assert outcome(failed, {"lighthouse 0": "The job failed."}) == Outcome(
+        "FAILED", "lighthouse 0 ended with code 1: The job failed."
+    )
+
+
+def test_all_lighthouses_must_have_ended() -> None:
+    assert outcome([ended("lighthouse", 0), running("lighthouse", 1)], {}) is None
+    both = outcome([ended("lighthouse", 0), ended("lighthouse", 1, 1)], {})
+    assert both == Outcome("FAILED", "lighthouse 1 ended with code 1")
+
+
+def test_without_one_the_groups_do() -> None:
+    beside = running("sidecar")
+    assert outcome([ended("trainer", 0), running("trainer", 1), beside], {}) is None
+    assert outcome([ended("trainer", 0), ended("trainer", 0, 1), beside], {}) == Outcome("SUCCEEDED", "")
+    both = outcome([ended("trainer", 0), ended("trainer", 1, 1), beside], {})
+    assert both == Outcome("FAILED", "group 1 ended with code 1")
+
+
+def test_groups_that_were_told_to_go_dont_count() -> None:
+    gone = running("trainer", 1)
+    gone.leaving = True
+    gone.ended(TERMINATED, 1.0)
+    assert outcome([ended("trainer", 0), gone], {}) == Outcome("SUCCEEDED", "")
+
+
+def test_of_other_programs_all_must_end_well() -> None:
+    assert outcome([ended("", 0), running("", 1)], {}) is None
+    assert outcome([ended("", 0), ended("", 0, 1)], {}) == Outcome("SUCCEEDED", "")
+    assert outcome([ended("", 0), ended("", KILLED, 1)], {}) == Outcome("FAILED", "program 1 killed by SIGKILL")

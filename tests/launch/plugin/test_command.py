@@ -1,0 +1,34 @@
+"""How TorchX 0.7.0 learns of our scheduler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from torchft_x.launch.plugin.command import register
+
+LIST = (
+    "import torchx.schedulers as s; from torchft_x.launch.plugin.command import CmdFt; "
+    "before = [*s.get_scheduler_factories()]; CmdFt(); CmdFt(); after = [*s.get_scheduler_factories()]; "
+    "print(before, after, s.get_default_scheduler_name() == before[0], sep='\\n')"
+)
+
+
+def test_stock_schedulers_stay_and_so_does_the_default() -> None:
+    done = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, check=True)
+    before, after, default = (eval(line) for line in done.stdout.splitlines())
+    assert after == [*before, "local_ft"]
+    assert default
+
+
+def test_a_torchx_that_knows_it_already_or_looks_otherwise_is_left_alone() -> None:
+    def known(**factories: Any) -> SimpleNamespace:
+        return SimpleNamespace(DEFAULT_SCHEDULER_MODULES={"a": "b"}, get_scheduler_factories=lambda: factories)
+
+    there, new = known(local_ft=None), known()
+    for where in (there, new, SimpleNamespace(), SimpleNamespace(DEFAULT_SCHEDULER_MODULES=())):
+        register(where)
+    assert there.DEFAULT_SCHEDULER_MODULES == {"a": "b"}
+    assert list(new.DEFAULT_SCHEDULER_MODULES) == ["a", "local_ft"]

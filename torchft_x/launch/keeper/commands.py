@@ -1,0 +1,117 @@
+"""``torchft_x cancel RUN_DIR`` and ``torchft_x scale RUN_DIR --replicas N``; and ``keep-job``, the keeper itself.
+
+They speak to the keeper by signals, which only its own user may send, and by files in the run directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.keeper import record
+from torchft_x.launch.keeper.keeper import keep
+from torchft_x.launch.keeper.plan import folder
+from torchft_x.launch.keeper.record import JobRecord
+
+_END = 30.0  # seconds for a job to end in good order; it takes 13 at most
+_ANSWER = 20.0  # seconds for a keeper to answer, which may wait for the end of groups that were told to go
+_LOOK = 0.05  # seconds between looks
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
+
+
+def main(words: list[str]) -> int:
+    """The exit code; a mistake is one sentence and 2."""
+    if words[0] == "keep-job":
+        return keep(words[1], words[2])
+    try:
+        return _cancel(words[1:]) if words[0] == "cancel" else _scale(words[1:])
+    except TorchftXError as e:
+        print(f"torchft_x {words[0]}: {e}", file=sys.stderr)
+        return 2
+
+
+def _cancel(argv: list[str]) -> int:
+    parser = _Parser(prog="torchft_x cancel", description="End a job of local_ft, in good order.")
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    args = parser.parse_args(argv)
+    found = record.read(args.run_dir)
+    if found.over:
+        print(f"The job {found.app_id} has ended already: {found.state}. {found.reason}".rstrip())
+        return 0
+    send(found, signal.SIGTERM)
+    found = _wait(args.run_dir, found.app_id, lambda now: now.over, _END, "end")
+    print(f"The job {found.app_id} has ended: {found.state}.")
+    return 0
+
+
+def _scale(argv: list[str]) -> int:
+    parser = _Parser(
+        prog="torchft_x scale", description="Give a running job of local_ft more replica groups, or fewer."
+    )
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
+    args = parser.parse_args(argv)
+    found = record.read(args.run_dir)
+    if found.over:
+        raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
+    ticket = secrets.token_hex(8)
+    path = folder(found.run_dir) / "wanted.json"
+    other = path.with_name(f".wanted.{ticket}")
+    try:
+        other.write_text(json.dumps({"ticket": ticket, "replicas": args.replicas}), "utf-8")
+        os.replace(other, path)
+    except OSError as e:
+        raise ConfigError(f"{path} can't be written ({e.strerror}).") from None
+    send(found, signal.SIGUSR1)
+    before = found.groups
+    found = _wait(args.run_dir, found.app_id, lambda now: now.over or now.answer[0] == ticket, _ANSWER, "answer")
+    if found.answer[0] != ticket:
+        raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
+    if found.answer[1]:
+        raise ConfigError(found.answer[1])
+    print(f"The job {found.app_id} has {found.groups} groups now; it had {before}.")
+    return 0
+
+
+def send(job: JobRecord, number: int) -> None:
+    """To its keeper, which `record.read` has just seen alive. Raises `ConfigError`."""
+    if job.host != socket.gethostname():
+        raise ConfigError(f"the job {job.app_id} runs on {job.host}; give the command there.")
+    try:
+        words = Path(f"/proc/{job.keeper.pid}/cmdline").read_bytes().split(b"\0")
+        if b"keep-job" not in words or os.fsencode(job.app_id) not in words:  # the file may be anybody's
+            raise ConfigError(f"process {job.keeper.pid} is not the keeper of the job {job.app_id}; it gets no signal.")
+        os.kill(job.keeper.pid, number)
+    except (ProcessLookupError, FileNotFoundError):  # it has ended in this moment, which its record says now
+        pass
+    except PermissionError:
+        raise ConfigError(f"the job {job.app_id} is another user's: you may not signal its keeper.") from None
+
+
+def _wait(run_dir: Path, app_id: str, done: Callable[[JobRecord], bool], seconds: float, what: str) -> JobRecord:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = record.read(run_dir, app_id)
+        if done(found):
+            return found
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"the job {app_id} did not {what} within {seconds:g} s; its keeper is process {found.keeper.pid}."
+            )
+        time.sleep(_LOOK)

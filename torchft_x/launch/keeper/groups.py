@@ -1,0 +1,60 @@
+"""Another number of replica groups for a running job: may it have that many, and how is each new one started? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.devices import assignment
+from torchft_x.launch.keeper.plan import Plan, Process, RolePlan
+from torchft_x.launch.keeper.upkeep import Replica
+
+MOST = 4096
+
+
+def check(plan: Plan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
+    """The role that gets more replicas, or fewer. Raises `ConfigError` where the job can't have so many groups."""
+    role = plan.trainer
+    if role is None or role.template is None:
+        raise ConfigError("this job has no replica groups.")
+    least = max(1, plan.min_replicas)
+    if not least <= wanted <= MOST:
+        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
+    if "," in _value(role.template.args, "--workers"):
+        raise ConfigError(
+            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
+        )
+    done = next((r for r in trainers if r.over and not r.leaving and r.code == 0), None)
+    if done is not None:
+        raise ConfigError(f"the job is about to end: {done.name} has finished.")
+    return role
+
+
+def new_process(role: RolePlan, devices: Mapping[str, str]) -> Process:
+    """How one more replica is started, with accelerators of its own."""
+    assert role.template is not None
+    return Process(args=role.template.args, env={**role.template.env, **devices}, cwd=role.template.cwd)
+
+
+def share_devices(
+    role: RolePlan,
+    count: int,
+    machine: assignment.Machine | None,
+    environ: Mapping[str, str],
+    others: list[Mapping[str, str]],
+) -> list[dict[str, str]]:
+    """Variables of each of `count` new replicas. `others`: those of the replicas that there are. Raises `ConfigError`."""
+    assert role.template is not None
+    if role.gpu <= 0 or any(name in role.template.env for name in assignment.ALL_VARIABLES):  # --env says it for all
+        return [{} for _ in range(count)]
+    if machine is None:
+        raise ConfigError("this machine has no GPU any more.")
+    devices = assignment.usable(machine, environ)
+    taken = {name for other in others for name in other.get(devices.variable, "").split(",")}
+    parts = assignment.share_out(devices, role=role.name, replicas=count, each=role.gpu, taken=taken)
+    return [{devices.variable: part} for part in parts]
+
+
+def _value(words: Iterable[str], flag: str) -> str:
+    found = list(words)
+    return found[found.index(flag) + 1] if flag in found[:-1] else ""

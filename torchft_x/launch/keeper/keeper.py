@@ -1,0 +1,305 @@
+"""The process that owns a job of this machine: ``torchft_x keep-job RUN_DIR APP_ID``, started by the scheduler local_ft.
+
+It starts the roles' processes, starts again those that were killed (upkeep.py), writes what others may know (record.py), and is
+told what to do by signals: SIGTERM ends the job in good order (a second one: at once), SIGUSR1 makes it look for a request for
+another number of groups. All that descends from it ends with it: it is everybody's sub-reaper, supervisors end by themselves when
+it is gone, and the kernel kills what isn't ours.
+
+Everything happens on the main thread. Neither torch nor grpc is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from torchft_x import env
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.devices import accelerators
+from torchft_x.launch.keeper import groups, plan, record
+from torchft_x.launch.keeper.plan import Plan, Process
+from torchft_x.launch.keeper.roles import RoleProcess
+from torchft_x.launch.keeper.telling import Telling
+from torchft_x.launch.keeper.upkeep import Again, Outcome, Replica, outcome
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.supervisor.lighthouse import hold_port
+from torchft_x.launch.supervisor.stop_requests import StopRequests
+from torchft_x.observe.events import EventLog
+
+_TICK = 1.0  # seconds; the longest sleep, after which supervisors are asked what they have to say
+_TICK_BLIND = 0.25  # the same for kernels without pidfd
+_LAST_WORDS = 10.0  # seconds that processes get to end by themselves when the job is over
+_GRACE = 8.0  # seconds between SIGTERM and SIGKILL: a supervisor gives its workers 5
+_GRACE_LIGHTHOUSE = 4.0
+_HURRY = 1.5  # the same once a second request has come
+
+
+class Keeper:
+    def __init__(self, what: Plan) -> None:
+        self._plan = what  # fixed
+        self._folder = plan.folder(what.run_dir)
+        self._stops = StopRequests()
+        self._asked = False  # for another number of groups; set by a signal
+        self._deferred = False  # such a request waits until the groups that were told to go have ended
+        self._processes: dict[tuple[str, int], RoleProcess] = {}  # by role and number, in the plan's order
+        self._left: list[RoleProcess] = []  # that were told to go while the job goes on, and have not ended yet
+        trainer = what.trainer
+        self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # that are wanted
+        self._outcome: Outcome | None = None  # once it is known
+        self._ending = False  # nothing is started any more
+        self._telling = Telling(what)
+        self._ports: list[socket.socket] = []  # held for lighthouses, over all their lives
+        self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until the job is over and nothing of it is left; the exit code."""
+        process_tree.become_subreaper()
+        signal.signal(signal.SIGUSR1, self._on_request)
+        self._stops.watch_signals()
+        if self._plan.launcher is not None:
+            self._stops.watch_launcher(self._plan.launcher, 128 + signal.SIGTERM)
+        (self._folder / "lives").mkdir(exist_ok=True)
+        self._telling.publish(self._processes.values(), self._groups)
+        self._events.emit("start")
+        try:
+            try:
+                self._begin()
+                self._outcome = self._keep()
+            except ConfigError as e:
+                self._outcome = Outcome("FAILED", str(e))
+            self._say(f"the job is over: {self._outcome.state}. {self._outcome.reason}".rstrip())
+            self._telling.reason = self._outcome.reason  # its state when all of it has ended
+            self._wind_down(self._outcome)
+        finally:
+            self._ending = True
+            self._take(process_tree.kill_descendants())
+            for process in (*self._processes.values(), *self._left):
+                process.streams.close()
+            for port in self._ports:
+                port.close()
+            if self._outcome is None:
+                self._outcome = Outcome("FAILED", f"The keeper has failed; its own words are in {self._folder}.")
+            self._telling.state, self._telling.reason = self._outcome.state, self._outcome.reason
+            self._telling.publish(self._processes.values(), self._groups)
+            code = 0 if self._outcome.state == "SUCCEEDED" else 1
+            self._events.emit("exit", code=code, reason=self._outcome.reason or None)
+            self._events.close()
+        return code
+
+    def _begin(self) -> None:
+        """Raises `ConfigError`, after which nothing may be left."""
+        for role in self._plan.roles:
+            for number, how in enumerate(role.replicas):
+                replica = Replica(role, number)
+                self._processes[role.name, number] = RoleProcess(replica, self._plan, how, self._extra(replica, how))
+        self._telling.tell_groups(self._processes.values(), self._groups)
+        for process in self._processes.values():
+            process.start(time.monotonic(), self._groups)
+        self._telling.state = "RUNNING"
+        self._telling.publish(self._processes.values(), self._groups)
+
+    def _extra(self, replica: Replica, how: Process) -> list[str]:
+        """A lighthouse keeps its port over all its lives, and hears from us which groups the job has."""
+        if replica.role.kind != "lighthouse":
+            return []
+        any_port = [] if "--bind" in how.args else ["--bind", "[::]:0"]
+        words, held = hold_port([*how.args, *any_port])
+        self._ports += [held] if held is not None else []
+        extra = words[len(how.args) + len(any_port) :]
+        return [*extra, "--groups_file", str(self._folder / "groups.json")] if self._plan.own_lighthouse else extra
+
+    def _keep(self) -> Outcome:
+        while True:
+            self._turn(_TICK)
+            stop = self._stops.first
+            if stop is not None:
+                return Outcome("CANCELLED", stop.sentence)
+            over = outcome([p.replica for p in self._processes.values()], self._last_words())
+            if over is not None:
+                return over
+            if self._asked or (self._deferred and not self._left):
+                self._asked = self._deferred = False
+                self._scale()
+            now = time.monotonic()
+            for process in self._processes.values():
+                due = process.replica.due
+                if due is not None and due <= now:
+                    process.start(now, self._groups)
+
+    def _turn(self, seconds: float) -> None:
+        """Pass on output, see who has ended, tell everybody, and sleep until there is something to do."""
+        self._telling.publish(self._processes.values(), self._groups)
+        everybody = [*self._processes.values(), *self._left]
+        fds = [fd for p in everybody for fd in p.streams.fds()]
+        pidfds = [p.pidfd for p in everybody if p.pid is not None]
+        seconds = min(seconds, _TICK if None not in pidfds else _TICK_BLIND)
+        dues = [p.replica.due - time.monotonic() for p in everybody if p.replica.due is not None]
+        if not self._asked:
+            self._stops.sleep(min([seconds, *dues]), [*fds, *(fd for fd in pidfds if fd is not None)])
+        for process in everybody:
+            process.streams.pump()
+            process.look()
+            process.kill_the_late(time.monotonic())
+        self._take(process_tree.reap())
+
+    # --- ends ----------------------------------------------------------------------------------------------------------
+
+    def _take(self, ended: dict[int, int]) -> None:
+        """These pids were collected. What a process has left behind is killed: nobody looks after it any more."""
+        while True:
+            everybody = [*self._processes.values(), *self._left]
+            gone = [p for p in everybody if p.pid is not None and p.pid in ended]
+            if not gone:
+                return
+            for process in gone:
+                assert process.pid is not None
+                code = ended.pop(process.pid)
+                process.look()
+                process.ended()
+                self._after(process, code)
+            alive = [p.pid for p in everybody if p.pid is not None]
+            ended |= process_tree.kill_descendants(2.0, keep=alive)
+
+    def _after(self, process: RoleProcess, code: int) -> None:
+        process.streams.pump()
+        replica = process.replica
+        decision = replica.ended(code, time.monotonic())
+        if self._ending and isinstance(decision, Again):
+            replica.due, replica.over = None, True
+            return
+        if decision.sentence:
+            process.streams.say(f"torchft_x: {decision.sentence}")
+            self._say(decision.sentence)
+        if isinstance(decision, Again):
+            delay = max(0.0, decision.due - time.monotonic())
+            self._events.emit("restart", group=replica.group or None, delay=delay, reason=decision.sentence)
+        elif replica.group and not self._ending:
+            self._telling.tell_groups(self._processes.values(), self._groups)
+        if process in self._left:
+            self._left.remove(process)
+            process.streams.close()
+
+    def _last_words(self) -> dict[str, str]:
+        return {
+            p.replica.name: p.streams.last_line for p in self._processes.values() if p.replica.over and p.replica.code
+        }
+
+    def _wind_down(self, over: Outcome) -> None:
+        """In good order: what is about to end gets time to, then groups are told to, then lighthouses, then all are killed."""
+        self._ending = True
+        everybody = [*self._processes.values(), *self._left]
+        if any(p.replica.role.kind == "lighthouse" and p.replica.over for p in everybody):
+            self._await(everybody, _LAST_WORDS)
+        for process in everybody:
+            if not process.replica.over:
+                process.replica.leaving = True
+        last = [p for p in everybody if p.replica.role.kind == "lighthouse"]
+        for some, grace in (([p for p in everybody if p not in last], _GRACE), (last, _GRACE_LIGHTHOUSE)):
+            for process in some:
+                process.stop()
+            self._await(some, grace)
+
+    def _await(self, some: Iterable[RoleProcess], seconds: float) -> None:
+        """Until these have ended, time is up, or somebody is in a hurry."""
+        deadline = time.monotonic() + seconds
+        hurried = False
+        while any(p.pid is not None for p in some):
+            if self._stops.hurry and not hurried:
+                hurried, deadline = True, min(deadline, time.monotonic() + _HURRY)
+                for process in some:
+                    process.stop()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._turn(min(left, _TICK_BLIND))
+
+    # --- another number of groups --------------------------------------------------------------------------------------
+
+    def _on_request(self, number: int, frame: object) -> None:
+        self._asked = True
+        self._stops.wake()
+
+    def _scale(self) -> None:
+        try:
+            found = json.loads((self._folder / "wanted.json").read_text("utf-8"))
+            ticket, wanted = str(found["ticket"]), int(found["replicas"])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return  # whoever asks gives up after a while
+        if self._left and wanted > self._groups:  # the new ones may have their names
+            self._deferred = True
+            return
+        try:
+            self._have(wanted)
+            self._telling.answer = (ticket, "")
+        except TorchftXError as e:
+            self._telling.answer = (ticket, str(e))
+
+    def _have(self, wanted: int) -> None:
+        """So many groups. Raises `ConfigError`, and has changed nothing."""
+        trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
+        role = groups.check(self._plan, wanted, [p.replica for p in trainers.values()])
+        new = range(self._groups * role.nodes, wanted * role.nodes)
+        devices = groups.share_devices(
+            role,
+            len(new),
+            accelerators.find() if new and role.gpu else None,
+            env.everything(),
+            [p.environ for p in self._processes.values()],
+        )
+        go = [p for p in trainers.values() if p.replica.number >= wanted * role.nodes]
+        self._groups = wanted
+        for process in go:
+            del self._processes[role.name, process.replica.number]
+            process.replica.leaving = True
+            self._left.append(process)
+        for number, variables in zip(new, devices, strict=True):
+            how = groups.new_process(role, variables)
+            self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
+        self._telling.tell_groups(self._processes.values(), self._groups)  # before they come, and before they go
+        for number in new:
+            self._processes[role.name, number].start(time.monotonic(), wanted)
+        for process in go:
+            process.stop(_GRACE)
+            if process.pid is None:
+                self._left.remove(process)
+                process.streams.close()
+        self._events.emit("scale", groups=wanted)
+        self._say(f"the job has {wanted} groups now")
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it any more, or the disk is full
+            print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def keep(run_dir: str, app_id: str) -> int:
+    """Keep this job, of which the plan is in the run directory; the exit code."""
+    try:
+        what = plan.read(run_dir, app_id)
+        lock = os.open(plan.folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"Another job runs in the run directory {run_dir}; name another one.") from None
+        _put_aside(run_dir, app_id)
+        return Keeper(what).run()
+    except (TorchftXError, OSError) as e:
+        print(f"torchft_x keep-job: {e}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _put_aside(run_dir: str, app_id: str) -> None:
+    """What is known of the job before this one in the same run directory."""
+    with contextlib.suppress(TorchftXError):
+        before = record.read(run_dir)
+        if before.app_id != app_id and "/" not in before.app_id:
+            os.replace(record.path_of(run_dir), Path(record.path_of(run_dir, before.app_id)))

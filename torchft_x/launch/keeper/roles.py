@@ -1,0 +1,152 @@
+"""The processes of a job's roles: how each is started, its output, and its end. Used by the keeper's main thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, folder
+from torchft_x.launch.keeper.record import Pid, ReplicaRecord, this_process
+from torchft_x.launch.keeper.streams import Streams
+from torchft_x.launch.keeper.upkeep import Replica
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.process.group_store import SHIM
+from torchft_x.launch.workers import lives_file
+
+
+class RoleProcess:
+    """Of one replica: its process, if one runs, and its output over all of them."""
+
+    def __init__(self, replica: Replica, plan: Plan, how: Process, extra: Sequence[str] = ()) -> None:
+        """`extra`: words of its own, after the role's."""
+        self.replica = replica
+        self._how = how
+        self._extra = tuple(extra)
+        self._plan = plan
+        self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
+        self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
+        self._before = 0  # restarts that earlier processes of it have told
+        self._told: lives_file.Lives | None = None
+        self.pid: int | None = None  # while it runs
+        self._known: Pid | None = None  # the same
+        self.pidfd: int | None = None  # readable when it ends
+        self._kill_at: float | None = None  # once it was told to stop, with a deadline
+
+    def command(self, groups: int) -> list[str]:
+        """The words of its process, in a job of so many groups."""
+        words = [word.replace(REPLICA, str(self.replica.number)) for word in self._how.args]
+        if self.replica.role.kind == "trainer":
+            words = with_groups(words, groups)
+        return [*words, *self._extra]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return self._how.env
+
+    def start(self, now: float, groups: int) -> None:
+        """Raises `ConfigError` where the program is not there."""
+        command = self.command(groups)
+        environ = self._environment()
+        if shutil.which(command[0], path=environ.get("PATH")) is None:
+            raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
+        ours = bool(self.replica.role.kind)  # ends by itself, and in good order, when we are gone; others are killed
+        shim = [] if ours else [sys.executable, "-S", SHIM, "server", str(os.getpid())]
+        if self._told is not None:
+            self._before += self._told.restarts
+            self._lives.unlink(missing_ok=True)
+            self._told = None
+        process = subprocess.Popen(
+            [*shim, *command],
+            env=environ,
+            cwd=self._how.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        process.returncode = 0  # collected by the keeper (process_tree.reap), not by Popen
+        self.streams.attach(process)
+        self.pid, self._known = process.pid, this_process(process.pid)
+        self.pidfd = process_tree.open_pidfd(process.pid)
+        self._kill_at = None
+        self.replica.started(now)
+
+    def ended(self) -> None:
+        """Its process was collected."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        self.pid = self._known = self.pidfd = None
+
+    def stop(self, grace: float | None = None) -> None:
+        """SIGTERM; in `grace` seconds SIGKILL, if somebody calls `kill_the_late`."""
+        if self.pid is not None:
+            process_tree.send([self.pid], signal.SIGTERM)
+            self._kill_at = None if grace is None else time.monotonic() + grace
+
+    def kill_the_late(self, now: float) -> None:
+        if self.pid is not None and self._kill_at is not None and now > self._kill_at:
+            process_tree.send([self.pid], signal.SIGKILL)
+
+    def look(self) -> bool:
+        """Whether it has said something new of what it keeps running."""
+        told = lives_file.read(self._lives)
+        changed = told != self._told
+        self._told = told
+        return changed
+
+    def record(self, groups: int) -> ReplicaRecord:
+        replica, told = self.replica, self._told
+        return ReplicaRecord(
+            id=replica.number,
+            state=replica.state,
+            command=tuple(self.command(groups)),
+            group=replica.group,
+            node=replica.node,
+            process=self._known,
+            starts=replica.starts,
+            restarts=self._before + (told.restarts if told else 0),
+            last_exit=replica.last_exit or (told.reason if told else ""),
+            code=replica.code,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        replica = self.replica
+        own = {name: value.replace(REPLICA, str(replica.number)) for name, value in self._how.env.items()}
+        out = local_environment(env.everything(), own)
+        if not replica.role.kind:
+            return out
+        out[env.LAUNCHER_PID] = str(os.getpid())
+        out[env.LIVES_FILE] = str(self._lives)
+        out.setdefault(
+            env.GIVE_UP_CODE, "1"
+        )  # whoever ends otherwise was ended from outside, and says nothing to the lighthouse
+        if replica.role.kind == "lighthouse" and replica.starts:
+            out[env.ATTEMPT] = str(replica.starts)  # there may be groups that know an earlier one
+        return out
+
+
+def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """What TorchX's local scheduler gives to a replica."""
+    out = {**base, **more}
+    paths = [part.strip(os.pathsep) for part in (more.get("PATH"), base.get("PATH")) if part]
+    out["PATH"] = os.pathsep.join(paths)
+    out.setdefault("PYTHONUNBUFFERED", "x")
+    return out
+
+
+def with_groups(words: Sequence[str], groups: int) -> list[str]:
+    """A supervisor's command in a job of so many groups. What follows ``--`` is the script's."""
+    out = list(words)
+    end = out.index("--") if "--" in out else len(out)
+    for i in range(1, end):
+        if out[i - 1] == "--groups":
+            out[i] = str(groups)
+    return out

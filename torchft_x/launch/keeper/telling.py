@@ -1,0 +1,73 @@
+"""What a keeper tells: everybody by job.json (record.py), its lighthouse by groups.json (core/job/kept_groups.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Iterable
+
+from torchft_x.core.job.kept_groups import render
+from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
+from torchft_x.launch.keeper import record
+from torchft_x.launch.keeper.plan import Plan, folder
+from torchft_x.launch.keeper.roles import RoleProcess
+from torchft_x.launch.keeper.upkeep import Replica
+
+
+class Telling:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan  # fixed
+        self._created = time.time()
+        self._keeper = record.this_process(os.getpid())
+        self._boot = record.boot_id()
+        self._written: record.JobRecord | None = None
+        self.state, self.reason = "PENDING", ""  # of the job
+        self.answer = ("", "")  # to the last request for another number of groups
+
+    def publish(self, processes: Iterable[RoleProcess], groups: int) -> None:
+        """If anything has changed. A full disk, or a directory that was removed, does not end the job."""
+        mine: dict[str, list[record.ReplicaRecord]] = {role.name: [] for role in self._plan.roles}
+        for process in processes:
+            mine[process.replica.role.name].append(process.record(groups))
+        now = record.JobRecord(
+            app_id=self._plan.app_id,
+            session=self._plan.session,
+            state=self.state,
+            reason=self.reason,
+            run_dir=self._plan.run_dir,
+            log_dir=self._plan.log_dir,
+            host=socket.gethostname(),
+            boot=self._boot,
+            keeper=self._keeper,
+            launcher=self._plan.launcher,
+            created=self._created,
+            updated=0.0,
+            groups=groups,
+            roles=tuple(
+                record.RoleRecord(name=role.name, kind=role.kind, replicas=tuple(mine[role.name]))
+                for role in self._plan.roles
+            ),
+            answer=self.answer,
+        )
+        if now != self._written:
+            with contextlib.suppress(OSError):
+                record.write(dataclasses.replace(now, updated=time.time()))
+                self._written = now
+
+    def tell_groups(self, processes: Iterable[RoleProcess], groups: int) -> None:
+        """To the job's lighthouse, if it is its own."""
+        over = [p.replica for p in processes if p.replica.role.kind == "trainer" and p.replica.over]
+        ended = [SupervisorFinished(r.group, *_end(r), r.node) for r in over]
+        text = render(GroupsChanged(tuple(str(g) for g in range(groups)), tuple(ended)))
+        other = folder(self._plan.run_dir) / ".groups.json"
+        with contextlib.suppress(OSError):
+            other.write_text(text, "utf-8")
+            os.replace(other, other.with_name("groups.json"))
+
+
+def _end(replica: Replica) -> tuple[int, str]:
+    """Code and sentence of a supervisor that has ended for good."""
+    return (0, "") if replica.code == 0 else (1, f"its supervisor has {replica.last_exit}")

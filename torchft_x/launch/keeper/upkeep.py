@@ -1,0 +1,133 @@
+"""When a keeper starts a process again, when it gives that up, and when the job is over. Pure: values and the time go in.
+
+* A *supervisor* (of a group, a lighthouse, a sidecar) that ends with 0, 1 or 2 has said all there is to say: done, given up, a
+  mistake. Whatever else ends it came from outside, so it is started again, within its role's budget.
+* A program that isn't ours is never started again, as with TorchX's local_cwd.
+* The job is over when its lighthouses are; they know whether it did what was asked. Without one of its own, when all groups are
+  (or all programs that aren't ours); what stands beside them has no say.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from torchft_x.launch.keeper.plan import RolePlan
+from torchft_x.launch.process.process_tree import signal_name
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
+
+LIGHTHOUSE_RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
+"""As its own supervisor's: groups wait for minutes."""
+_WORDS = (0, 1, 2)  # exit codes by which a supervisor says how it went
+
+
+@dataclass(frozen=True)
+class Again:
+    """Start it again at `due` (monotonic seconds)."""
+
+    due: float
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """It isn't started again."""
+
+    sentence: str
+    """Empty: it went well."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: str
+    reason: str
+
+
+class Replica:
+    """One replica of a role, over all starts of its process."""
+
+    def __init__(self, role: RolePlan, number: int) -> None:
+        self.role = role  # fixed
+        self.number = number  # fixed
+        rules = RestartRules(max_restarts=role.max_restarts, longest_pause=5.0, steps=False)
+        self._restarts = Restarts(LIGHTHOUSE_RULES if role.kind == "lighthouse" else rules)
+        self.began = 0.0  # when its process was started last
+        self.due: float | None = None  # when it is to be started again
+        self.starts = 0  # how often it was started again
+        self.over = False  # for good
+        self.leaving = False  # it was told to go, the job goes on
+        self.code: int | None = None  # exit code, or -signal, of the last process; None: it runs
+        self.last_exit = ""  # how that ended, a clause
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        if self.role.kind != "trainer":
+            many = len(self.role.replicas) > 1
+            return f"{self.role.name} {self.number}" if many else self.role.name
+        node = f" (node {self.node})" if self.role.nodes > 1 else ""
+        return f"group {self.group}{node}"
+
+    @property
+    def group(self) -> str:
+        """Of a trainer."""
+        return str(self.number // self.role.nodes) if self.role.kind == "trainer" else ""
+
+    @property
+    def node(self) -> int:
+        return self.number % self.role.nodes
+
+    def started(self, now: float) -> None:
+        self.began, self.due, self.code = now, None, None
+
+    def ended(self, code: int, now: float) -> Again | Over:
+        """Its process has ended, `code` as of `subprocess`, at `now` (monotonic seconds)."""
+        self.code = code
+        how = f"killed by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        self.last_exit = "" if code == 0 else how
+        if self.leaving or not self.role.kind or code in _WORDS:
+            self.over = True
+            return Over(
+                "" if code == 0 or self.leaving else f"{self._who} has {how}" if code > 0 else f"{self._who} was {how}"
+            )
+        own = -code in OWN_FAULTS if code < 0 else code != 128 + signal.SIGTERM
+        uptime = now - self.began
+        end = AttemptEnd(False, code, how, own, uptime >= LIGHTHOUSE_RULES.quick, uptime)
+        decision = self._restarts.ended(end, now)
+        if isinstance(decision, GiveUp):
+            self.over = True
+            return Over(f"{self._who} is given up: {decision.sentence}")
+        self.starts += 1
+        self.due = now + decision.pause
+        pause = f" in {decision.pause:g} s" if decision.pause else ""
+        was = "was " if code < 0 else "has "
+        return Again(self.due, f"{self._who} {was}{how} after {uptime:.1f} s; it is started again{pause}")
+
+    @property
+    def _who(self) -> str:
+        """What its process is."""
+        if not self.role.kind:
+            return self.name
+        if self.role.kind == "lighthouse":
+            return f"the {self.name}'s own process"
+        return f"the supervisor of {self.name}" if self.role.kind == "trainer" else f"the supervisor of the {self.name}"
+
+    @property
+    def state(self) -> str:
+        """In TorchX's words."""
+        if not self.over:
+            return "PENDING" if self.due is not None or not self.began else "RUNNING"
+        return "CANCELLED" if self.leaving else "SUCCEEDED" if self.code == 0 else "FAILED"
+
+
+def outcome(replicas: list[Replica], last_words: dict[str, str]) -> Outcome | None:
+    """How the job has ended. None: it hasn't. `last_words`: by a replica's name, of what has failed."""
+    lighthouses = [r for r in replicas if r.role.kind == "lighthouse"]
+    counted = lighthouses or [r for r in replicas if r.role.kind != "sidecar" and not r.leaving] or replicas
+    if not all(r.over for r in counted):
+        return None
+    failed = next((r for r in counted if r.state != "SUCCEEDED"), None)
+    if failed is None:
+        return Outcome("SUCCEEDED", "")
+    words = last_words.get(failed.name, "")
+    return Outcome("FAILED", f"{failed.name} {failed.last_exit}" + (f": {words}" if words else ""))

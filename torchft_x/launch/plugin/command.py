@@ -1,0 +1,37 @@
+"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of the scheduler local_ft.
+
+TorchX makes an object of each registered command before it looks for its schedulers. There a scheduler may be added: to register
+one as an entry point would remove all of TorchX's own on 0.7.0. The nightly line finds ours in the namespace `torchx_plugins`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from torchx import schedulers
+from torchx.cli.cmd_base import SubCommand
+
+NAME = "local_ft"
+_MODULE = "torchft_x.launch.plugin.scheduler"
+
+
+def register(where: Any = schedulers) -> None:
+    """Add the scheduler to TorchX's own if it isn't known yet; the default stays what it was."""
+    known = getattr(where, "DEFAULT_SCHEDULER_MODULES", None)
+    if isinstance(known, dict) and NAME not in where.get_scheduler_factories():
+        known.setdefault(NAME, _MODULE)
+
+
+class CmdFt(SubCommand):  # type: ignore[misc]  # to the checker TorchX's classes are Any
+    def __init__(self) -> None:
+        register()
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.description = "Run a command of torchft_x; `torchft_x --help` lists them."
+        subparser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...")
+
+    def run(self, args: argparse.Namespace) -> None:
+        os.execv(sys.executable, [sys.executable, "-m", "torchft_x", *args.words])

@@ -1,0 +1,363 @@
+"""TorchX's scheduler `local_ft`: processes of this machine, as local_cwd starts them, kept by a process of their own.
+
+One code base for TorchX 0.7.0 and its nightly line: the request is made by TorchX's local scheduler, whose shape is the same on
+both. What is known of a job is in its run directory, so any shell can ask (launch/keeper/record.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream, filter_regex
+from torchx.schedulers.local_scheduler import (
+    CWDImageProvider,
+    LocalScheduler,
+    SignalException,
+    _register_termination_signals,
+)
+from torchx.specs import AppDef, AppState, Role, macros, runopts
+
+from torchft_x import env
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.devices.assignment import ALL_VARIABLES
+from torchft_x.launch.keeper import plan, record
+from torchft_x.launch.keeper.commands import send
+from torchft_x.launch.keeper.index import Index
+from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
+from torchft_x.launch.keeper.record import JobRecord, RecordError
+from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
+from torchft_x.launch.plugin import describe
+from torchft_x.launch.plugin.logs import follow
+from torchft_x.launch.schedulers import excepthook
+from torchft_x.launch.schedulers.role import FtRole
+
+NAME = "local_ft"
+_BEGIN = 30.0  # seconds for a keeper to start the roles
+_END = 20.0  # seconds for a job to end in good order; it takes 13 at most
+_LOOK = 0.02  # seconds between looks
+
+
+class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
+    """Its own state are only the keepers that end with this process."""
+
+    def __init__(self, session_name: str) -> None:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        super().__init__(session_name, CWDImageProvider)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # TorchX's own make a traceback of Ctrl-C in any command
+                signal.signal(number, handler)
+        if excepthook.in_command("log"):
+            excepthook.end_quietly()
+        self.backend = NAME
+        self._index = Index()
+        self._run_dir = ""  # of the request that is being made
+        self._keepers: dict[str, subprocess.Popen[bytes]] = {}  # by app id, of jobs that end with us
+        self._detached: set[str] = set()  # app ids of the others
+        self._roles: dict[
+            str, tuple[AppDef, Mapping[str, Any], str]
+        ] = {}  # by app id, of dry-runs: app, options, run directory
+
+    # --- the request ---------------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        opts = super()._run_opts()
+        opts.add(
+            "detach",
+            type_=bool,
+            default=False,
+            help="the job goes on when this command and its terminal end; see `torchx log`, `torchx cancel`",
+        )
+        opts.add("run_dir", type_=str, default=None, help="where the job's state is kept, unless the component says it")
+        return opts
+
+    def _get_app_log_dir(self, app_id: str, cfg: Mapping[str, Any]) -> str:
+        base = cfg.get("log_dir")
+        if base:
+            return os.path.join(os.path.abspath(str(base)), self.session_name, app_id)
+        return os.path.join(self._run_dir.replace(macros.app_id, app_id), "replicas", app_id)
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
+        try:
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+                excepthook.prepare()
+            self._run_dir = run_dir_of(app, cfg)
+        except TorchftXError as e:
+            raise excepthook.Mistake(f"torchft_x: {e}") from None
+        info = super()._submit_dryrun(app, cfg)
+        self._roles[info.request.app_id] = (app, cfg, self._run_dir)
+        return info
+
+    # --- the job -------------------------------------------------------------------------------------------------------
+
+    def schedule(self, dryrun_info: Any) -> str:
+        request = dryrun_info.request
+        app, cfg, run_dir = self._roles[request.app_id]
+        run_dir = run_dir.replace(macros.app_id, request.app_id)
+        detach = bool(cfg.get("detach"))
+        made = make_plan(app, request, session=self.session_name, run_dir=run_dir, detach=detach)
+        try:
+            check_free(run_dir)
+            plan.write(made)
+            self._index.add(made.app_id, run_dir)
+            self._start(made)
+        except (TorchftXError, OSError) as e:
+            raise excepthook.Mistake(f"torchft_x: the job can't be started: {e}") from None
+        return made.app_id
+
+    def _start(self, made: Plan) -> None:
+        """Raises `ConfigError` if its roles can't be started."""
+        log = plan.folder(made.run_dir) / f"{made.app_id}.log"
+        with log.open("wb") as file:
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "torchft_x", "keep-job", made.run_dir, made.app_id],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        if made.launcher is not None:
+            self._keepers[made.app_id] = keeper
+            _register_termination_signals()
+        else:
+            self._detached.add(made.app_id)
+        deadline = time.monotonic() + _BEGIN
+        while True:
+            found = _known(made.run_dir, made.app_id)
+            if found is not None and found.state == "RUNNING":
+                return
+            if found is not None and found.over:
+                raise ConfigError(found.reason)
+            if keeper.poll() is not None and _known(made.run_dir, made.app_id) is None:
+                raise ConfigError(_last_line(log))
+            if time.monotonic() > deadline:
+                keeper.kill()
+                raise ConfigError(f"its keeper did not start the roles within {_BEGIN:g} s; see {log}.")
+            time.sleep(_LOOK)
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        if (
+            app_id in self._detached
+            and excepthook.in_command("run")
+            and threading.current_thread() is threading.main_thread()
+        ):
+            self._leave_alone(app_id)
+        try:
+            found = self._find(app_id)
+        except RecordError as e:
+            return describe.unreadable(app_id, str(e))
+        if found is None and excepthook.in_command("log"):  # which would wait for it for ever
+            raise excepthook.Mistake(
+                f"torchft_x: there is no job {app_id} of local_ft; `torchx list -s {NAME}` names those of yours."
+            )
+        return None if found is None else describe.response(found)
+
+    def _leave_alone(self, app_id: str) -> None:
+        """A detached job is not waited for: the command ends here."""
+        handle = f"{NAME}://{self.session_name}/{app_id}"
+        print(
+            f"torchft_x: the job runs by itself; see it with `torchx status {handle}` and `torchx log --tail {handle}`, end it "
+            f"with `torchx cancel {handle}`.",
+            file=sys.stderr,
+            flush=True,
+        )
+        raise SystemExit(0)
+
+    def list(self, *_: Any) -> list[ListAppResponse]:
+        found = []
+        for app_id, run_dir in self._index.all():
+            try:
+                state = record.read(run_dir, app_id).state
+            except RecordError as e:
+                if e.missing:
+                    self._index.forget(app_id)
+                    continue
+                state = "UNKNOWN"
+            found.append(ListAppResponse(app_id=app_id, state=AppState[state]))
+        return found
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: Any = None,
+        until: Any = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        found = self._find(app_id)
+        if found is None:
+            raise refused(f"there is no job {app_id} of local_ft.")
+        name = {Stream.STDOUT: STDOUT, Stream.STDERR: STDERR}.get(streams, COMBINED)
+        path = Path(found.log_dir, role_name, str(k), name)
+        if (
+            not any(role.name == role_name and k in [r.id for r in role.replicas] for role in found.roles)
+            and not path.exists()
+        ):
+            there = ", ".join(f"{role.name}/{r.id}" for role in found.roles for r in role.replicas)
+            raise refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
+        lines = follow(path, (lambda: self._is_over(app_id)) if should_tail else (lambda: True))
+        return filter_regex(regex, lines) if regex else lines
+
+    def _is_over(self, app_id: str) -> bool:
+        try:
+            found = self._find(app_id)
+        except RecordError:
+            return True
+        return found is None or found.over
+
+    def _cancel_existing(self, app_id: str) -> None:
+        found = self._find(app_id)
+        if found is not None and not found.over:
+            try:
+                send(found, signal.SIGTERM)
+            except TorchftXError as e:
+                raise excepthook.Mistake(f"torchft_x: {e}") from None
+
+    def _find(self, app_id: str) -> JobRecord | None:
+        """None: no such job. Raises `RecordError` where nothing can be said of it."""
+        run_dir = self._index.find(app_id)
+        try:
+            return None if run_dir is None else record.read(run_dir, app_id)
+        except RecordError as e:
+            if e.missing:
+                return None
+            raise
+
+    def close(self) -> None:
+        """End the jobs that end with us, in good order; a second Ctrl-C meanwhile is passed on."""
+        keepers, self._keepers = getattr(self, "_keepers", {}), {}
+        for keeper in keepers.values():
+            if keeper.poll() is None:
+                end_keeper(keeper)
+
+
+def refused(sentence: str) -> SystemExit:
+    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
+    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
+    return SystemExit(2)
+
+
+def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
+    """Tell it to end, wait for it; as often as we are told to hurry, tell it so. Then kill it: all of its job dies with it."""
+    deadline = time.monotonic() + _END
+    again = 0
+    keeper.terminate()
+    while keeper.poll() is None and time.monotonic() < deadline:
+        try:
+            keeper.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            break
+        except (KeyboardInterrupt, SignalException):
+            again += 1
+            if again > 2:
+                break
+            keeper.terminate()
+    if keeper.poll() is None:
+        keeper.kill()
+        keeper.wait()
+
+
+def run_dir_of(app: AppDef, cfg: Mapping[str, Any]) -> str:
+    """Of the job: its component's, else the option, else a new one. Raises `ConfigError`."""
+    mine = {role.env.get(env.RUN_DIR) for role in app.roles} - {None}
+    given = cfg.get("run_dir")
+    if mine:
+        (own,) = mine if len(mine) == 1 else [sorted(str(m) for m in mine)[0]]
+        if given and os.path.abspath(str(given)) != own:
+            raise ConfigError(
+                f"-cfg run_dir={given}: the component has a run directory, {own}; choose it by --run_dir."
+            )
+        return str(own)
+    return os.path.abspath(str(given)) if given else os.path.abspath(os.path.join("runs", macros.app_id))
+
+
+def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> Plan:
+    """Of TorchX's request, as the roles' hooks have left it."""
+    roles = []
+    facts = None
+    for role in app.roles:
+        ours = role.ft if isinstance(role, FtRole) else None
+        facts = facts or ours
+        replicas = tuple(
+            Process(args=tuple(r.args), env=dict(r.env), cwd=r.cwd) for r in request.role_params[role.name]
+        )
+        roles.append(
+            RolePlan(
+                name=role.name,
+                replicas=replicas,
+                kind=ours.kind if ours else "",
+                nodes=ours.nodes if ours and ours.kind == "trainer" else 1,
+                max_restarts=ours.max_restarts if ours else 0,
+                gpu=int(role.resource.gpu) if ours else 0,
+                template=_template(role, replicas[0], request.app_id) if ours and ours.kind == "trainer" else None,
+            )
+        )
+    return Plan(
+        app_id=request.app_id,
+        session=session,
+        run_dir=run_dir,
+        log_dir=request.log_dir,
+        roles=tuple(roles),
+        min_replicas=facts.min_replicas if facts else 1,
+        own_lighthouse=bool(facts and facts.own_lighthouse),
+        launcher=None if detach else os.getpid(),
+    )
+
+
+def _template(role: Role, first: Process, app_id: str) -> Process:
+    """How one more replica is started: as the role says it, where that names a replica, else as the first one is."""
+    values = macros.Values(img_root=first.cwd or "", app_id=app_id, replica_id=REPLICA, rank0_env="TORCHX_RANK0_HOST")
+    made = values.apply(role)
+    environ = {**first.env, **made.env, "PATH": first.env.get("PATH", "")}
+    for name in ALL_VARIABLES:
+        if name not in made.env:
+            environ.pop(name, None)  # the first one's own
+    error_file = first.env.get("TORCHELASTIC_ERROR_FILE", "")
+    if "TORCHELASTIC_ERROR_FILE" not in made.env and error_file:
+        environ["TORCHELASTIC_ERROR_FILE"] = str(Path(error_file).parent.parent / REPLICA / "error.json")
+    return Process(args=(role.entrypoint, *made.args), env=environ, cwd=first.cwd)
+
+
+def check_free(run_dir: str) -> None:
+    """Make the keeper's folder. Raises `ConfigError` if another job has the run directory."""
+    folder = plan.folder(run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise ConfigError(f"the run directory {run_dir} can't be written ({e.strerror}).") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another job runs in the run directory {run_dir}; name another one.") from None
+    finally:
+        os.close(lock)
+
+
+def _known(run_dir: str, app_id: str) -> JobRecord | None:
+    try:
+        found = record.read(run_dir)
+    except RecordError:
+        return None
+    return found if found.app_id == app_id else None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"its keeper has ended without a word; see {log}."
+
+
+def create_scheduler(session_name: str, **_: Any) -> LocalFtScheduler:
+    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    return LocalFtScheduler(session_name)
