@@ -5,6 +5,7 @@ Each subcommand imports what it needs when it runs; none imports torch but `chec
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from torchft_x._version import __version__
@@ -17,6 +18,9 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
                                                          run a program beside the groups, as long as the job lives
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
+    torchft_x report [RUN_DIR] [--against OTHER_RUN]     what a run did and what its failures cost, as one HTML file
+    torchft_x chaos [RUN_DIR] --mean S|--at LIST [...]   kill, stop and drain parts of a running job of this host
+    torchft_x clean [FOLDER] [--days N] [--yes]          remove the directories of old runs
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
@@ -24,42 +28,35 @@ _USAGE = f"""torchft_x {__version__}
 `torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
 """
 
+_COMMANDS = {  # in which module, and by which function
+    "lighthouse": "launch.cli:lighthouse",
+    "supervise": "launch.cli:supervise",
+    "accompany": "launch.cli:accompany",
+    "dumps": "launch.cli:dumps",
+    "report": "launch.run_commands:report",
+    "chaos": "launch.run_commands:chaos",
+    "clean": "launch.run_commands:clean",
+    "checkpoint": "transfer.convert.cli:main",
+    "doctor": "launch.cli:doctor",
+}
+
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr)."""
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["lighthouse"]:
-        from torchft_x.launch.cli import lighthouse
-
-        return lighthouse(words[1:])
-    if words[:1] == ["supervise"]:
-        from torchft_x.launch.cli import supervise
-
-        return supervise(words[1:])
-    if words[:1] == ["accompany"]:
-        from torchft_x.launch.cli import accompany
-
-        return accompany(words[1:])
-    if words[:1] == ["doctor"]:
-        from torchft_x.launch.cli import doctor
-
-        return doctor(words[1:])
-    if words[:1] == ["dumps"]:
-        from torchft_x.launch.cli import dumps
-
-        return dumps(words[1:])
-    if words[:1] == ["checkpoint"]:
-        from torchft_x.transfer.convert.cli import main as checkpoint
-
-        return checkpoint(words[1:])
+    if words and words[0] in _COMMANDS:
+        module, _, name = _COMMANDS[words[0]].partition(":")
+        return int(getattr(importlib.import_module(f"torchft_x.{module}"), name)(words[1:]))
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany, dumps, checkpoint and doctor"
-    print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
+    *known, last = _COMMANDS
+    print(
+        f"torchft_x: there is no command {words[0]!r}; the commands are {', '.join(known)} and {last}.", file=sys.stderr
+    )
     return 2
 
 
