@@ -279,7 +279,7 @@ class Voice:
                 self.participants = event["participants"]
             self.story.tell(event)
 
-    def log(self, step: int, loss: torch.Tensor, groups: int, batches: int = 1) -> None:
+    def log(self, manager: Manager, step: int, loss: torch.Tensor, groups: int, batches: int = 1) -> None:
         """`batches`: of one group in each step."""
         self.tokens += groups * batches * self.args.batch_size * self.args.seq_len
         if step % self.args.log_every and step != self.args.steps:
@@ -288,6 +288,7 @@ class Voice:
         self.tokens, self.since = 0, time.monotonic()
         if self.speaks:
             print(f"step {step:>5} | loss {loss.item():.4f} | groups {groups} | {rate:,.0f} tokens/s", flush=True)
+            manager.log(loss=loss.item())  # for `torchft_x report`
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ def train(args: argparse.Namespace) -> bool:
         if dumper:
             dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
         healed = False
-        voice.log(step, loss, manager.num_participants())
+        voice.log(manager, step, loss, manager.num_participants())
         if checkpoint:
             checkpoint.step()  # returns at once; one group saves
 

@@ -226,6 +226,8 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
                 f"{rate:,.0f} tokens/s",
                 flush=True,
             )
+            if manager is not None:
+                manager.log(loss=loss.item())  # for `torchft_x report`
         if checkpoint and training:
             checkpoint.step()
 

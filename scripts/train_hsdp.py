@@ -206,7 +206,7 @@ def train(args: argparse.Namespace) -> bool:
                 participant=participant, participants=voice.participants, loss=loss.item(),
             )  # fmt: skip
         healed = False
-        voice.log(step, loss, voice.participants, streams)
+        voice.log(manager, step, loss, voice.participants, streams)
         if checkpoint:
             checkpoint.step()
 

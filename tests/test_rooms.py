@@ -31,6 +31,8 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "core.lighthouse": "core core.admission core.membership core.messages core.quorum core.restart core.training",
     "core.view": "core core.lighthouse core.messages",
     "observe": "core",
+    "observe.run": "core observe",
+    "observe.drawing": "observe observe.run",
     "rpc.proto": "",
     "rpc.transport": "",
     "rpc.transport.streams": "core.group rpc.proto rpc.transport",
@@ -66,6 +68,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.ddp": "core train train.step transfer.format",
     "train.checkpoint": "core core.training train train.ddp transfer.durable transfer.from_memory",
     "train.local": "comm.quantized core.training observe train train.ddp",
+    "launch.chaos": "observe",
     "launch.devices": "",
     "launch.process": "",
     "launch.schedulers": "launch.devices",
@@ -78,7 +81,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",
-    "launch": "launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe",
+    "launch": "launch.chaos launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe observe.drawing observe.run",
 }
 NO_TORCH_AT_START = [
     "torchft_x",

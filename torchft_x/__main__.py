@@ -5,6 +5,7 @@ Each subcommand imports what it needs when it runs; none imports torch but `chec
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from torchft_x._version import __version__
@@ -19,6 +20,9 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x status [RUN_DIR|ADDRESS] [--json]          what the groups of a run do; the newest run by default
     torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS]  end a group and start it again; have it leave and rest; start it
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
+    torchft_x report [RUN_DIR] [--against OTHER_RUN]     what a run did and what its failures cost, as one HTML file
+    torchft_x chaos [RUN_DIR] --mean S|--at LIST [...]   kill, stop and drain parts of a running job of this host
+    torchft_x clean [FOLDER] [--days N] [--yes]          remove the directories of old runs
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
     torchft_x cancel RUN_DIR                             end a job of local_ft
     torchft_x scale RUN_DIR --replicas N                 give a job of local_ft more groups, or fewer
@@ -28,54 +32,43 @@ _USAGE = f"""torchft_x {__version__}
 `torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
 """
 
+_COMMANDS = {  # in which module, by which function, and what that is told before the words that follow
+    "lighthouse": "launch.cli:lighthouse",
+    "supervise": "launch.cli:supervise",
+    "accompany": "launch.cli:accompany",
+    "status": "launch.status.commands:status",
+    "kill": "launch.status.commands:order kill",
+    "drain": "launch.status.commands:order drain",
+    "resume": "launch.status.commands:order resume",
+    "dumps": "launch.cli:dumps",
+    "report": "launch.run_commands:report",
+    "chaos": "launch.run_commands:chaos",
+    "clean": "launch.run_commands:clean",
+    "checkpoint": "transfer.convert.cli:main",
+    "cancel": "launch.keeper.commands:main cancel",
+    "scale": "launch.keeper.commands:main scale",
+    "keep-job": "launch.keeper.commands:main keep-job",
+    "doctor": "launch.cli:doctor",
+}
+
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr)."""
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["lighthouse"]:
-        from torchft_x.launch.cli import lighthouse
-
-        return lighthouse(words[1:])
-    if words[:1] == ["supervise"]:
-        from torchft_x.launch.cli import supervise
-
-        return supervise(words[1:])
-    if words[:1] == ["accompany"]:
-        from torchft_x.launch.cli import accompany
-
-        return accompany(words[1:])
-    if words[:1] == ["status"]:
-        from torchft_x.launch.status.commands import status
-
-        return status(words[1:])
-    if words[:1] in (["kill"], ["drain"], ["resume"]):
-        from torchft_x.launch.status.commands import order
-
-        return order(words[0], words[1:])
-    if words[:1] == ["doctor"]:
-        from torchft_x.launch.cli import doctor
-
-        return doctor(words[1:])
-    if words[:1] == ["dumps"]:
-        from torchft_x.launch.cli import dumps
-
-        return dumps(words[1:])
-    if words[:1] in (["cancel"], ["scale"], ["keep-job"]):
-        from torchft_x.launch.keeper.commands import main as keeper
-
-        return keeper(words)
-    if words[:1] == ["checkpoint"]:
-        from torchft_x.transfer.convert.cli import main as checkpoint
-
-        return checkpoint(words[1:])
+    if words and words[0] in _COMMANDS:
+        module, _, call = _COMMANDS[words[0]].partition(":")
+        name, *before = call.split()
+        return int(getattr(importlib.import_module(f"torchft_x.{module}"), name)(*before, words[1:]))
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    known = "lighthouse, supervise, accompany, status, kill, drain, resume, dumps, checkpoint, cancel, scale and doctor"
-    print(f"torchft_x: there is no command {words[0]!r}; the commands are {known}.", file=sys.stderr)
+    *known, last = (name for name in _COMMANDS if name in _USAGE)  # the rest is for processes of ours
+    print(
+        f"torchft_x: there is no command {words[0]!r}; the commands are {', '.join(known)} and {last}.", file=sys.stderr
+    )
     return 2
 
 

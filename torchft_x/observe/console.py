@@ -204,5 +204,12 @@ def clause(sentence: str) -> str:
     return sentence.rpartition(" is lost: ")[2].rstrip(".")
 
 
+def harmless(text: object, most: int = 200) -> str:
+    """On one line, without what a terminal or a page would obey: control characters, escapes, marks that turn the
+    direction of writing. Names and reasons come from event logs, which anybody may have written."""
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(text)[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"

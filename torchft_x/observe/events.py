@@ -43,6 +43,8 @@ EVENTS = frozenset(
         "warm",
         "dump",
         "checkpoint",
+        "metrics",
+        "fault",
         "error",
     ]
 )
@@ -202,7 +204,12 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) and all(_is(value, name, kind) for name, kind in _KINDS) else None
+    return value if is_event(value) else None
+
+
+def is_event(value: object) -> bool:
+    """Whether those who read events can count on it: the fields that docs/events.md names are of its kinds."""
+    return isinstance(value, dict) and all(_is(value, name, kind) for name, kind in _KINDS)
 
 
 def _is(event: dict[str, Any], name: str, kind: type) -> bool:

@@ -15,18 +15,27 @@ def job_processes(run_dir: str | os.PathLike[str]) -> list[int]:
     Supervisors, the lighthouse, torchrun, workers and whatever those started are among them. Processes of other
     users can't be seen, zombies don't count.
     """
+    marks = _marks(run_dir)
+    return [pid for pid in sorted(_pids()) if pid != os.getpid() and _is_marked(pid, marks)]
+
+
+def belongs(pid: int, run_dir: str | os.PathLike[str]) -> bool:
+    """Whether this is one of `job_processes`, or ourselves."""
+    return _is_marked(pid, _marks(run_dir))
+
+
+def _marks(run_dir: str | os.PathLike[str]) -> tuple[set[bytes], set[bytes]]:
+    """What an environment has, and what arguments have."""
     paths = {os.fsencode(run_dir), os.fsencode(Path(run_dir).resolve())}
-    variables = {env.RUN_DIR.encode() + b"=" + path for path in paths}
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if variables & _words(entry / "environ") or paths & _words(entry / "cmdline"):
-                found.append(int(entry.name))
-        except OSError:  # gone in the meantime, or not ours
-            continue
-    return sorted(found)
+    return {env.RUN_DIR.encode() + b"=" + path for path in paths}, paths
+
+
+def _is_marked(pid: int, marks: tuple[set[bytes], set[bytes]]) -> bool:
+    entry = Path("/proc", str(pid))
+    try:
+        return bool(marks[0] & _words(entry / "environ") or marks[1] & _words(entry / "cmdline"))
+    except OSError:  # gone in the meantime, or not ours
+        return False
 
 
 def lighthouse_process(run_dir: str | os.PathLike[str]) -> int | None:

@@ -423,6 +423,11 @@ class Manager:
         with self._failures.lock:
             return self._context.step.state.step
 
+    def log(self, **numbers: float) -> None:
+        """Write numbers of the script's own into the run's events, beside the steps committed so far. The run's report draws
+        `loss`. Once in some steps and on one rank is enough."""
+        self._context.events.emit("metrics", step=self.current_step(), **numbers)
+
     def batches_committed(self) -> int:
         """Sum of participants over the committed steps."""
         with self._failures.lock:

@@ -35,14 +35,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
-def main(words: list[str]) -> int:
+def main(command: str, words: list[str]) -> int:
     """The exit code; a mistake is one sentence and 2."""
-    if words[0] == "keep-job":
-        return keep(words[1], words[2])
+    if command == "keep-job":
+        return keep(words[0], words[1])
     try:
-        return _cancel(words[1:]) if words[0] == "cancel" else _scale(words[1:])
+        return _cancel(words) if command == "cancel" else _scale(words)
     except TorchftXError as e:
-        print(f"torchft_x {words[0]}: {e}", file=sys.stderr)
+        print(f"torchft_x {command}: {e}", file=sys.stderr)
         return 2
 
 

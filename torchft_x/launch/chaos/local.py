@@ -1,0 +1,89 @@
+"""Jobs of this host: their processes are found by the run's events, and signalled.
+
+A process id may have gone to somebody else since it was written down. So each process is held by a pidfd first, then it
+must have the run directory in its environment or arguments, and only then is it sent a signal through that pidfd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.chaos.place import Target
+from torchft_x.observe.console import harmless
+from torchft_x.observe.events import is_event
+from torchft_x.observe.processes import belongs, job_processes, lighthouse_process
+
+_SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "drain": signal.SIGTERM,
+    "supervisor": signal.SIGKILL,
+    "lighthouse": signal.SIGKILL,
+}
+_ROLES = {"trainer": "worker", "supervisor": "supervisor"}
+_LONGEST = 1 << 16  # bytes of a line
+
+
+class LocalRun:
+    """A `Place`. Raises `ConfigError` if the run is another user's."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._drained: set[int] = set()  # processes that leave already, which may take them seconds
+        owner = run_dir.stat().st_uid
+        if owner != os.geteuid():
+            raise ConfigError(f"{harmless(run_dir)} belongs to another user ({owner}); only its owner may strike it.")
+
+    def targets(self) -> list[Target]:
+        alive = set(job_processes(self.run_dir))
+        self._drained &= alive
+        written = (_first_line(path) for path in self.run_dir.glob("events/*.jsonl"))
+        found = {t for t in written if t is not None and t.pid in alive - self._drained}
+        serving = lighthouse_process(self.run_dir) if alive else None
+        if serving is not None:
+            found.add(Target("lighthouse", "", 0, serving))
+        return sorted(found)
+
+    def strike(self, target: Target, kind: str) -> bool:
+        """All workers of a group are drained together, as its supervisor would: they leave at the same step."""
+        victims = [target]
+        if kind == "drain":
+            victims = [t for t in self.targets() if t.role == "worker" and t.group == target.group]
+        struck = [t.pid for t in victims if self._send(t.pid, _SIGNALS[kind])]
+        if kind == "drain":
+            self._drained.update(struck)
+        return bool(struck)
+
+    def resume(self, target: Target) -> None:
+        self._send(target.pid, signal.SIGCONT)
+
+    def _send(self, pid: int, number: signal.Signals) -> bool:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:  # it is gone
+            return False
+        try:
+            if not belongs(pid, self.run_dir):
+                return False
+            signal.pidfd_send_signal(fd, number)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+
+def _first_line(path: Path) -> Target | None:
+    """Whose log it is; None: nobody's that can be struck."""
+    try:
+        with path.open("rb") as f:
+            event = json.loads(f.readline(_LONGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not is_event(event) or event.get("role") not in _ROLES or not isinstance(event.get("pid"), int):
+        return None
+    return Target(_ROLES[event["role"]], str(event.get("group", "")), event.get("rank") or 0, event["pid"])

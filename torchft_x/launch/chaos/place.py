@@ -1,0 +1,33 @@
+"""Where the processes of a job can be struck: what each scheduler has to bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """A living process of the run."""
+
+    role: str  # worker, supervisor or lighthouse
+    group: str  # empty: of the lighthouse
+    rank: int
+    pid: int  # on its host
+
+    def __str__(self) -> str:
+        where = f" of group {self.group}" if self.group else ""
+        return f"{self.role}{f' {self.rank}' if self.role == 'worker' else ''}{where} (process {self.pid})"
+
+
+class Place(Protocol):
+    """One run under one scheduler."""
+
+    def targets(self) -> list[Target]:
+        """Who lives now. Empty: the job is over, or never was here."""
+
+    def strike(self, target: Target, kind: str) -> bool:
+        """Do it, at once. False: it has just ended, or is none of this run's any more."""
+
+    def resume(self, target: Target) -> None:
+        """End a stop. Nothing, if it has ended meanwhile."""

@@ -1,0 +1,109 @@
+"""Carries a schedule of faults out against one run, and writes each into the run's events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from torchft_x.launch.chaos.place import Place, Target
+from torchft_x.launch.chaos.schedule import Planned
+from torchft_x.observe.console import harmless
+from torchft_x.observe.events import EventLog
+
+PATIENCE = 60.0  # seconds until somebody must be there who can be struck
+_LOOK = 0.1  # seconds between looks
+
+
+class Over(Exception):
+    """The job has ended, or nobody can be struck any more; the sentence says which."""
+
+
+class Chaos:
+    """One run of faults. Use as a context manager: whoever is stopped goes on at the end, whatever the end is."""
+
+    def __init__(self, place: Place, run_dir: Path, say: Callable[[str], object] = print) -> None:
+        self._place = place
+        self._events = EventLog(run_dir, "chaos")
+        self._say = say
+        self._stopped: list[tuple[float, Target]] = []  # monotonic seconds of their end
+        self.done = 0  # faults
+
+    def __enter__(self) -> Chaos:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for _, target in self._stopped:
+            self._place.resume(target)
+        self._events.close()
+
+    def run(self, plan: Iterable[Planned]) -> None:
+        """To the end of the plan. Raises `Over`."""
+        began = time.monotonic()
+        for planned in plan:
+            self._wait_for_time(began + planned.at)
+            late = time.monotonic()
+            self._strike(planned)
+            began += time.monotonic() - late  # who had to be waited for puts off the others, too
+        self._wait_until(lambda: not self._stopped, None)
+
+    def _wait_for_time(self, t: float) -> None:
+        self._wait_until(lambda: time.monotonic() >= t, None)
+
+    def _strike(self, planned: Planned) -> None:
+        seconds = planned.seconds if planned.kind == "stop" else None
+        struck: list[tuple[Target, float, float]] = []
+
+        def once() -> bool:
+            target = planned.choose(self._place.targets())
+            if target is None:
+                return False
+            if seconds is not None:  # before it is stopped: whatever happens in between, it is resumed
+                self._stopped.append((time.monotonic() + seconds, target))
+            began = time.time(), time.monotonic()  # what comes of it may come at once
+            if self._place.strike(target, planned.kind):
+                struck.append((target, *began))
+            return bool(struck)
+
+        self._wait_until(once, PATIENCE)
+        ((target, t, mono),) = struck
+        self.done += 1
+        self._events.emit(
+            "fault",
+            t=t,
+            mono=mono,
+            number=self.done,
+            kind=planned.kind,
+            victim=target.pid,
+            group=target.group or None,
+            rank=target.rank if target.role == "worker" else None,
+            duration=seconds,
+        )
+        self._say(f"{self.done}: {planned.kind}{f' for {seconds:.1f} s' if seconds else ''}: {harmless(target)}")
+
+    def _wait_until(self, condition: Callable[[], bool], seconds: float | None) -> None:
+        """Raises `Over` if the job ends meanwhile, or after `seconds`."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        looked = 0.0
+        while not condition():
+            now = time.monotonic()
+            for end, target in self._stopped:
+                if now >= end:
+                    self._place.resume(target)
+            self._stopped = [(end, target) for end, target in self._stopped if now < end]
+            if now > looked + 1.0:  # a look at all processes
+                looked = now
+                if not self._place.targets():
+                    raise Over(f"the job has ended after {self.done} faults.")
+            if deadline is not None and now > deadline:
+                raise Over(f"nobody who can be struck was there for {seconds:.0f} s, after {self.done} faults.")
+            time.sleep(_LOOK)
+
+
+def describe(plan: Iterable[Planned], targets: list[Target]) -> Iterator[str]:
+    """What would be done, and to whom of those that live now."""
+    for number, planned in enumerate(plan, start=1):
+        target = planned.choose(targets)
+        took = f" for {planned.seconds:.1f} s" if planned.kind == "stop" else ""
+        whom = harmless(target) if target is not None else "nobody: none lives now"
+        yield f"{number}: after {planned.at:.1f} s {planned.kind}{took}: {whom}"

@@ -1,0 +1,82 @@
+"""Which faults, when, and whom they hit. Pure: the same seed and the same living processes give the same faults."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.chaos.place import Target
+
+KINDS = {"kill": "worker", "stop": "worker", "drain": "worker", "supervisor": "supervisor", "lighthouse": "lighthouse"}
+"""What each kind hits."""
+_STOP = (3.0, 6.0)  # seconds: a member that is stopped is left out after 1.5
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault that is to come."""
+
+    at: float  # seconds from the beginning
+    kind: str
+    group: str | None  # None: by chance
+    draw: float  # in [0, 1): which of those that may be hit
+    seconds: float  # of a stop
+
+    def choose(self, targets: Sequence[Target]) -> Target | None:
+        """Whom it hits of these; None: nobody is there who can be hit."""
+        role = KINDS[self.kind]
+        fit = sorted(t for t in targets if t.role == role and (self.group is None or t.group == self.group))
+        return fit[int(self.draw * len(fit))] if fit else None
+
+
+def poisson(mean: float, count: int | None, kinds: Sequence[str], seed: int) -> Iterator[Planned]:
+    """Gaps by chance, `mean` seconds on the average; without `count` there is no last one. Raises `ConfigError`."""
+    if not (math.isfinite(mean) and mean > 0):
+        raise ConfigError(f"--mean is {mean:g}, it must be more than 0 seconds.")
+    if count is not None and count < 1:
+        raise ConfigError(f"--count is {count}, it must be at least 1.")
+    for kind in kinds:
+        _check(kind)
+
+    def plan() -> Iterator[Planned]:
+        rng, at = random.Random(seed), 0.0
+        for _ in itertools.count() if count is None else range(count):
+            at += rng.expovariate(1.0 / mean)
+            yield Planned(at, rng.choice(kinds), None, rng.random(), rng.uniform(*_STOP))
+
+    return plan()
+
+
+def listed(text: str, seed: int) -> list[Planned]:
+    """``10:kill:1,20:lighthouse,30:stop:0:4``: seconds, kind, and if it matters group and seconds of a stop. In order of
+    time. Raises `ConfigError`."""
+    rng = random.Random(seed)
+    found = []
+    for item in text.split(","):
+        parts = item.strip().split(":")
+        if not 2 <= len(parts) <= 4:
+            raise ConfigError(f"--at {item.strip()!r} is not SECONDS:KIND[:GROUP[:SECONDS]].")
+        at, kind, group, seconds = (*parts, "", "")[:4]
+        _check(kind)
+        took = _seconds(seconds, item) if seconds else rng.uniform(*_STOP)
+        found.append(Planned(_seconds(at, item), kind, group or None, rng.random(), took))
+    return sorted(found, key=lambda planned: planned.at)
+
+
+def _check(kind: str) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"there is no kind of fault {kind!r}; the kinds are {', '.join(KINDS)}.")
+
+
+def _seconds(text: str, item: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"--at {item.strip()!r}: {text!r} is no number of seconds.")
+    return value

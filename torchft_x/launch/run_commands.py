@@ -1,0 +1,171 @@
+"""Command lines about runs that are there: `report`, `chaos` and `clean`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.cli import _Parser
+from torchft_x.observe.console import harmless, plural
+from torchft_x.observe.drawing.shapes import amount
+from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+
+
+def _run_dir(given: Path | None) -> Path:
+    """The one that is named, else the newest below ./runs. Raises `ConfigError`."""
+    found = given if given is not None else newest_run()
+    if found is None:
+        raise ConfigError(f"there is no run directory in ./{RUNS}; name one, as `torchx run` prints it first.")
+    if not is_run(found):
+        raise ConfigError(f"{harmless(found)} is no run directory: there is no folder events in it.")
+    return found
+
+
+def _add_run_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=f"default: the newest in ./{RUNS}")
+
+
+def report(argv: list[str]) -> int:
+    """``torchft_x report``: 1 if nothing of the run is written."""
+    from torchft_x.observe.drawing import as_json, page, summary
+    from torchft_x.observe.run import read_run
+
+    parser = _Parser(prog="torchft_x report", description="Say what a run did, and what its failures cost.")
+    _add_run_dir(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html")
+    parser.add_argument("--against", type=Path, metavar="OTHER_RUN", help="compare with this run")
+    parser.add_argument("--json", action="store_true", help="print the whole run as JSON, and write no file")
+    args = parser.parse_args(argv)
+    try:
+        folders = [_run_dir(args.run_dir), *([_run_dir(args.against)] if args.against is not None else [])]
+    except ConfigError as e:
+        print(f"torchft_x report: {e}", file=sys.stderr)
+        return 2
+    runs = []
+    for folder in folders:
+        run = read_run(folder)
+        if run is None:
+            print(f"torchft_x report: nothing is written in {harmless(folder / 'events')} yet.", file=sys.stderr)
+            return 1
+        runs.append(run)
+    run, other, now = runs[0], runs[1] if len(runs) > 1 else None, time.time()
+    if args.json:
+        return _print(json.dumps(as_json(run, now)))
+    out = args.out or folders[0] / "report.html"
+    part = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        part.write_text(page(run, now, other), encoding="utf-8")
+        part.replace(out)
+    except OSError as e:
+        part.unlink(missing_ok=True)
+        print(summary(run, now, other))
+        print(
+            f"torchft_x report: {harmless(out)} can't be written ({e.strerror}); name a file with --out.",
+            file=sys.stderr,
+        )
+        return 1
+    return _print(f"{summary(run, now, other)}\n\nIn full: {harmless(out)}")
+
+
+def _print(text: str) -> int:
+    """0, also if nobody wants to know any more (``| head``)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    return 0
+
+
+def chaos(argv: list[str]) -> int:
+    """``torchft_x chaos``: 1 if the job ended before all faults were done."""
+    from torchft_x.launch.chaos import runner, schedule
+    from torchft_x.launch.chaos.local import LocalRun
+
+    parser = _Parser(
+        prog="torchft_x chaos", description="Kill, stop and drain parts of a job of this host: docs/chaos.md."
+    )
+    _add_run_dir(parser)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--at", metavar="LIST", help="SECONDS:KIND[:GROUP[:SECONDS OF A STOP]], with commas")
+    which.add_argument(
+        "--mean", type=float, metavar="SECONDS", help="instead, a fault each so many seconds on the average"
+    )
+    parser.add_argument("--count", type=int, help="with --mean; default: until the job ends")
+    parser.add_argument("--kinds", default="kill", help=f"with --mean: of {', '.join(schedule.KINDS)}; default: kill")
+    parser.add_argument("--seed", type=int, default=0, help="what is left to chance depends on it alone")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    args = parser.parse_args(argv)
+    try:
+        run_dir = _run_dir(args.run_dir)
+        place = LocalRun(run_dir)
+        planned = (
+            schedule.listed(args.at, args.seed)
+            if args.at is not None
+            else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
+        )
+        targets = place.targets()
+        if not targets:
+            raise ConfigError(f"no process of {harmless(run_dir)} lives on this host: it has ended, or runs elsewhere.")
+    except ConfigError as e:
+        print(f"torchft_x chaos: {e}", file=sys.stderr)
+        return 2
+    print(f"{harmless(run_dir)}: {', '.join(harmless(t) for t in targets)}", flush=True)
+    if args.dry_run:
+        print("\n".join(runner.describe(itertools.islice(planned, 1000), targets)))
+        return 0
+    endless = args.at is None and args.count is None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is stopped goes on, then, too
+    try:
+        with runner.Chaos(place, run_dir, lambda line: print(line, flush=True)) as made:
+            made.run(planned)
+    except runner.Over as e:
+        print(f"torchft_x chaos: {e}", file=sys.stderr)
+        return 0 if endless else 1
+    except KeyboardInterrupt:
+        return 130
+    print(f"{plural(made.done, 'fault')} done; `torchft_x report {harmless(run_dir)}` says what each cost.")
+    return 0
+
+
+def clean(argv: list[str]) -> int:
+    """``torchft_x clean``: 1 if something could not be removed, or the person said no."""
+    from torchft_x.launch.clean import DAYS, examine, remove
+
+    parser = _Parser(
+        prog="torchft_x clean", description="Remove the directories of old runs; never of one that goes on."
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=RUNS, help=f"where they are; default: ./{RUNS}")
+    parser.add_argument("--days", type=float, default=DAYS, help=f"without an event for so long; default: {DAYS:g}")
+    parser.add_argument("--yes", action="store_true", help="don't ask")
+    args = parser.parse_args(argv)
+    if not args.folder.is_dir():
+        print(f"torchft_x clean: there is no directory {harmless(args.folder)}.", file=sys.stderr)
+        return 2
+    found = examine(args.folder, args.days, time.time())
+    for old in found:
+        print(
+            f"{harmless(old.path)}: {amount(old.bytes)}, {old.days:.1f} days old"
+            + (f", stays: {old.stays}" if old.stays else "")
+        )
+    gone = [old for old in found if not old.stays]
+    if not gone:
+        print(f"Nothing in {harmless(args.folder)} is to be removed.")
+        return 0
+    what = f"{plural(len(gone), 'run')}, {amount(sum(old.bytes for old in gone))}"
+    if not args.yes:
+        print(f"Remove {what}? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("Nothing was removed.")
+            return 1
+    failed = [problem for old in gone if (problem := remove(old.path))]
+    for problem in failed:
+        print(f"torchft_x clean: {harmless(problem, 400)}", file=sys.stderr)
+    print(f"Removed {len(gone) - len(failed)} of {what}.")
+    return 1 if failed else 0

@@ -1,0 +1,125 @@
+"""The figures of a run, alone or against another one, and the whole run as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any, NamedTuple
+
+from torchft_x.observe.console import plural
+from torchft_x.observe.drawing.shapes import amount, seconds
+from torchft_x.observe.run.values import Loss, Run
+
+STALE = 60.0  # seconds without an event after which a run without an end does not seem to go on
+
+
+class Figure(NamedTuple):
+    name: str
+    of: Callable[[Run], float | None]
+    words: Callable[[float], str]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def usual(losses: Sequence[Loss], phase: str) -> float | None:
+    """Median seconds from the beginning of a loss to this phase of it, over those that came so far."""
+    found = [dict(loss.phases)[phase] for loss in losses if phase in dict(loss.phases) and loss.group]
+    return median(found) if found else None
+
+
+def lost(run: Run) -> list[Loss]:
+    """Groups that were really lost: not those that left, nor what cost nobody anything."""
+    return [x for x in run.losses if x.group and x.kind not in ("left", "nothing")]
+
+
+def _rate(run: Run) -> float | None:
+    if run.goodput is None or run.trained is None:
+        return None
+    return run.goodput.batches / max(run.trained[1] - run.trained[0], 1e-9)
+
+
+FIGURES = (
+    Figure("steps committed", lambda r: r.steps, _count),
+    Figure("from the first commit to the last", lambda r: r.trained[1] - r.trained[0] if r.trained else None, seconds),
+    Figure("goodput", lambda r: r.goodput.share if r.goodput else None, _share),
+    Figure("batches committed a second", _rate, _number),
+    Figure("a usual step of all groups", lambda r: r.goodput.usual if r.goodput else None, seconds),
+    Figure("step, 99 of 100 are quicker", lambda r: r.step_times.p99 if r.step_times else None, seconds),
+    Figure("losses of groups", lambda r: len(lost(r)), _count),
+    Figure("losses of the lighthouse", lambda r: sum(not x.group for x in r.losses), _count),
+    Figure("until somebody knew (median)", lambda r: usual(lost(r), "detected"), seconds),
+    Figure("until the others' next commit (median)", lambda r: usual(lost(r), "committed"), seconds),
+    Figure("until the group's own next commit (median)", lambda r: usual(lost(r), "back"), seconds),
+    Figure("seconds without a commit, in all", lambda r: r.stood, seconds),
+    Figure("steps dropped", lambda r: r.dropped, _count),
+    Figure("steps reduced again", lambda r: r.redone, _count),
+    Figure("steps lost with all who held them", lambda r: sum(x.steps for x in r.lineages), _count),
+    Figure("checkpoints", lambda r: r.checkpoints.number, _count),
+    Figure("sent in reductions", lambda r: r.bytes, amount),
+    Figure("newest loss", lambda r: r.curve[-1].loss if r.curve else None, _number),
+)
+
+
+def words(figure: Figure, run: Run) -> str:
+    value = figure.of(run)
+    return "-" if value is None else figure.words(value)
+
+
+def ratio(figure: Figure, run: Run, other: Run) -> str:
+    """Of this run to the other."""
+    mine, theirs = figure.of(run), figure.of(other)
+    return f"{mine / theirs:.2f} x" if mine is not None and theirs else ""
+
+
+def state(run: Run, now: float) -> str:
+    """How the run stands at `now` (unix seconds), as a sentence."""
+    if run.code is not None:
+        how = "The job ended well" if run.code == 0 else f"The job failed (exit code {run.code})"
+        return f"{how}: {run.verdict}" if run.verdict and run.code else f"{how}."
+    age = max(0.0, now - run.ended)
+    if age < STALE:
+        return f"The job goes on: its newest event is {seconds(age)} old."
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.ended))
+    return f"The end of the job was not written: its newest event is of {when}."
+
+
+def kinds(losses: Sequence[Loss]) -> str:
+    """4 died, 1 left out."""
+    found = Counter(loss.kind if loss.group else "lighthouse" for loss in losses)
+    return ", ".join(f"{number} {kind}" for kind, number in found.most_common()) or "none"
+
+
+def doubts(run: Run) -> list[str]:
+    """What a reader should know before believing the figures."""
+    found = [f"{path} could not be written to its end (disk full?)." for path in run.incomplete]
+    if run.unreadable:
+        found.append(f"{plural(run.unreadable, 'line')} of the event logs can't be read and were left out.")
+    for k, host in enumerate(run.hosts[1:], start=2):
+        if host.estimated:
+            found.append(f"The clock of host {k} of {len(run.hosts)} is {host.offset:+.3f} s off, by its own commits.")
+        elif host.processes:
+            found.append(f"Nothing says how the clock of host {k} of {len(run.hosts)} stands; it is taken as it is.")
+    return found
+
+
+def as_json(run: Run, now: float) -> dict[str, Any]:
+    """Everything; docs/report.md has the fields."""
+    made = asdict(run)
+    for loss, value in zip(made["losses"], run.losses, strict=True):
+        loss["phases"] = dict(value.phases)
+    made["state"] = state(run, now)
+    made["figures"] = {f.name: f.of(run) for f in FIGURES}
+    return made

@@ -1,0 +1,104 @@
+"""One time for all processes of a run. The wall clocks of several hosts are not trusted.
+
+Within a host the monotonic clock counts: a wall clock may be set while the job runs. Processes whose two clocks lie alike
+apart share a host (the moment at which it was booted, by its own clock). What two hosts have to do with each other is
+estimated from what both have seen: a commit is made by all groups within a moment, and a quorum is received right after
+it was issued. What a host has in common with no other is left as its wall clock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from torchft_x.observe.run.reading import Heard, Log, Note
+
+_SAME_HOST = 0.25  # seconds; processes that are interrupted between reading both clocks differ by less
+_ENOUGH = 512  # commits in common that are compared
+
+
+@dataclass(eq=False)
+class Host:
+    """Those who share a clock."""
+
+    boot: float  # unix seconds, by its own wall clock
+    logs: list[Log] = field(default_factory=list)
+    offset: float = 0.0  # seconds that its wall clock is fast, against the reference
+    estimated: bool = False  # or it is the reference, or nothing is known
+
+
+def align(heard: Heard) -> list[Host]:
+    """Give each log its `shift`, and put the notes in the order of that time. The first host is the reference."""
+    hosts = _hosts(heard.logs)
+    if len(hosts) > 1:
+        _estimate(hosts, heard.notes)
+    for host in hosts:
+        for log in host.logs:
+            log.shift = host.boot - host.offset
+    heard.notes = sorted((note._replace(t=note.t + note.log.shift) for note in heard.notes), key=lambda n: n.t)
+    return hosts
+
+
+def _hosts(logs: Sequence[Log]) -> list[Host]:
+    hosts: list[Host] = []
+    for log in sorted(logs, key=lambda log: log.boot):
+        if hosts and log.boot - hosts[-1].logs[-1].boot < _SAME_HOST:
+            hosts[-1].logs.append(log)
+        else:
+            hosts.append(Host(log.boot, [log]))
+    for host in hosts:
+        host.boot = median(log.boot for log in host.logs)
+    return sorted(hosts, key=lambda host: -sum(len(log.commits) for log in host.logs))
+
+
+def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
+    steps = {id(host): _commits(host) for host in hosts}
+    known, left = dict(steps[id(hosts[0])]), hosts[1:]  # (step, quorum) -> when, by the reference's clock
+    while left:  # first who shares most with those that are known
+        best = max(left, key=lambda host: len(known.keys() & steps[id(host)].keys()))
+        both = sorted(known.keys() & steps[id(best)].keys())
+        if not both:
+            break
+        both = both[:: max(1, len(both) // _ENOUGH)]
+        best.offset = median(steps[id(best)][key] - known[key] for key in both)
+        best.estimated = True
+        left.remove(best)
+        known.update({key: t - best.offset for key, t in steps[id(best)].items() if key not in known})
+    _by_quorums(hosts, left, notes)
+
+
+def _commits(host: Host) -> dict[tuple[int, int], float]:
+    """When somebody of the host committed a step first, by its own wall clock. Of a long run it is a part."""
+    total = sum(len(log.commits) for log in host.logs if log.rank == 0)
+    every = max(1, total // (200 * _ENOUGH))  # the same steps on each host, or nothing is in common
+    every = 1 << (every - 1).bit_length()
+    seen: dict[tuple[int, int], float] = {}
+    for log in host.logs:
+        if log.rank:
+            continue
+        for t, step, quorum in zip(log.commits.t, log.commits.step, log.commits.quorum, strict=True):
+            if step % every == 0:
+                seen[step, quorum] = min(t + host.boot, seen.get((step, quorum), float("inf")))
+    return seen
+
+
+def _by_quorums(hosts: list[Host], left: list[Host], notes: Sequence[Note]) -> None:
+    """Of who makes no steps (the lighthouse): nobody has a quorum before it is issued."""
+    at = {id(log): host for host in hosts for log in host.logs}
+    issued: dict[int, tuple[Host, float]] = {}
+    received: dict[int, float] = {}  # by the reference's clock
+    for note in notes:
+        quorum = note.of.get("quorum")
+        if note.name != "quorum" or quorum is None:
+            continue
+        host = at[id(note.log)]
+        t = note.t + host.boot
+        if note.log.role == "lighthouse" and host in left:
+            issued.setdefault(quorum, (host, t))
+        elif note.log.role == "trainer" and host not in left:
+            received[quorum] = min(t - host.offset, received.get(quorum, float("inf")))
+    for host in left:
+        gaps = sorted(t - received[q] for q, (who, t) in issued.items() if who is host and q in received)
+        if gaps:
+            host.offset, host.estimated = gaps[-1], True  # the quickest way of a quorum is taken for none

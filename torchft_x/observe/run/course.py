@@ -1,0 +1,156 @@
+"""One course of steps out of what all ranks have written; what a step takes, and what was made of the time."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torchft_x.observe.run.reading import Log, Note
+from torchft_x.observe.run.values import Goodput, Point, StepTimes
+
+BARS = 48  # of the histogram of step times
+PARTS = 240  # of the rate over time
+POINTS = 1500  # of the loss curve
+
+
+class Course:
+    """The committed steps in order, each with the moment of its first commit. Columns, as a run may have millions."""
+
+    def __init__(self, logs: Sequence[Log], lineages: Sequence[int] = ()) -> None:
+        """`lineages`: the quorums with which training went on from an older state. Steps that were undone count where
+        they were committed again."""
+        t, step, quorum, participants = array("d"), array("q"), array("q"), array("l")
+        for log in logs:
+            if log.role == "trainer" and not log.rank:
+                t.extend(x + log.shift for x in log.commits.t)
+                step.extend(log.commits.step)
+                quorum.extend(log.commits.quorum)
+                participants.extend(log.commits.participants)
+        first: dict[int, int] = {}  # step -> index of the commit that counts
+        for i, s in enumerate(step):
+            k = first.setdefault(s, i)
+            if k != i:
+                newer = bisect_right(lineages, quorum[i]) - bisect_right(lineages, quorum[k]) if lineages else 0
+                if newer > 0 or (newer == 0 and t[i] < t[k]):
+                    first[s] = i
+        order = sorted(first.values(), key=t.__getitem__)
+        self.t = array("d", (t[i] for i in order))
+        self.step = array("q", (step[i] for i in order))
+        self.quorum = array("q", (quorum[i] for i in order))
+        self.participants = array("l", (participants[i] for i in order))
+        self.groups = max(self.participants, default=0)  # the most that contributed
+        self.usual = self._usual()
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def _usual(self) -> float:
+        """Seconds of a step of all groups: the median over those that followed one of all groups, too."""
+        p = self.participants
+        gaps = [b - a for k, (a, b) in enumerate(pairwise(self.t)) if p[k] == p[k + 1] == self.groups]
+        return median(gaps or [b - a for a, b in pairwise(self.t)])
+
+    def after(self, t: float, quorum: int = 0) -> int | None:
+        """Index of the first commit after `t` in this quorum or a later one."""
+        i = bisect_right(self.t, t)
+        while i < len(self.t) and self.quorum[i] < quorum:
+            i += 1
+        return i if i < len(self.t) else None
+
+    def full_after(self, t: float, groups: int) -> float | None:
+        """When so many groups committed a step together, after `t`."""
+        i = bisect_right(self.t, t)
+        while i < len(self.t) and self.participants[i] < groups:
+            i += 1
+        return self.t[i] if i < len(self.t) else None
+
+    def number(self, begin: float, end: float | None) -> int:
+        """Steps committed after `begin` and before `end`."""
+        last = len(self.t) if end is None else bisect_left(self.t, end)
+        return max(0, last - bisect_right(self.t, begin))
+
+    def contributors(self, t: float) -> int:
+        """Of the last commit up to `t`."""
+        i = bisect_right(self.t, t)
+        return self.participants[i - 1] if i else 0
+
+    def gaps(self, begin: float, end: float) -> range:
+        """The times between two commits that touch this interval, each as the index of the first of the two."""
+        first, last = bisect_right(self.t, begin) - 1, bisect_left(self.t, end)
+        return range(max(0, first), min(last, len(self.t) - 1))
+
+    def stood(self, gap: int) -> float:
+        """Seconds of it beyond a usual step."""
+        return max(0.0, self.t[gap + 1] - self.t[gap] - self.usual)
+
+    def longest(self, begin: float, end: float) -> float:
+        """Of the times without a commit that touch this interval, beyond a usual step."""
+        return max(map(self.stood, self.gaps(begin, end)), default=0.0)
+
+
+def median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0
+
+
+def goodput(course: Course) -> Goodput | None:
+    """None: nothing to measure by."""
+    if len(course) < 3 or course.usual <= 0:
+        return None
+    batches, groups = sum(course.participants), course.groups
+    elapsed = course.t[-1] - course.t[0] + course.usual  # the first step took one, too
+    return Goodput(
+        batches=batches,
+        could=max(float(batches), elapsed / course.usual * groups),
+        usual=course.usual,
+        groups=groups,
+        missing=groups * len(course) - batches,
+    )
+
+
+def rate(course: Course) -> tuple[float, ...]:
+    """Batches a second."""
+    if len(course) < 2:
+        return ()
+    begin, end = course.t[0], course.t[-1]
+    parts = max(1, min(PARTS, len(course) // 12))
+    width = (end - begin) / parts or 1.0
+    made = [0.0] * parts
+    for t, participants in zip(course.t, course.participants, strict=True):
+        made[min(parts - 1, int((t - begin) / width))] += participants
+    return tuple(number / width for number in made)
+
+
+def step_times(logs: Sequence[Log]) -> StepTimes | None:
+    """The bars have the same width on a logarithmic axis."""
+    took = sorted(d for log in logs if log.rank == 0 for d in log.commits.duration if d > 0)
+    if not took:
+        return None
+    # what lies beyond one in a thousand goes into the outer bars, or one hang would leave one bar for all steps
+    low = took[len(took) // 1000] * 0.9
+    high = max(took[-1 - len(took) // 1000] * 1.1, low * 1.5)
+    edges = [low * (high / low) ** (k / BARS) for k in range(BARS + 1)]
+    scale = BARS / math.log(high / low)
+    bars = [0] * BARS
+    for seconds in took:
+        bars[max(0, min(BARS - 1, int(scale * math.log(seconds / low))))] += 1
+    return StepTimes(
+        median=took[len(took) // 2],
+        p95=took[int(0.95 * (len(took) - 1))],
+        p99=took[int(0.99 * (len(took) - 1))],
+        longest=took[-1],
+        edges=tuple(edges),
+        bars=tuple(bars),
+    )
+
+
+def curve(notes: Sequence[Note]) -> tuple[Point, ...]:
+    """The loss, as the scripts tell it. Of too many points each stands for some."""
+    points = [
+        Point(step=note.of["step"], t=note.t, loss=note.of["loss"])
+        for note in notes
+        if note.name == "metrics" and {"step", "loss"} <= note.of.keys()
+    ]
+    return tuple(points[:: max(1, len(points) // POINTS)])

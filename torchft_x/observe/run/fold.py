@@ -1,0 +1,94 @@
+"""All of a run, from its files."""
+
+from __future__ import annotations
+
+import os
+
+from torchft_x.observe.console import plural
+from torchft_x.observe.events import incomplete
+from torchft_x.observe.run import course, lives, losses
+from torchft_x.observe.run.clocks import align
+from torchft_x.observe.run.reading import Heard, Note, read
+from torchft_x.observe.run.values import Checkpoints, Host, Lineage, Run
+
+_ERRORS = 50  # sentences that are kept
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> Run | None:
+    """The run as far as it is written; None: nothing of it is."""
+    heard = read(run_dir)
+    return fold(heard, os.fspath(run_dir), tuple(incomplete(run_dir))) if heard.logs else None
+
+
+def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
+    """Put together what was read, of one process at least."""
+    hosts = align(heard)
+    logs, notes = heard.logs, heard.notes
+    ended = max(log.last + log.shift for log in logs)
+    lineages = [
+        Lineage(t=n.t, quorum=n.of.get("quorum", 0), steps=n.of.get("steps", 0), reason=n.of.get("reason", ""))
+        for n in notes
+        if n.name == "new_lineage"
+    ]
+    steps = course.Course(logs, sorted(x.quorum for x in lineages))
+    every, made = lives.lives(logs, notes), lives.quorums(notes)
+    faults = losses.faults(notes)
+    lost = losses.Losses(notes, every, made, steps).find(faults)
+    code, verdict = _verdict(notes)
+    return Run(
+        run_dir=run_dir,
+        began=min(log.first + log.shift for log in logs),
+        ended=ended,
+        code=code,
+        verdict=verdict,
+        steps=max(steps.step, default=-1) + 1,
+        trained=(steps.t[0], steps.t[-1]) if len(steps) else None,
+        goodput=course.goodput(steps),
+        step_times=course.step_times(logs),
+        dropped=len({(n.of.get("step"), n.of.get("quorum")) for n in notes if n.name == "drop"}),
+        redone=len({n.of.get("step") for n in notes if n.name == "redo"}),
+        rate=course.rate(steps),
+        groups=tuple(lives.groups(logs, every, made, ended)),
+        quorums=tuple(made),
+        losses=tuple(lost),
+        stood=losses.stood(lost, steps),
+        faults=tuple(faults),
+        lineages=tuple(lineages),
+        checkpoints=_checkpoints(notes),
+        curve=course.curve(notes),
+        errors=tuple(_errors(notes)),
+        hosts=tuple(Host(offset=h.offset, estimated=h.estimated, processes=len(h.logs)) for h in hosts),
+        events=sum(heard.counts.values()),
+        unreadable=heard.unreadable,
+        incomplete=cut,
+    )
+
+
+def _verdict(notes: list[Note]) -> tuple[int | None, str]:
+    """How the job ended, as its lighthouse has said."""
+    said = [n for n in notes if n.log.role == "lighthouse" and n.name in ("start", "exit")]
+    if said and said[-1].name == "exit":
+        return said[-1].of.get("code"), str(said[-1].of.get("reason", ""))
+    return None, ""
+
+
+def _checkpoints(notes: list[Note]) -> Checkpoints:
+    made = [n.of for n in notes if n.name == "checkpoint"]
+    return Checkpoints(
+        number=len(made),
+        step=max((of["step"] for of in made if "step" in of), default=None),
+        seconds=sum(of.get("duration", 0.0) for of in made),
+        bytes=sum(of.get("bytes", 0.0) for of in made),
+    )
+
+
+def _errors(notes: list[Note]) -> list[str]:
+    """What failed and was no lost member, each sentence once."""
+    seen: dict[str, int] = {}
+    for n in notes:
+        if n.name == "error" and n.of.get("reason"):
+            who = f"group {n.log.group}: " if n.log.group else f"{n.log.role}: "
+            seen[who + n.of["reason"]] = seen.get(who + n.of["reason"], 0) + 1
+    told = [text + (f" ({k} times)" if k > 1 else "") for text, k in seen.items()]
+    rest = len(told) - _ERRORS
+    return told[:_ERRORS] + ([f"and {plural(rest, 'other')}"] if rest > 0 else [])

@@ -1,0 +1,274 @@
+"""Who was lost, and what it cost: each loss taken apart into the moments between the fault and the whole job.
+
+Who was lost is seen in the quorums: a replica id that stands in one, and not in the next. The supervisors say how its
+processes ended, chaos says what it did, the others when they knew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from torchft_x.core.types import group_of, readable
+from torchft_x.observe.console import clause
+from torchft_x.observe.run.course import Course
+from torchft_x.observe.run.reading import Note
+from torchft_x.observe.run.values import Fault, Life, Loss, Quorum
+
+_BELONGS = 120.0  # seconds; what is seen later is no consequence of a fault
+_SLACK = 0.05  # seconds by which a fault may seem later than its consequence
+
+
+class Losses:
+    """What is asked again and again, in order. `lives` in order of their beginning."""
+
+    def __init__(self, notes: Sequence[Note], lives: Sequence[Life], quorums: Sequence[Quorum], course: Course) -> None:
+        self.notes = notes  # in order of time
+        self.lives = lives
+        self.quorums = quorums
+        self.course = course
+        self._times = [note.t for note in notes]
+        self._by_id = {life.replica_id: life for life in lives if life.replica_id}
+        self._of_group: dict[str, list[Life]] = defaultdict(list)
+        for life in lives:
+            self._of_group[life.group].append(life)
+        self._told: dict[str, list[Note]] = defaultdict(list)  # of a replica id: who says that it is gone
+        for note in notes:
+            for who in _said_gone(note):
+                self._told[who].append(note)
+        self._aborts = _aborts(notes)
+        self._in: dict[str, list[int]] = defaultdict(list)  # of a replica id: the quorums in which it stands, by index
+        for k, quorum in enumerate(quorums):
+            for who in quorum.members:
+                self._in[who].append(k)
+
+    def find(self, faults: Sequence[Fault]) -> list[Loss]:
+        """In order of time."""
+        found = [*self._departures(), *self._alone()]
+        found = sorted([*found, *self._lighthouses()], key=lambda loss: loss.t)
+        return sorted(_with_faults(found, faults), key=lambda loss: loss.t)
+
+    def _departures(self) -> Iterator[Loss]:
+        for k, (before, now) in enumerate(pairwise(self.quorums)):
+            for who in sorted(set(before.members) - set(now.members)):
+                loss = self._departure(who, before, now, k + 1)
+                if loss.kind != "left" or loss.committed is not None:  # else the job was done
+                    yield loss
+
+    def _departure(self, who: str, before: Quorum, now: Quorum, index: int) -> Loss:
+        """`index`: of `now`, the first quorum without it."""
+        life = self._by_id.get(who)
+        came = now.received if now.received is not None else now.t
+        told = [note for note in self._told.get(who, []) if before.t - _SLACK <= note.t <= came + _SLACK]
+        later = self._in[who][bisect_right(self._in[who], index) :]
+        again = self.quorums[later[0]] if later else None
+        ended = life.ended if life is not None and again is None else None
+        first = min(
+            [came, *(note.t for note in told), *(t for group, t in self._aborts[before.id] if group != group_of(who))]
+        )
+        fault = min(ended, first) if ended is not None else None
+        if any(note.of.get("left") or note.name == "leave" for note in told):
+            kind = "left"
+        elif again is not None:
+            kind = "left out"
+        elif life is None or ended is None or life.code == 0:
+            kind = "lost"
+        elif life.reason.startswith("hung"):
+            kind, fault = "hung", None  # it was ended long after it was left out
+        else:
+            kind = "died"
+        reason = life.reason if kind in ("died", "hung") and life is not None else _reason(told)
+        if kind == "lost":  # whoever starts supervisors again knows how this one ended
+            keepers = (
+                n for n in self._between(first, came) if n.log.role == "keeper" and n.of.get("group") == group_of(who)
+            )
+            reason = _reason(n for n in keepers if n.name == "restart") or reason
+        loss = self._taken_apart(group_of(who), kind, reason, fault, first, came, now.id)
+        return self._returned(loss, life, again)
+
+    def _taken_apart(
+        self, group: str, kind: str, reason: str, fault: float | None, detected: float, came: float, quorum: int
+    ) -> Loss:
+        """Up to the others' next commit."""
+        began = detected if fault is None else fault
+        i = self.course.after(began - _SLACK, quorum)
+        committed = self.course.t[i] if i is not None else None
+        end = came if committed is None else committed
+        released = [n.t for n in self._between(began, end) if n.name == "abort" and n.log.group != group]
+        return replace(
+            nothing(kind=kind, fault=began, group=group, reason=clause(readable(reason))),
+            fault=fault,
+            detected=detected,
+            released=max(released, default=None),
+            regrouped=came,
+            committed=committed,
+            stood=self.course.longest(began, end),
+            dropped=self._steps("drop", group, began, end),
+            redone=self._steps("redo", group, began, end),
+        )
+
+    def _returned(self, loss: Loss, life: Life | None, again: Quorum | None) -> Loss:
+        """From there until the group is back: the same life in the quorum `again`, or another one."""
+        if again is not None:
+            i = self.course.after(again.t, again.id)
+            loss = replace(loss, back=self.course.t[i] if i is not None else None)
+        else:
+            later = [
+                x
+                for x in self._of_group[loss.group]
+                if x is not life and x.joined is not None and x.joined > loss.t - _SLACK
+            ]
+            back = next((x for x in later if x.first_commit is not None), None)
+            loss = replace(loss, restarted=later[0].joined if later else None)
+            if back is not None:
+                loss = replace(loss, healed=back.healed, back=back.first_commit)
+        if loss.back is not None:
+            before = self.course.contributors(loss.t - _SLACK)
+            loss = replace(loss, whole=self.course.full_after(loss.back - _SLACK, before))
+        until = loss.back if loss.back is not None else self.notes[-1].t
+        return replace(
+            loss,
+            without=self.course.number(loss.regrouped or loss.t, loss.back),
+            thrown=sum(n.of.get("steps", 0) for n in self._between(loss.t, until) if n.name == "new_lineage"),
+        )
+
+    def _alone(self) -> Iterator[Loss]:
+        """Lives that ended badly and were in no quorum, or in the last one; what ends with the job is no loss."""
+        unfinished = _unfinished(self.notes)
+        last = len(self.quorums) - 1
+        for life in self.lives:
+            where = self._in.get(life.replica_id, [])
+            if life.ended is None or (life.group, life.attempt) not in unfinished or (where and where[-1] != last):
+                continue
+            told = self._told.get(life.replica_id, [])
+            loss = self._taken_apart(life.group, "died", life.reason, life.ended, life.ended, life.ended, 0)
+            loss = replace(loss, detected=min((note.t for note in told), default=None), regrouped=None, released=None)
+            if not where:  # nobody waited for it
+                loss = replace(loss, committed=None, stood=0.0, dropped=0, redone=0)
+            yield self._returned(loss, life, None)
+
+    def _lighthouses(self) -> Iterator[Loss]:
+        for note in self.notes:
+            if note.name != "restart" or note.log.role != "lighthouse":
+                continue
+            after = self._between(note.t, note.t + _BELONGS)
+            serves = next((n.t for n in after if n.name == "start" and n.log.role == "lighthouse"), None)
+            loss = nothing(kind="lighthouse", fault=note.t, reason=clause(readable(note.of.get("reason", ""))))
+            until = serves if serves is not None else note.t
+            yield replace(loss, back=serves, stood=self.course.longest(note.t, until))
+
+    def _between(self, begin: float, end: float) -> Sequence[Note]:
+        return self.notes[bisect_left(self._times, begin - _SLACK) : bisect_right(self._times, end + _SLACK)]
+
+    def _steps(self, name: str, group: str, begin: float, end: float) -> int:
+        """Of the others; a step counts once, however many groups it was."""
+        return len({n.of.get("step") for n in self._between(begin, end) if n.name == name and n.log.group != group})
+
+
+def _said_gone(note: Note) -> tuple[str, ...]:
+    if note.name == "member_lost":
+        lost = note.of.get("lost", ())
+        return (*lost, note.of["replica_id"]) if note.log.role == "lighthouse" and "replica_id" in note.of else lost
+    if note.name == "leave":
+        who = note.of.get("replica_id") or note.log.replica_id
+        return (who,) if who else ()
+    return ()
+
+
+def _aborts(notes: Iterable[Note]) -> dict[int, list[tuple[str, float]]]:
+    """By quorum: whose collectives were released when."""
+    found: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    for note in notes:
+        if note.name == "abort":
+            found[note.of.get("quorum", 0)].append((note.log.group, note.t))
+    return found
+
+
+def _unfinished(notes: Iterable[Note]) -> set[tuple[str, int]]:
+    """Lives (group, attempt) after which the supervisor started another one, or gave up."""
+    ended: dict[str, int] = {}  # group -> attempt of its newest end
+    found = set()
+    for note in notes:
+        if note.log.role == "supervisor":
+            if note.name == "exit":
+                ended[note.log.group] = note.of.get("attempt", 0)
+            elif note.log.group in ended and (note.name == "restart" or _gave_up(note)):
+                found.add((note.log.group, ended[note.log.group]))
+    return found
+
+
+def _gave_up(note: Note) -> bool:
+    """By itself: who was told to stop ends with a signal's code."""
+    return note.name == "error" and 0 < note.of.get("code", 0) < 128
+
+
+def _reason(told: Iterable[Note]) -> str:
+    return next((str(note.of["reason"]) for note in told if note.of.get("reason")), "")
+
+
+def stood(losses: Iterable[Loss], course: Course) -> float:
+    """Seconds in which no step was committed because of any of them; those that fall together count once."""
+    gaps: set[int] = set()
+    for loss in losses:
+        end = loss.committed if loss.group else loss.back
+        if end is not None and loss.stood:
+            gaps.update(course.gaps(loss.t, end))
+    return sum(map(course.stood, gaps))
+
+
+def faults(notes: Iterable[Note]) -> list[Fault]:
+    """What chaos did, in order of time."""
+    return [
+        Fault(
+            t=note.t,
+            kind=note.of.get("kind", ""),
+            group=note.of.get("group", ""),
+            rank=note.of.get("rank"),
+            number=note.of.get("number", 0),
+            duration=note.of.get("duration"),
+        )
+        for note in notes
+        if note.name == "fault" and note.log.role == "chaos"
+    ]
+
+
+def _with_faults(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
+    """Each fault beside the first loss of its group that came of it; one that cost nobody anything stands alone."""
+    left = list(losses)
+    out: list[Loss] = []
+    for k, fault in enumerate(faults):
+        until = min([fault.t + _BELONGS, *(f.t for f in faults[k + 1 :] if f.group == fault.group)])
+        mine = next((x for x in left if x.group == fault.group and fault.t - _SLACK <= x.t < until), None)
+        if mine is None:
+            out.append(nothing(kind="nothing", fault=fault.t, group=fault.group, by=fault))
+            continue
+        left.remove(mine)
+        out.append(replace(mine, by=fault, fault=min(fault.t, mine.t)))
+    return [*out, *left]
+
+
+def nothing(*, kind: str, fault: float, reason: str = "", group: str = "", by: Fault | None = None) -> Loss:
+    """A loss of which nothing but its beginning is known."""
+    return Loss(
+        group=group,
+        kind=kind,
+        reason=reason,
+        fault=fault,
+        by=by,
+        detected=None,
+        released=None,
+        regrouped=None,
+        committed=None,
+        restarted=None,
+        healed=None,
+        back=None,
+        whole=None,
+        stood=0.0,
+        dropped=0,
+        redone=0,
+        without=0,
+        thrown=0,
+    )

@@ -1,0 +1,227 @@
+"""The files of a run, each line read once: commits become columns of numbers, the rest short notes.
+
+A run of a million events is read in seconds and in little memory, so a line does not stay. A line that is no event, or
+the torn end of a process that was killed, is counted and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchft_x.observe.events import is_event
+
+Event = dict[str, Any]
+
+_LARGEST = 1 << 62  # of a step or a quorum, so that it fits into a column
+_ROLES = ("trainer", "supervisor", "lighthouse", "sidecar", "keeper", "chaos")
+KEPT = {
+    "start": ("attempt", "warm"),
+    "joined": ("replica_id", "reason"),
+    "quorum": ("quorum", "number", "step", "members", "healing"),
+    "restored": ("step",),
+    "heal_begin": ("step", "source"),
+    "heal_end": ("step", "duration"),
+    "drop": ("step", "quorum", "bytes"),
+    "redo": ("step", "quorum"),
+    "abort": ("step", "quorum"),
+    "member_lost": ("lost", "replica_id", "reason", "left", "quorum"),
+    "new_lineage": ("quorum", "steps", "reason"),
+    "leave": ("replica_id", "step"),
+    "exit": ("attempt", "code", "reason"),
+    "restart": ("group", "attempt", "reason"),
+    "checkpoint": ("step", "duration", "bytes"),
+    "metrics": ("step", "loss"),
+    "error": ("reason", "code"),
+    "fault": ("kind", "group", "rank", "victim", "duration", "number"),
+}
+"""Events of which a note is made, and what it keeps of them. Of the others there is only the count."""
+
+
+class Commits:
+    """The commits of one process in order of time, as columns."""
+
+    def __init__(self) -> None:
+        self.t = array("d")  # monotonic seconds of its host
+        self.step = array("q")
+        self.quorum = array("q")  # 0: not told
+        self.participants = array("l")
+        self.duration = array("d")
+        self.bytes = 0.0  # of all
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def add(self, mono: float, event: Event) -> None:
+        """Raises what a value of another kind raises (`ValueError`, `TypeError`, `OverflowError`)."""
+        step, quorum, number = event["step"], event.get("quorum", 0), event.get("participants", 1)
+        if not (type(step) is type(quorum) is type(number) is int):
+            raise TypeError
+        if not (0 <= step < _LARGEST and 0 <= quorum < _LARGEST and 0 <= number < _LARGEST):
+            raise ValueError
+        duration, sent = float(event.get("duration", 0.0)), float(event.get("bytes", 0))
+        if not (-1e15 < duration < 1e15 and 0 <= sent < 1e18):  # of nan and infinity this is false, too
+            raise ValueError
+        self.t.append(mono)
+        self.step.append(step)
+        self.quorum.append(quorum)
+        self.participants.append(number)
+        self.duration.append(duration)
+        self.bytes += sent
+
+
+@dataclass(eq=False)
+class Log:
+    """What one process wrote: a life of a worker, a supervisor, a lighthouse."""
+
+    role: str
+    group: str
+    rank: int
+    node: int
+    attempt: int
+    boot: float  # unix seconds at which its host's monotonic clock stood at 0, by its own wall clock
+    pid: int = 0
+    replica_id: str = ""
+    commits: Commits = field(default_factory=Commits)
+    first: float = 0.0  # monotonic seconds of the first and the last line
+    last: float = 0.0
+    shift: float = 0.0  # what makes these seconds those of the run (clocks.py)
+
+
+class Note(NamedTuple):
+    """An event that is no commit."""
+
+    t: float  # monotonic seconds of its host; in order, those of the run
+    log: Log
+    name: str
+    of: dict[str, Any]  # what `KEPT` says
+
+
+@dataclass
+class Heard:
+    """All that is in the files."""
+
+    logs: list[Log] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # by event
+    unreadable: int = 0  # lines
+
+
+def read(run_dir: str | os.PathLike[str]) -> Heard:
+    """Everything that is written by now. A file that can't be opened is as if it weren't there."""
+    heard = Heard()
+    for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
+        try:
+            with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                hear(lines, heard)
+        except OSError:
+            continue
+    return heard
+
+
+def hear(lines: Iterable[str], heard: Heard) -> None:
+    """The lines of one file."""
+    ear = _Ear(heard)
+    decode = json.JSONDecoder().decode
+    for line in lines:
+        if not line.endswith("\n"):
+            break  # still being written, or its writer was killed
+        try:
+            event = decode(line)
+            if event["event"] == "commit":
+                mono, t = event["mono"], event["t"]
+                if not (type(mono) is type(t) is float and 0.0 <= mono < 1e12 and 0.0 <= t < 1e12):
+                    raise ValueError
+                ear.log_of(event, mono, t).commits.add(mono, event)
+                ear.commits += 1
+            else:
+                ear.other(event)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
+            heard.unreadable += 1
+    heard.counts["commit"] += ear.commits
+
+
+class _Ear:
+    """One file: whose lines they are."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._log: Log | None = None
+        self.commits = 0
+
+    def log_of(self, event: Event, mono: float, t: float) -> Log:
+        """A new one where another process goes on in the same file: where process ids begin anew, in a container."""
+        log = self._log
+        if log is None or mono < log.last or (log.role == "trainer" and event.get("attempt", 0) != log.attempt):
+            log = self._log = _begin(event, mono, t)
+            self._heard.logs.append(log)
+        log.last = mono
+        return log
+
+    def other(self, event: Event) -> None:
+        if not is_event(event) or type(event["event"]) is not str:
+            raise ValueError
+        mono, t = float(event["mono"]), float(event["t"])
+        if not (0.0 <= mono < 1e12 and 0.0 <= t < 1e12):
+            raise ValueError
+        name = sys.intern(event["event"])
+        log = self.log_of(event, mono, t)
+        log.boot = max(log.boot, t - mono)  # who is interrupted between its two clocks reads the second one late
+        who = event.get("replica_id")
+        if log.role == "trainer" and type(who) is str:
+            log.replica_id = sys.intern(who)
+        self._heard.counts[name] += 1
+        if name in KEPT:
+            self._heard.notes.append(Note(mono, log, name, _short(event, KEPT[name])))
+
+
+def _begin(event: Event, mono: float, t: float) -> Log:
+    role, group = event.get("role"), event.get("group")
+    rank, node, attempt, pid = (
+        value if type(value) is int else 0 for value in map(event.get, ("rank", "node", "attempt", "pid"))
+    )
+    return Log(
+        role=role if role in _ROLES else "",
+        group="" if group is None or role == "chaos" else sys.intern(str(group)),
+        rank=rank,
+        node=node,
+        attempt=attempt,
+        boot=t - mono,
+        pid=pid,
+        replica_id=event["replica_id"] if type(event.get("replica_id")) is str else "",
+        first=mono,
+    )
+
+
+def _short(event: Event, names: tuple[str, ...]) -> dict[str, Any]:
+    out = {}
+    for name in names:
+        value = event.get(name)
+        if value is None:
+            continue
+        if name in ("members", "healing", "lost"):
+            value = tuple(map(sys.intern, [value] if isinstance(value, str) else map(str, value)))
+        elif name in _TEXTS:
+            value = sys.intern(str(value))
+        elif name in _NUMBERS:
+            value = float(value)
+            if not -1e18 < value < 1e18:  # nan, infinity
+                continue
+        elif name in _COUNTS:
+            value = int(value)
+            if not -_LARGEST < value < _LARGEST:
+                continue
+        out[name] = value
+    return out
+
+
+_TEXTS = ("reason", "replica_id", "source", "kind", "group")
+_NUMBERS = ("duration", "bytes", "loss")
+_COUNTS = ("step", "quorum", "number", "steps", "attempt", "code", "rank", "victim")

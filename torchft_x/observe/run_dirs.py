@@ -1,0 +1,35 @@
+"""Run directories: which there are below a folder, and when each was written last."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+RUNS = Path("runs")
+"""Where `torchx run` makes them, unless it is told otherwise."""
+
+
+def is_run(path: Path) -> bool:
+    return Path(path, "events").is_dir() and not path.is_symlink()
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run directories directly in it, the oldest first."""
+    try:
+        found = [path for path in folder.iterdir() if is_run(path)]
+    except OSError:
+        return []
+    return sorted(found, key=written)
+
+
+def newest_run(folder: Path = RUNS) -> Path | None:
+    return next(reversed(runs_below(folder)), None)
+
+
+def written(run_dir: Path) -> float:
+    """Unix seconds of the newest change of its event logs; 0.0: it is gone."""
+    try:
+        with os.scandir(run_dir / "events") as entries:
+            return max((entry.stat().st_mtime for entry in entries), default=os.stat(run_dir).st_mtime)
+    except OSError:  # gone in the meantime
+        return 0.0
