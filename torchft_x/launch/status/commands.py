@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -57,7 +58,7 @@ def _status(args: argparse.Namespace) -> int:
         return _url(first, run.token)
     if args.json:
         print(json.dumps(first))
-    elif args.once or not sys.stdout.isatty():
+    elif args.once or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         print("\n".join(lines.text(first)))
     else:
         from torchft_x.launch.status.live import watch

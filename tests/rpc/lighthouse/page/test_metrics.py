@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.rpc.lighthouse.page.served import Served, served
@@ -16,6 +19,15 @@ def samples(page: Served) -> dict[tuple[str, frozenset[str]], float]:
     return {
         (s.name, frozenset(s.labels.values())): s.value for f in text_string_to_metric_families(text) for s in f.samples
     }
+
+
+def test_without_prometheus_client_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torchft_x.rpc.lighthouse.page.metrics", raising=False)
+    monkeypatch.delattr("torchft_x.rpc.lighthouse.page.metrics", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+    with served() as page:
+        answer = page.ask("/metrics")
+    assert (answer.status, b"pip install prometheus-client" in answer.body) == (501, True)
 
 
 def test_counters_gauges_and_histograms() -> None:

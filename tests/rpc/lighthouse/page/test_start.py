@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.rpc.lighthouse.page.served import served
 from torchft_x.errors import AddressError
 from torchft_x.net import parse_address
 from torchft_x.rpc.lighthouse.page import start
+from torchft_x.rpc.lighthouse.page.http import HttpServer
+from torchft_x.rpc.transport import loop
 
 
 def test_by_default_on_the_loopback_ten_ports_above() -> None:
@@ -24,8 +27,7 @@ def test_by_default_on_the_loopback_ten_ports_above() -> None:
 def test_a_default_port_that_is_taken_is_another_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lighthouse = taken.getsockname()[1] - 10
-        server = start.HttpServer(lambda request: None)  # type: ignore[arg-type,return-value]
-        from torchft_x.rpc.transport import loop
+        server = HttpServer(lambda request: None)  # type: ignore[arg-type,return-value]
 
         async def listen() -> int:
             at = start._listen(server, None, lighthouse)
@@ -42,8 +44,17 @@ def test_a_port_that_was_asked_for_and_is_taken_is_a_sentence() -> None:
             assert page.page.url == ""
             assert page.page.trouble == (
                 f"The page can't listen on 127.0.0.1:{port}: Address already in use. The lighthouse serves without it; "
-                "name another place with --http_bind, or off."
+                "--http_bind names another place, or off."
             )
+
+
+def test_without_h11_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torchft_x.rpc.lighthouse.page.http", "torchft_x.rpc.lighthouse.page.routes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with served() as page:
+        assert page.page.url == ""
+        assert "pip install h11" in page.page.trouble
 
 
 def test_off() -> None:

@@ -65,8 +65,10 @@ class Routes:
         return Response(200, body, "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
     def _metrics(self) -> Response:
-        from torchft_x.rpc.lighthouse.page import metrics  # whoever never asks for it never loads it
-
+        try:
+            from torchft_x.rpc.lighthouse.page import metrics  # whoever never asks for it never loads it
+        except ImportError as e:
+            return _text(501, f"A package is not installed ({e}): pip install prometheus-client.")
         return Response(200, metrics.text(self._recorder), metrics.KIND)
 
     async def _order(self, request: Request) -> Response:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torchft_x.errors import AddressError, TorchftXError
 from torchft_x.net import Address, parse_address
-from torchft_x.rpc.lighthouse.page.http import HttpServer
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
-from torchft_x.rpc.lighthouse.page.routes import Routes
+
+if TYPE_CHECKING:
+    from torchft_x.rpc.lighthouse.page.http import HttpServer
 
 OFF = "off"
 _LOOPBACK = "127.0.0.1"
 _BESIDE = 10
 """By default the page is so many ports above the lighthouse, so that a lighthouse that is started again has it there, too."""
 _WHAT = "--http_bind"
+_WITHOUT = f"The lighthouse serves without it; {_WHAT} names another place, or {OFF}."
 
 
 class Shell(Protocol):
@@ -54,6 +56,11 @@ async def start(shell: Shell, given: str | None, port: int, address: str) -> Pag
     shell.recorder.orders = shell.token is not None
     if given == OFF:
         return Page("")
+    try:
+        from torchft_x.rpc.lighthouse.page.http import HttpServer
+        from torchft_x.rpc.lighthouse.page.routes import Routes
+    except ImportError as e:  # an image whose packages were installed without asking what they need
+        return Page("", f"The page needs a package that is not installed ({e}): pip install h11. {_WITHOUT}")
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], parse_address(address).host}
     if given is not None:
         names.add(parse_address(given, what=_WHAT).host)
@@ -62,7 +69,7 @@ async def start(shell: Shell, given: str | None, port: int, address: str) -> Pag
     try:
         at = _listen(server, given, port)
     except TorchftXError as e:
-        return Page("", f"{e} The lighthouse serves without it; name another place with {_WHAT}, or {OFF}.")
+        return Page("", f"{e} {_WITHOUT}")
     host = parse_address(address).host if at.host in ("::", "0.0.0.0") else at.host
     shell.recorder.page = f"{Address(host, at.port).url}/"
     return Page(shell.recorder.page, server=server)
