@@ -23,6 +23,7 @@ from benchmarks.stats import Goal
 
 TRANSFER = str(ROOT / "benchmarks" / "transfer.py")
 STREAMS = 2
+SMALL_TENSORS = 20_000
 AT_HAND = """
 import mmap, sys
 size = int(sys.argv[1]) << 20
@@ -35,9 +36,11 @@ for page in range(0, size, mmap.PAGESIZE):
 class End(Worker):
     """A transfer.py."""
 
-    def __init__(self, library: Library, role: str, megabytes: int, folder: Path, host: Host = HERE) -> None:
+    def __init__(
+        self, library: Library, role: str, megabytes: int, folder: Path, host: Host = HERE, tensors: int = 64
+    ) -> None:
         command = [*host.enter, library.python, TRANSFER, "--library", library.module, "--role", role]
-        command += ["--megabytes", str(megabytes), "--host", host.address]
+        command += ["--megabytes", str(megabytes), "--tensors", str(tensors), "--host", host.address]
         super().__init__(command, library.environment("0"), folder / f"{library.key}-{role}.log", folder)
 
     def tell(self, *command: Any) -> Any:
@@ -46,13 +49,13 @@ class End(Worker):
 
 
 @contextmanager
-def ends(library: Library, megabytes: int) -> Iterator[tuple[End, End]]:
+def ends(library: Library, megabytes: int, tensors: int = 64) -> Iterator[tuple[End, End]]:
     """Source and receiver."""
     folder = Path(tempfile.mkdtemp(prefix="bench-heal-"))
     started: list[End] = []
     try:
         for role in ("source", "receiver"):
-            started.append(End(library, role, megabytes, folder))
+            started.append(End(library, role, megabytes, folder, tensors=tensors))
         yield started[0], started[1]
     finally:
         for end in started:
@@ -69,7 +72,7 @@ def free_memory_is_at_hand(megabytes: int) -> None:
 
 def run_heal(bench: Bench) -> list[Measured]:
     megabytes = bench.settings.get("megabytes") or (64 if bench.quick else 1024)
-    return [*_again(bench, megabytes), *_cold(bench, megabytes)]
+    return [*_again(bench, megabytes), *_small(bench), *_cold(bench, megabytes)]
 
 
 def _rate(bench: Bench, key: str, what: str, limit_is: str, goal: Goal) -> Measured:
@@ -125,6 +128,45 @@ def _again(bench: Bench, megabytes: int) -> list[Measured]:
     return [plain, digest, memory]
 
 
+def _small(bench: Bench) -> list[Measured]:
+    """Many small tensors: what counts is the work for each of them, at both ends."""
+    tensors = 2_000 if bench.quick else SMALL_TENSORS
+    goal = Goal(5.0, of="peer/ours", at_most=False)
+    rows = {
+        how: Measured(
+            f"heal.small.{how}", f"heal of {tensors:,} tensors of 1 KiB, offered and fetched, {words}", "s", goal=goal
+        )
+        for how, words in (("network", "as between hosts (TCP), into targets"), ("defaults", "one host, into targets"))
+    }
+    rows["fresh"] = Measured(
+        "heal.small.fresh", f"{rows['network'].what.removesuffix(', into targets')}, no targets", "s", goal=goal
+    )
+    stop = Measured("heal.small.stop", f"of which the source's training stands still, {tensors:,} tensors", "s")
+    with ExitStack() as stack:
+        both = [(library, *stack.enter_context(ends(library, tensors >> 10, tensors))) for library in bench.libraries]
+        metadata = {library.key: source.tell("metadata") for library, source, _ in both}
+        step = 0
+        for i in range(-1, bench.pairs):  # the first only warms up
+            for library, source, receiver in both if i % 2 == 0 else both[::-1]:
+                for how, row in rows.items() if library.is_ours else [("network", rows["network"])]:
+                    step += 1
+                    stood = source.tell("freeze", step)
+                    way = "network" if how == "fresh" else how
+                    seconds, _ = receiver.tell("fetch", metadata[library.key], step, way, how != "fresh")
+                    if i >= 0:
+                        (row.ours if library.is_ours else row.peer).append(stood + seconds)
+                        if how == "network":
+                            (stop.ours if library.is_ours else stop.peer).append(stood)
+    for row in rows.values():
+        row.peer, row.note = (
+            list(rows["network"].peer),
+            "the peer's transport has one way, without targets: its one figure",
+        )
+    for row in (*rows.values(), stop):
+        row.why_no_peer = bench.why_no_peer
+    return [*rows.values(), stop]
+
+
 def _cold(bench: Bench, megabytes: int) -> list[Measured]:
     """New processes each time. The peer has one way, and it is what all of ours are compared with."""
     size = (megabytes << 20) / 1e9
@@ -136,6 +178,8 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
         if not into
     }
     source_memory = _share(bench, "heal.cold.source", "source's extra memory for a heal")
+    lent_memory = _share(bench, "heal.cold.source.held", "the same where its supervisor holds copies", Goal(0.05))
+    lent_memory.why_no_peer = "it holds no copies"
     receiver_memory = _share(bench, "heal.cold.receiver", "receiver's extra memory, no targets")
 
     def once(library: Library, how: str, into: bool) -> None:
@@ -154,6 +198,13 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
                 (receiver_memory.ours if library.is_ours else receiver_memory.peer).append(extra)
                 (source_memory.ours if library.is_ours else source_memory.peer).append(source.tell("extra"))
 
+    def lent(library: Library) -> None:
+        with ends(library, megabytes) as (source, receiver):
+            source.tell("hold")
+            source.tell("freeze", 1)
+            receiver.tell("fetch", source.tell("metadata"), 1, "network", True)
+            lent_memory.ours.append(source.tell("extra"))
+
     def limits(library: Library) -> None:
         with ends(library, megabytes) as (source, receiver):
             port = source.tell("raw", megabytes)
@@ -167,7 +218,7 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
         turns: list[tuple[Any, ...]] = []
         for library in bench.libraries:
             turns += [(once, library, *way) for way in (rates if library.is_ours else [("defaults", False)])]
-            turns += [(limits, library)] if library.is_ours else []
+            turns += [(limits, library), (lent, library)] if library.is_ours else []
         for turn, *arguments in turns if i % 2 == 0 else turns[::-1]:
             turn(*arguments)
     for row in rates.values():
@@ -175,7 +226,7 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
             row.peer = list(fresh.peer)
             row.note = "the peer's transport has one way, without targets and digests: its one figure"
     used["network"].peer = list(used["defaults"].peer)
-    return [*rates.values(), *used.values(), source_memory, receiver_memory]
+    return [*rates.values(), *used.values(), source_memory, lent_memory, receiver_memory]
 
 
 def _cold_rates(bench: Bench, megabytes: int) -> dict[tuple[str, bool], Measured]:

@@ -54,10 +54,11 @@ def run_rejoin(bench: Bench) -> list[Measured]:
 
 @dataclass(frozen=True)
 class Longest:
-    """Longest steps of the survivor, in seconds."""
+    """Longest steps of the survivor, and a usual one before, in seconds."""
 
     rejoin: float
     control: float
+    usual: float
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def longest_once(library: Library, size: str) -> Longest:
         wait_for(lambda: (job.records.update(), together(job.lives(), begin))[1], BOUND, "all train together again")
         back = together(job.lives(), begin)
         assert back is not None
-        return Longest(longest_gap([c.t for c in survivor.commits], begin, back), control)
+        return Longest(longest_gap([c.t for c in survivor.commits], begin, back), control, usual)
 
 
 def run_longest(bench: Bench) -> list[Measured]:
@@ -123,4 +124,6 @@ def run_longest(bench: Bench) -> list[Measured]:
     theirs = ratios(row.peer, pairs.values("peer", lambda x: x.control))
     note = f"the peer's ratio to its own control: {median(theirs):.2f}" if theirs else ""
     row.note = "; ".join(x for x in [note, "small model only" if bench.quick else "", *pairs.failures] if x)
-    return [row]
+    ratio = Measured("longest.usual", f"{what}, of a usual one", "x", goal=Goal(1.2))
+    pairs.fill(ratio, lambda x: x.rejoin / x.usual, bench)
+    return [row, ratio]

@@ -23,18 +23,16 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-TENSORS = 64
 
-
-def make_state(megabytes: int) -> dict[str, torch.Tensor]:
-    size = (megabytes << 20) // 4 // TENSORS
-    return {f"w{i}": torch.full((size,), float(i)) for i in range(TENSORS)}
+def make_state(megabytes: int, tensors: int) -> dict[str, torch.Tensor]:
+    size = (megabytes << 20) // 4 // tensors
+    return {f"w{i}": torch.full((size,), float(i)) for i in range(tensors)}
 
 
 class Source:
-    def __init__(self, library: str, megabytes: int, host: str) -> None:
+    def __init__(self, library: str, megabytes: int, host: str, tensors: int) -> None:
         self.ours = library == "torchft_x"
-        self.state = make_state(megabytes)
+        self.state = make_state(megabytes, tensors)
         self.before = _memory("VmRSS")
         module = importlib.import_module("torchft_x.transfer" if self.ours else "torchft.checkpointing.http_transport")
         # each library's Manager makes it like this, but for the host's name
@@ -47,13 +45,20 @@ class Source:
     def metadata(self) -> str:
         return self.transport.metadata()
 
-    def freeze(self, step: int) -> None:
-        """Serve the state under this step."""
+    def hold(self) -> None:
+        """From now on there are copies of the state, as a supervisor holds them, and what is offered is offered there."""
+        self.transport.borrow_from(_holder(self.state))
+        self.before = _memory("VmRSS")
+
+    def freeze(self, step: int) -> float:
+        """Serve the state under this step. Seconds that the training stands still for it."""
+        begin = time.perf_counter()
         if self.ours:
             self.transport.send_checkpoint([], step, self.state, 60.0)
         else:
             self.transport.disallow_checkpoint()
             self.transport.send_checkpoint([0], step, self.state, timedelta(seconds=60))
+        return time.perf_counter() - begin
 
     def used(self) -> float:
         """Processor time so far, in seconds."""
@@ -77,12 +82,42 @@ class Source:
         return listener.getsockname()[1]
 
 
+def _holder(state: dict[str, torch.Tensor]) -> Any:
+    """Two copies, one of them in memory that it lends: what a Manager has from its supervisor."""
+    from torchft_x.core.types import State
+    from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
+    from torchft_x.transfer.memory_slots import MemorySlot
+
+    memory = CheckpointMemory(1)
+    slots = [MemorySlot.open(name, 1 << 40) for name in memory.names[0]]
+    for slot in slots:
+        assert slot is not None
+        slot.grow(slot.room_for(state))
+        slot.write(State(1), state)
+        slot.seal()
+
+    class Holder:
+        returned: Any = staticmethod(lambda: True)
+        held = memory, slots
+
+        def lends(self, nbytes: int) -> bool:
+            return True
+
+        def lend(self, nbytes: int, returned: Any) -> Any:
+            if not self.returned():
+                return None
+            self.returned = returned
+            return slots[1].lend(nbytes)
+
+    return Holder()
+
+
 class Receiver:
     """Holds a state of its own already, as a group that heals does."""
 
-    def __init__(self, library: str, megabytes: int, host: str) -> None:
+    def __init__(self, library: str, megabytes: int, host: str, tensors: int) -> None:
         self.ours = library == "torchft_x"
-        self.state = make_state(megabytes)
+        self.state = make_state(megabytes, tensors)
         self.buffer: Any = None  # of the raw copy
         if self.ours:
             from torchft_x.transfer import HTTPTransport
@@ -112,7 +147,7 @@ class Receiver:
         else:
             got = transport.recv_checkpoint(0, metadata, step, timedelta(seconds=60))
         seconds = time.perf_counter() - begin
-        last = f"w{TENSORS - 1}"
+        last = f"w{len(self.state) - 1}"
         if not torch.equal(got[last], self.state[last]):
             raise RuntimeError("the state arrived wrong")
         return seconds, _extra(self.before, self.state)
@@ -160,12 +195,13 @@ def main() -> None:
     p.add_argument("--library", required=True)
     p.add_argument("--role", required=True)
     p.add_argument("--megabytes", type=int, required=True)
+    p.add_argument("--tensors", type=int, default=64)
     p.add_argument("--host", default="127.0.0.1", help="of a source")
     args = p.parse_args()
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints goes to the log
-    subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes, args.host)
+    subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes, args.host, args.tensors)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         print(json.dumps(getattr(subject, name)(*arguments)), file=answers)

@@ -283,3 +283,42 @@ def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
     assert state["parts"]["data"]["batches"] == there[name.step]
     assert same(state["parts"]["model"], trainer.history[name.step])
     assert state["torchft"]["step"] == name.step
+
+
+def test_a_group_that_heals_takes_no_memory_of_the_source_s_own(
+    memory: CheckpointMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is offered in the slot that does not hold the group's copy, and copies go on when it is back."""
+    monkeypatch.setattr("torchft_x.transfer.snapshot.CUT_GRACE", 0.0)
+    monkeypatch.setattr(module, "_SEALED", scaled(10))
+    with lighthouse() as address, life(1, address) as (first,):
+        train_until_held([first], 3)
+        lent: list[tuple[State | None, list[State | None]]] = []
+        own: list[int] = []
+        monkeypatch.setattr("torchft_x.transfer.snapshot.allocate_buffer", lambda n, **_: own.append(n))
+        lend = module.MemorySlot.lend
+
+        def seen(slot: Any, nbytes: int) -> Any:
+            buffer = lend(slot, nbytes)
+            lent.append((common(first), [s.state for s in memory_of(first)._slots]))
+            return buffer
+
+        monkeypatch.setattr(module.MemorySlot, "lend", seen)
+        monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
+        second = Trainer(1, address)
+        steps = [True]
+
+        def train(rank: int) -> None:
+            while rank == 0 and steps:
+                first.step()
+            if rank == 1:
+                second.run_to(first.manager.current_step() + 5)
+                second.manager.shutdown(wait=False, finished=False)  # else the first one waits for it
+                steps.clear()
+
+        run_threads(2, train)
+        assert lent
+        assert all(held in slots for held, slots in lent)
+        assert own == []
+        before = common(first) or State()
+        train_until_held([first], before.step + 1)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.transfer.conformance import WAIT
 from tests.transfer.http.test_transport import Proxy, RawReader, big
 from tests.transfer.states import same
 from tests.util import wait_for
+from torchft_x.core.types import State
 from torchft_x.errors import TransferError
+from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.http import memory_copy
 from torchft_x.transfer.http.wire import shut
-from torchft_x.transfer.shared_memory import SharedFile, allocate_buffer
+from torchft_x.transfer.memory_slots import MemorySlot
+from torchft_x.transfer.shared_memory import Buffer, SharedFile, allocate_buffer
 
 STATE_BYTES = big(0)["a"].nbytes
 
@@ -233,3 +237,88 @@ def test_a_state_larger_than_the_machine_is_refused_not_killed() -> None:
 @pytest.mark.gpu(1)
 def test_accelerators_get_pinned_memory() -> None:
     assert allocate_buffer(1000, pinned=True).name is None
+
+
+class Holder:
+    """Lends the memory of one slot, with room for `big` and more, once at a time."""
+
+    def __init__(self) -> None:
+        self.memory = CheckpointMemory(1)
+        slot = MemorySlot.open(self.memory.names[0][0], 64 << 20)
+        assert slot is not None
+        self.slot = slot
+        self.slot.grow(self.slot.room_for(big(0)))
+        assert self.slot.write(State(7), big(7))
+        self.slot.seal()
+        self.returned: Callable[[], bool] = lambda: True
+
+    def lends(self, nbytes: int) -> bool:
+        return self.slot.may_take(nbytes)
+
+    def lend(self, nbytes: int, returned: Callable[[], bool]) -> Buffer | None:
+        if not self.returned():
+            return None
+        buffer = self.slot.lend(nbytes)
+        if buffer is not None:
+            self.returned = returned
+        return buffer
+
+
+@pytest.fixture
+def holder(source: HTTPTransport[Any]) -> Iterator[Holder]:
+    holder = Holder()
+    source.borrow_from(holder)
+    yield holder
+    holder.slot.close()
+    holder.memory.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_state_is_offered_in_memory_that_is_lent(source: HTTPTransport[Any], holder: Holder, shared: bool) -> None:
+    destination = make(shared_memory=shared)
+    relay = Counter(source)
+    source.prepare(big(3))
+    source.send_checkpoint([1], 1, big(3), WAIT)
+    snapshot = source._store._current
+    assert snapshot is not None
+    assert snapshot.memory.lent
+    assert source._store._spare == []  # none of its own
+    assert holder.slot.state is None
+    assert same(destination.recv_checkpoint(0, relay.metadata, 1, WAIT), big(3))
+    assert (relay.sent < 10_000) is shared
+    relay.close()
+    destination.shutdown(wait=False)
+
+
+def test_lent_memory_is_back_when_nobody_reads_it_any_more(
+    source: HTTPTransport[Any], holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchft_x.transfer.snapshot.CUT_GRACE", 0.0)
+    source.send_checkpoint([1], 1, big(1), WAIT)
+    assert not holder.returned()  # somebody may still ask
+    reader = RawReader(source, 1)
+    source.disallow_checkpoint()
+    assert not holder.returned()  # it is being read
+    source.send_checkpoint([1], 2, big(2), WAIT)  # and there is no more of it
+    assert source._store._current is not None
+    assert not source._store._current.memory.lent
+    reader.connection.close()
+    wait_for(holder.returned, what="the end of the reader")
+    assert holder.slot.write(State(9), big(9))
+    holder.slot.seal()
+    source.send_checkpoint([1], 3, big(3), WAIT)
+    assert source._store._current.memory.lent
+    source.disallow_checkpoint()
+    assert holder.returned()  # who was promised it has not come in time
+    source.send_checkpoint([1], 4, {"w": torch.zeros(32 << 20)}, WAIT)  # more than there is
+    assert not source._store._current.memory.lent
+
+
+def test_who_comes_late_for_a_promised_state_gets_it_from_lent_memory(
+    source: HTTPTransport[Any], destination: HTTPTransport[Any], holder: Holder
+) -> None:
+    source.send_checkpoint([1], 1, big(1), WAIT)
+    source.disallow_checkpoint()
+    assert not holder.returned()
+    assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(1))
+    wait_for(holder.returned, what="the end of the reader")

@@ -29,19 +29,20 @@ from torch import Tensor
 
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
-from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
+from torchft_x.transfer.format.digests import digest
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
 from torchft_x.transfer.format.memory import available_memory, memory_of, populate
 from torchft_x.transfer.format.rebuild import find_targets, first_part, rebuild
-from torchft_x.transfer.shared_memory import open_memfd
+from torchft_x.transfer.shared_memory import Buffer, held_file_name, open_memfd
 from torchft_x.transfer.snapshot import copy_to_host
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 _SEAL = b"torchft_x held"
 _MARK = struct.Struct("<12xI")  # crc32 behind the seal's first 12 bytes
 _HEAD = struct.Struct("<QqqQQQ")  # format, step, committed_in, bytes of: manifest, digests, data
@@ -60,11 +61,13 @@ class MemorySlot:
     Args:
         fd: of the memory, open for reading and writing; ours if nothing is raised.
         limit: most bytes that it may take.
+        name: by which processes of this host find it; None: they don't.
     """
 
-    def __init__(self, fd: int, limit: int) -> None:
+    def __init__(self, fd: int, limit: int, name: str | None = None) -> None:
         self._fd = fd
         self._limit = limit
+        self._name = name
         self._memory: Tensor | None = None  # uint8, all of it; None: it is empty
         self._written: tuple[Block, ...] = ()  # by `write`, for `seal`
         self._map(os.fstat(fd).st_size)
@@ -79,12 +82,12 @@ class MemorySlot:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        fd = open_memfd(match[1], match[2], f"torchft_x-held-{match[3]}", os.O_RDWR)
+        fd = open_memfd(match[1], match[2], held_file_name(match[3]), os.O_RDWR)
         if fd is None:
             return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process has ended
-            return MemorySlot(fd, limit)
+            return MemorySlot(fd, limit, name)
         except (OSError, ValueError) as e:
             log.debug("no memory %s: %s", name, e)
         os.close(fd)
@@ -173,6 +176,20 @@ class MemorySlot:
         struct.pack_into(f"<{len(values)}I", memory, _MANIFEST_AT + manifest, *values)
         _MARK.pack_into(memory, 0, zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]))
         memory[:12] = _SEAL[:12]
+
+    def may_take(self, nbytes: int) -> bool:
+        """Whether the limit allows so many bytes of data."""
+        return _MANIFEST_AT + nbytes <= self._limit
+
+    def lend(self, nbytes: int) -> Buffer | None:
+        """So much of its memory, for anything else; it holds nothing then, and is not to be written until that is over. None:
+        there is no room."""
+        if _MANIFEST_AT + nbytes > self._size:
+            return None
+        self.erase()
+        assert self._memory is not None
+        data = self._memory[_MANIFEST_AT : _MANIFEST_AT + nbytes]
+        return Buffer(data, None if self._name is None else f"{self._name}/{_MANIFEST_AT}", lent=True)
 
     def erase(self) -> None:
         """From now on it holds nothing."""

@@ -25,7 +25,8 @@ from torch import Tensor
 from torchft_x.core.types import State
 from torchft_x.durations import seconds
 from torchft_x.errors import TransferError
-from torchft_x.transfer.format.blocks import Piece, digest
+from torchft_x.transfer.format.blocks import Piece
+from torchft_x.transfer.format.digests import digest
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import dump, parse

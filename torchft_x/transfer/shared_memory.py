@@ -22,15 +22,16 @@ from torchft_x.transfer.format.memory import allocate, physical_memory
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
+_NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})(?:/(\d{1,15}))?")
 
 
 class Buffer:
     """Memory of a snapshot."""
 
-    def __init__(self, data: Tensor, name: str | None = None) -> None:
+    def __init__(self, data: Tensor, name: str | None = None, *, lent: bool = False) -> None:
         self.data = data  # uint8
         self.name = name  # by which processes of this host find it; None: it is this process's own
+        self.lent = lent  # it is somebody else's, who wants it back
 
     def __repr__(self) -> str:
         return f"<Buffer of {self.data.numel()} bytes, {self.name or 'private'}>"
@@ -65,6 +66,11 @@ def _file_name(tag: str) -> str:
     return f"torchft_x-{tag}"
 
 
+def held_file_name(tag: str) -> str:
+    """Of memory that a supervisor holds for its workers. A snapshot in it is called PID/FD/TAG/FIRST BYTE."""
+    return f"torchft_x-held-{tag}"
+
+
 def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
     """A descriptor of the memfd `name` that process `pid` holds as its `fd`; None if it is not there, or this process may not
     use it so. `mode`: os.O_RDONLY or os.O_RDWR. Never opens anything that has another name."""
@@ -88,8 +94,9 @@ def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
 class SharedFile:
     """Another process's buffer, open for reading. What is read is right only while that process keeps it unchanged."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, first: int = 0) -> None:
         self._fd = fd
+        self._first = first  # byte of the buffer
 
     @staticmethod
     def open(name: str, nbytes: int) -> SharedFile | None:
@@ -99,11 +106,13 @@ class SharedFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        fd = open_memfd(match[1], match[2], _file_name(match[3]), os.O_RDONLY)
+        held, first = match[4] is not None, int(match[4] or 0)
+        file = held_file_name(match[3]) if held else _file_name(match[3])
+        fd = open_memfd(match[1], match[2], file, os.O_RDONLY)
         if fd is None:
             return None
-        if os.fstat(fd).st_size >= nbytes:
-            return SharedFile(fd)
+        if os.fstat(fd).st_size >= first + nbytes:
+            return SharedFile(fd, first)
         os.close(fd)
         return None
 
@@ -111,7 +120,7 @@ class SharedFile:
         """Fill `memory` with the bytes from `start` on. Raises OSError."""
         done = 0
         while done < len(memory):
-            n = os.preadv(self._fd, [memory[done:]], start + done)
+            n = os.preadv(self._fd, [memory[done:]], self._first + start + done)
             if n == 0:
                 raise OSError("the shared memory is shorter than it was")
             done += n

@@ -6,21 +6,25 @@ memory is reused when nobody reads it any more: usually one buffer serves for ev
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import secrets
 import threading
 import time
 from collections import defaultdict
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError
-from torchft_x.transfer.format.blocks import cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.blocks import cut_blocks, place_blobs
+from torchft_x.transfer.format.digests import digest
 from torchft_x.transfer.format.flatten import flatten
 from torchft_x.transfer.format.layout import Layout, dump
+from torchft_x.transfer.format.limits import SMALL_BLOB_BYTES
 from torchft_x.transfer.format.memory import memory_of, populate
 from torchft_x.transfer.shared_memory import Buffer, allocate_buffer
 
@@ -29,6 +33,16 @@ log = logging.getLogger(__name__)
 STANDING_BUFFERS = 2  # kept for the next snapshot; more exist only while readers are slow
 MAX_ALIVE = 4  # snapshots in memory; before one more is made, the readers of the oldest are cut off
 CUT_GRACE = 5.0  # seconds a snapshot stays readable for a reader whose connection broke
+
+
+class Lender(Protocol):
+    """Has memory that it lends for a snapshot, so that this takes none of its own."""
+
+    def lends(self, nbytes: int) -> bool:
+        """Whether it usually can. At any time."""
+
+    def lend(self, nbytes: int, returned: Callable[[], bool]) -> Buffer | None:
+        """Memory that is the snapshot's until `returned`, asked at any time, has said True. None: it has none to spare now."""
 
 
 class Refusal(NamedTuple):
@@ -66,8 +80,7 @@ class Snapshot:
     def digest(self, index: int) -> int:
         value = self._digests[index]
         if value is None:
-            block = self.blocks[index]
-            value = self._digests[index] = digest(self.buffer[block.start : block.start + block.nbytes])
+            value = self._digests[index] = digest(self.block(index))
         return value
 
 
@@ -76,11 +89,13 @@ class SnapshotStore:
 
     def __init__(self, *, shared: bool = True) -> None:
         self._shared = shared  # whether processes of this host may read the snapshots' memory by themselves
+        self.lender: Lender | None = None  # set once, before the first snapshot
         self._changed = threading.Condition()  # guards everything below; no copying and no I/O while it is held
         self._alive: list[Snapshot] = []  # whose bytes may be read, oldest first
         self._current: Snapshot | None = None  # the newest
         self._allowed = False  # whether anybody may begin to read the current one
         self._spare: list[Buffer] = []  # buffers nobody reads
+        self._lent: Snapshot | None = None  # the one in lent memory
         self._closed = False
         self._signs = 0  # of readers that come along; a lost count among several threads does no harm
 
@@ -113,6 +128,7 @@ class SnapshotStore:
             if not self._closed:
                 self._alive.append(snapshot)
                 self._current, self._allowed = snapshot, True
+                self._lent = snapshot if memory.lent else self._lent
             self._changed.notify_all()
         return snapshot
 
@@ -122,6 +138,8 @@ class SnapshotStore:
         """
         layout, sources = flatten(state_dict)
         length, pinned = max(place_blobs(layout.blobs)[1], 1), _on_accelerator(sources)
+        if self._may_borrow(length, pinned):
+            return
         threading.Thread(target=self._make, args=(length, pinned), name="checkpoint-memory", daemon=True).start()
 
     def _make(self, length: int, pinned: bool) -> None:
@@ -141,12 +159,38 @@ class SnapshotStore:
             if not self._closed:
                 self._spare = [buffer]
 
+    def _may_borrow(self, length: int, pinned: bool) -> bool:
+        return self._shared and not pinned and self.lender is not None and self.lender.lends(length)
+
+    def returns(self) -> bool:
+        """Give lent memory back, unless somebody reads there, or may still come to. From any thread."""
+        with self._changed:
+            snapshot = self._lent
+            if snapshot is None:
+                return True
+            is_current = snapshot is self._current
+            if snapshot.readers or snapshot.held_until > time.monotonic() or (is_current and self._allowed):
+                return False
+            snapshot.revoked = True
+            self._lent = None
+            if snapshot in self._alive:
+                self._alive.remove(snapshot)
+            if is_current:
+                self._current = None
+            return True
+
     def _reserve(self, length: int, pinned: bool) -> Buffer:
-        """A buffer that nobody reads; a used one if there is one of the right kind."""
+        """A buffer that nobody reads; a lent one, or a used one, if there is one of the right kind."""
         length = max(length, 1)
         with self._changed:
             self._current, self._allowed = None, False
             self._collect()
+        if self._may_borrow(length, pinned):
+            assert self.lender is not None
+            lent = self.lender.lend(length, self.returns)
+            if lent is not None:
+                return lent
+        with self._changed:
             for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
                 oldest.revoked = True  # its memory goes when its readers notice
                 self._alive.remove(oldest)
@@ -165,7 +209,7 @@ class SnapshotStore:
         new memory costs the training thread several times the copy. Lock held.
         """
         for snapshot in self._alive:
-            if snapshot.readers == 0 and _serves(snapshot.memory, length, pinned):
+            if snapshot.readers == 0 and not snapshot.memory.lent and _serves(snapshot.memory, length, pinned):
                 self._alive.remove(snapshot)
                 snapshot.revoked = True
                 self._spare.append(snapshot.memory)
@@ -178,7 +222,8 @@ class SnapshotStore:
             if snapshot is not self._current and snapshot.readers == 0 and snapshot.held_until <= now:
                 self._alive.remove(snapshot)
                 snapshot.revoked = True  # a request by id that comes later is refused
-                self._spare.append(snapshot.memory)
+                if not snapshot.memory.lent:
+                    self._spare.append(snapshot.memory)
         del self._spare[max(STANDING_BUFFERS - len(self._alive), 0) :]
 
     def disallow(self) -> None:
@@ -189,6 +234,8 @@ class SnapshotStore:
         """
         with self._changed:
             self._allowed = False
+            if self._current is not None and self._current.owed and self._current.memory.lent:  # it is wanted back
+                self._current.held_until = time.monotonic() + CUT_GRACE
             self._collect()
 
     def allow(self, step: int) -> None:
@@ -258,7 +305,7 @@ class SnapshotStore:
                 self._changed.wait(left)
             for snapshot in self._alive:
                 snapshot.revoked = True
-            self._alive, self._spare, self._current = [], [], None
+            self._alive, self._spare, self._current, self._lent = [], [], None, None
 
 
 def _serves(buffer: Buffer, length: int, pinned: bool) -> bool:
@@ -278,8 +325,12 @@ def copy_to_host(sources: list[Tensor], starts: list[int], buffer: Tensor) -> No
     waits for the state only and not for work queued later.
     """
     by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    first = buffer.data_ptr()
     for source, start in zip(sources, starts, strict=True):
-        nbytes = source.numel() * source.dtype.itemsize
+        nbytes = source.nbytes
+        if nbytes < SMALL_BLOB_BYTES and source.is_cpu and source.is_contiguous():  # without views, which take longer
+            ctypes.memmove(first + start, source.data_ptr(), nbytes)
+            continue
         place = buffer[start : start + nbytes].view(source.dtype).view(source.shape)
         by_device[source.device][0].append(place)
         by_device[source.device][1].append(source)

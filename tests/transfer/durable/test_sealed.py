@@ -65,8 +65,8 @@ def test_one_is_not_the_other() -> None:
 
 
 def test_a_newer_format_is_not_taken_for_a_torn_file() -> None:
-    data = resealed(MANIFEST, lambda head: head.update(format="torchft_x/durable/2"))
-    with pytest.raises(TransferError, match=r"format 'torchft_x/durable/2', and this .* a newer version") as caught:
+    data = resealed(MANIFEST, lambda head: head.update(format="torchft_x/durable/3"))
+    with pytest.raises(TransferError, match=r"format 'torchft_x/durable/3', and this .* a newer version") as caught:
         sealed.open_manifest(data)
     assert not isinstance(caught.value, TornError)
 

@@ -166,7 +166,7 @@ def test_an_unregistered_leaf_is_named_at_the_receiver() -> None:
 
 def manifest(**changes: Any) -> bytes:
     value = {
-        "format": "torchft_x/1",
+        "format": "torchft_x/2",
         "byteorder": "little",
         "blobs": [40],
         "tensors": [["float32", [10], [1], 0, 0]],

@@ -160,7 +160,7 @@ def test_a_defaultdict_keeps_its_factory(factory: Any) -> None:
 
 
 def arrives(tree: str, into: Any = None) -> Any:
-    text = f'{{"format":"torchft_x/1","byteorder":"little","blobs":[],"tensors":[],"tree":{tree}}}'
+    text = f'{{"format":"torchft_x/2","byteorder":"little","blobs":[],"tensors":[],"tree":{tree}}}'
     layout = parse(text.encode())
     return rebuild(layout, find_targets(layout, into), [])
 

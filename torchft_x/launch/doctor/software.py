@@ -19,6 +19,7 @@ BOUNDS: dict[str, tuple[str, str | None]] = {
     "grpcio": ("1.60", None),
     "protobuf": ("6.31", "8"),
     "fsspec": ("2024.2", None),
+    "isal": ("1.7", None),
     "torchx": ("0.7.0", None),
 }
 """Package -> from this version on, and below that one. A test compares it with pyproject.toml."""
@@ -58,7 +59,7 @@ def check_python(_: Case) -> Iterator[Finding]:
 
 def check_packages(_: Case) -> Iterator[Finding]:
     for package in BOUNDS:
-        if package != "torchx":
+        if package != "torchx" and (package != "isal" or platform.machine() in ("x86_64", "aarch64")):
             yield package_finding(package, version_of)
     yield torchx_finding(version_of)
 

@@ -107,6 +107,9 @@ def assemble(
     if transport is None:
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
+    memory = _memory(options, connection, events, log)
+    if memory is not None and isinstance(carrier, HTTPTransport):
+        carrier.borrow_from(memory)
     return RankContext(
         options=options,
         connection=connection,
@@ -131,7 +134,7 @@ def assemble(
             tell=None if status is None else status.waits,
         ),
         fingerprint=fingerprint,
-        memory=_memory(options, connection, events, log),
+        memory=memory,
     )
 
 

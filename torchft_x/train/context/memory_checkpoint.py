@@ -20,8 +20,10 @@ from torchft_x.observe.events import EventLog
 from torchft_x.train.setup.connect import GroupConnection
 from torchft_x.train.setup.options import Options
 from torchft_x.transfer.memory_slots import MemorySlot
+from torchft_x.transfer.shared_memory import Buffer
 
 _END = 10.0  # seconds that a copy under way may take when the script ends
+_SEALED = 0.5  # seconds that one may take when its slot's memory is wanted
 
 _lock = threading.Lock()  # guards the next one
 _taken: set[str] = set()  # slots that a Manager of this process has had
@@ -61,6 +63,8 @@ class MemoryCheckpoint:
         self._noted: tuple[State, dict[str, Any], float] | None = None  # of which state, what, and the seconds it took
         self.apart = False
         """This group trains apart: only who exchanges knows when its state is one that others can go on from."""
+        self._said = False  # rank 0 was told that the last copy is here, and may have made it the group's
+        self._returned: Callable[[], bool] | None = None  # a slot's memory is lent: whether that is over
 
     def __repr__(self) -> str:
         return f"<MemoryCheckpoint {self._off or self._copies}>"
@@ -69,8 +73,10 @@ class MemoryCheckpoint:
 
     def word(self, *, torn: bool, behind: bool) -> RankWord:
         """What this rank's vote says. No copy is ordered before the one under way has its seal."""
-        idle = not self._off and (self._worker is None or not self._worker.is_alive())
-        return self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
+        idle = not self._off and self._none_is_lent() and (self._worker is None or not self._worker.is_alive())
+        word = self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
+        self._said = word.holds
+        return word
 
     def decide(self, words: Collection[RankWord], step: int | None, step_seconds: float) -> GroupWord:
         """What rank 0 says. `step`: what the commit leads to; None: nothing is committed."""
@@ -79,6 +85,7 @@ class MemoryCheckpoint:
 
     def hear(self, word: GroupWord, state: State | None) -> None:
         """What rank 0 has said. `state`: what the commit leads to; None: nothing is committed."""
+        self._said = False
         if word == NOTHING and self._copies.common is None:
             return  # the common case where nothing is held
         self._copies.hear(word, state)
@@ -104,7 +111,7 @@ class MemoryCheckpoint:
     def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
         """A step begins, and this rank holds `state` wholly. Copy it, if that was said. Never raises."""
         wanted, self._copies.wanted = self._copies.wanted, None
-        if wanted is None or wanted != state or self._off:
+        if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
         noted, self._noted = self._noted, None
         began, index = time.monotonic(), self._copies.slot(self._holds)
@@ -153,6 +160,32 @@ class MemoryCheckpoint:
         for slot in self._slots:
             slot.close()
         self._slots, self._holds = [], []
+
+    # --- lent to who offers the state to others -------------------------------------------------------------------------
+
+    def lends(self, nbytes: int) -> bool:
+        """Whether it usually has memory for so much."""
+        return not self._off and all(slot.may_take(nbytes) for slot in self._slots)
+
+    def lend(self, nbytes: int, returned: Callable[[], bool]) -> Buffer | None:
+        """Memory of the slot that the next copy would go into; that waits until `returned` says True. The group's copy stays.
+        None: there is none to spare."""
+        if self._off or self._said or not self._none_is_lent():
+            return None
+        if self._worker is not None:
+            self._worker.join(_SEALED)
+            if self._worker.is_alive():
+                return None
+        index = self._copies.slot(self._holds)
+        buffer = self._slots[index].lend(nbytes)
+        if buffer is not None:
+            self._holds[index], self._returned = None, returned
+        return buffer
+
+    def _none_is_lent(self) -> bool:
+        if self._returned is not None and self._returned():
+            self._returned = None
+        return self._returned is None
 
     # --- beside the training -------------------------------------------------------------------------------------------
 

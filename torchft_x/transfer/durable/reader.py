@@ -16,7 +16,8 @@ from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
 from torchft_x.transfer.durable.sealed import Index
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.format.blocks import Block, cut_blocks, digest, place_blobs
+from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
+from torchft_x.transfer.format.digests import digest, digest_1
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Leaf
@@ -150,9 +151,10 @@ class Saved:
                 )
             data = allocate(len(read))
             memory_of(data)[:] = read
+            digest_of = digest if index.digest_form > 1 else digest_1
             for i in run:
                 at = blocks[i].start - first
-                if digest(data[at : at + blocks[i].nbytes]) != index.digests[i]:
+                if digest_of(data[at : at + blocks[i].nbytes]) != index.digests[i]:
                     raise TransferError(
                         f"checkpoint {self._store.shown}: {file} is damaged between bytes {blocks[i].start} and "
                         f"{blocks[i].start + blocks[i].nbytes}; remove {self.name} to resume from the one before."

@@ -6,19 +6,10 @@ in shared blocks. Both sides compute the same cut from the blobs' sizes; it is n
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from torchft_x.transfer.format.limits import ALIGNMENT, BLOCK_BYTES, SMALL_BLOB_BYTES
-from torchft_x.transfer.format.memory import memory_of
-
-_COLUMNS = 1021  # int64 words in a row of the digest; a prime: no page moves by whole rows in a block
-_ROWS = 8  # summed at a time: memory is read in as many places at once, and more than the processor foresees are slow
-_GROUP_BYTES = _ROWS * _COLUMNS * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +82,3 @@ def share_out(blocks: Sequence[Block], parts: int) -> list[tuple[int, int]]:
             ranges.append((first, i + 1))
             first = i + 1
     return ranges
-
-
-def digest(data: Tensor) -> int:
-    """32-bit digest of a contiguous uint8 CPU tensor: crc32 over the sums of the columns of its bytes, seen as rows of
-    `_COLUMNS` int64 words, and over the rest (less than 64 KiB). Data longer than a block is taken block by block.
-
-    One pass, four times as fast as crc32 of all the bytes. A change of some bytes, and a burst shorter than a row,
-    changes a sum for certain before crc32 is taken of them; so do pieces that are lost, repeated, or moved by anything but
-    whole rows. It finds no malice; that is the token's work (decision 37).
-    """
-    if data.data_ptr() % 8 or data.storage_offset() % 8:
-        data = data.clone()  # int64 needs alignment
-    crc = 0
-    for start in range(0, data.numel(), BLOCK_BYTES):
-        block = data[start : start + BLOCK_BYTES]
-        summed = block.numel() // _GROUP_BYTES * _GROUP_BYTES
-        if summed:
-            sums = block[:summed].view(torch.int64).view(-1, _ROWS, _COLUMNS).sum(1).sum(0)
-            crc = zlib.crc32(memory_of(sums.view(torch.uint8)), crc)
-        if summed < block.numel():
-            crc = zlib.crc32(memory_of(block[summed:]), crc)
-    return crc

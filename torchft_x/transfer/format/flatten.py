@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from torchft_x.transfer.format.memory import (
     storage_offset_bytes,
     view_bytes,
 )
+
+_PLAIN = frozenset([torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
 
 
 def check_sendable(state_dict: Any) -> None:
@@ -121,7 +124,8 @@ class Flattener:
                 f"state dict leaf {path} is a {type(value).__qualname__}, a tensor subclass that can't be sent; "
                 "put its plain tensor into the state dict."
             )
-        value = value.detach()
+        if value.requires_grad:
+            value = value.detach()
         if value.layout != torch.strided or value.device.type == "meta" or value.is_quantized:
             raise LeafError(
                 f"state dict leaf {path} is a {value.layout} tensor of {value.dtype} on {value.device}; only dense, "
@@ -159,7 +163,7 @@ def describe_dtensor(value: Any) -> tuple[list[str], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A run of one storage's bytes and the tensors in it (indices, ascending)."""
+    """A run of bytes, and the tensors in it (indices, ascending). Of a storage, where there are several."""
 
     start: int
     end: int
@@ -168,17 +172,19 @@ class _Region:
 
 def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor], list[int]]:
     """Tensors that overlap in memory get one blob. Blobs are numbered by their first tensor."""
-    spans: dict[tuple[Any, ...], list[tuple[int, int, int]]] = {}  # storage -> (first byte, end, index)
+    spans: dict[torch.device, list[tuple[int, int, int]]] = {}  # (address, end, index)
     specs: dict[int, TensorSpec] = {}
     for i, t in enumerate(tensors):
-        nbytes = extent(t.shape, t.stride(), t.dtype.itemsize)
+        nbytes = t.nbytes if t.is_contiguous() else extent(t.shape, t.stride(), t.dtype.itemsize)
         if nbytes:
-            storage = t.untyped_storage()
-            start = storage_offset_bytes(t)
-            spans.setdefault((t.device, storage.data_ptr(), storage.nbytes()), []).append((start, start + nbytes, i))
+            address = t.data_ptr()
+            spans.setdefault(t.device, []).append((address, address + nbytes, i))
         else:
             specs[i] = TensorSpec(t.dtype, tuple(t.shape), tuple(t.stride()), None, 0)
-    regions = [region for members in spans.values() for region in _merge(sorted(members))]
+    regions: list[_Region] = []
+    for members in spans.values():
+        for run in _merge(sorted(members)):
+            regions += [run] if len(run.members) == 1 else _by_storage(run.members, tensors)
     sources: list[Tensor] = []
     for blob, region in enumerate(sorted(regions, key=lambda r: r.members[0])):
         sources.append(_describe_region(region, tensors, blob, specs))
@@ -186,6 +192,17 @@ def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor]
     if sum(sizes) > MAX_STATE_BYTES:
         raise LeafError(f"state dict: {sum(sizes)} bytes of tensors; at most {MAX_STATE_BYTES} can be sent.")
     return [specs[i] for i in range(len(tensors))], sources, sizes
+
+
+def _by_storage(members: Sequence[int], tensors: list[Tensor]) -> list[_Region]:
+    """Regions of tensors that overlap in memory, in bytes of their storage."""
+    spans: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # storage -> (first byte, end, index)
+    for i in members:
+        t = tensors[i]
+        storage, start = t.untyped_storage(), storage_offset_bytes(t)
+        end = start + extent(t.shape, t.stride(), t.dtype.itemsize)
+        spans.setdefault((storage.data_ptr(), storage.nbytes()), []).append((start, end, i))
+    return [region for found in spans.values() for region in _merge(sorted(found))]
 
 
 def _merge(spans: list[tuple[int, int, int]]) -> list[_Region]:
@@ -203,11 +220,18 @@ def _merge(spans: list[tuple[int, int, int]]) -> list[_Region]:
 def _describe_region(region: _Region, tensors: list[Tensor], blob: int, specs: dict[int, TensorSpec]) -> Tensor:
     """Fill in the specs of a region's tensors and return its source."""
     t = tensors[region.members[0]]
-    if len(region.members) == 1 and not is_dense(t.shape, t.stride()):
-        # Packed: the holes may be most of the storage.
-        specs[region.members[0]] = TensorSpec(t.dtype, tuple(t.shape), contiguous_stride(t.shape), blob, 0)
-        return as_words(t)
-    start = region.start - region.start % ALIGNMENT if len(region.members) > 1 else region.start
+    if len(region.members) == 1:
+        first = region.members[0]
+        if t.dim() and t.stride(-1) == 1 and t.is_contiguous() and t.dtype in _PLAIN:  # the common case
+            specs[first] = TensorSpec(t.dtype, tuple(t.shape), t.stride(), blob, 0)
+            return t.view(torch.uint8)
+        if not is_dense(t.shape, t.stride()):
+            # Packed: the holes may be most of the storage.
+            specs[first] = TensorSpec(t.dtype, tuple(t.shape), contiguous_stride(t.shape), blob, 0)
+            return as_words(t)
+        specs[first] = TensorSpec(t.dtype, tuple(t.shape), tuple(t.stride()), blob, 0)
+        return view_bytes(t.untyped_storage(), storage_offset_bytes(t), region.end - region.start)
+    start = region.start - region.start % ALIGNMENT
     for i in region.members:
         t = tensors[i]
         specs[i] = TensorSpec(t.dtype, tuple(t.shape), tuple(t.stride()), blob, storage_offset_bytes(t) - start)

@@ -6,7 +6,7 @@ its memory is packed. Tensors become plain tensors (detached) or `Parameter`s; a
 
 Wire form (`dump` and `parse`), JSON::
 
-    {"format": "torchft_x/1", "byteorder": "little", "blobs": [bytes, ...], "tree": node,
+    {"format": "torchft_x/2", "byteorder": "little", "blobs": [bytes, ...], "tree": node,
      "tensors": [[dtype, shape, stride, blob or null, offset in bytes], ...]}
 
     node: a scalar of leaves.py | ["dict", [[key, node], ...]] | ["odict", [[key, node], ...], node of _metadata]
@@ -19,7 +19,9 @@ Wire form (`dump` and `parse`), JSON::
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,12 @@ from torchft_x.transfer.format.limits import (
 )
 from torchft_x.transfer.format.memory import extent
 
-FORMAT = "torchft_x/1"
+FORMAT = "torchft_x/2"
+FORMAT_1 = "torchft_x/1"  # the same, with other digests of the blocks (`digests.digest_1`)
+
+
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES.values()}
+_LONG = re.compile(rb"\d{21}")  # a number that is none of ours, or a part of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +78,7 @@ def dump(layout: Layout) -> bytes:
             "format": FORMAT,
             "byteorder": sys.byteorder,
             "blobs": layout.blobs,
-            "tensors": [
-                [str(s.dtype).removeprefix("torch."), s.shape, s.stride, s.blob, s.offset] for s in layout.tensors
-            ],
+            "tensors": [[_NAMES[s.dtype], s.shape, s.stride, s.blob, s.offset] for s in layout.tensors],
             "tree": layout.tree,
         },
         separators=(",", ":"),
@@ -86,8 +91,8 @@ def dump(layout: Layout) -> bytes:
     return text
 
 
-def parse(text: bytes) -> Layout:
-    """The layout of a manifest that came from another process.
+def parse(text: bytes, formats: Sequence[str] = (FORMAT,)) -> Layout:
+    """The layout of a manifest that came from another process, of one of `formats`.
 
     Checks the tables completely, so that every view made from them stays inside its blob; the tree is checked by
     whoever walks it (`rebuild`). Raises `TransferError`.
@@ -95,10 +100,10 @@ def parse(text: bytes) -> Layout:
     if len(text) > MAX_MANIFEST_BYTES:
         raise TransferError(f"the manifest has {len(text)} bytes, more than {MAX_MANIFEST_BYTES}.")
     try:
-        value = json.loads(text, parse_int=_parse_int)
+        value = json.loads(text, parse_int=_parse_int if _LONG.search(text) else None)
     except (ValueError, RecursionError) as e:
         raise TransferError(f"the manifest is not valid JSON ({str(e)[:100]}).") from None
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    if not isinstance(value, dict) or value.get("format") not in formats:
         found = value.get("format") if isinstance(value, dict) else None
         raise TransferError(f"the manifest has format {str(found)[:60]!r}, this process reads {FORMAT!r}.")
     if value.get("byteorder") != sys.byteorder:
@@ -138,20 +143,23 @@ def _parse_spec(row: Any, blobs: list[int]) -> TensorSpec:
     name, shape, stride, blob, offset = row
     dtype = DTYPES[name]
     for sizes in (shape, stride):
-        fine = isinstance(sizes, list) and len(sizes) <= MAX_DIMS and all(_is_size(s) for s in sizes)
-        _require(fine, f"a tensor with sizes {str(sizes)[:80]!r}")
-    _require(len(shape) == len(stride) and _is_size(offset), f"a tensor {str(row)[:80]!r} of broken form")
+        if not (isinstance(sizes, list) and len(sizes) <= MAX_DIMS and all(map(_is_size, sizes))):
+            raise TransferError(f"the manifest has a tensor with sizes {str(sizes)[:80]!r}.")
+    if len(shape) != len(stride) or not _is_size(offset):
+        raise TransferError(f"the manifest has a tensor {str(row)[:80]!r} of broken form.")
     elements = 1
     for size in shape:
-        elements *= max(size, 1)
-        _require(elements * dtype.itemsize <= MAX_STATE_BYTES, f"a tensor of impossible shape {str(shape)[:80]}")
+        elements *= size or 1
+        if elements * dtype.itemsize > MAX_STATE_BYTES:
+            raise TransferError(f"the manifest has a tensor of impossible shape {str(shape)[:80]}.")
     spec = TensorSpec(dtype, tuple(shape), tuple(stride), blob, offset)
     if 0 in shape:
         _require(blob is None and offset == 0, "an empty tensor with bytes")
     else:
         _require(type(blob) is int and 0 <= blob < len(blobs), "a tensor without a blob")
-        fine = offset % dtype.itemsize == 0 and spec.end <= blobs[blob]
-        _require(fine, f"a tensor of {str(shape)[:80]} {name} that does not fit its blob of {blobs[blob]} bytes")
+        if offset % dtype.itemsize or spec.end > blobs[blob]:
+            what = f"a tensor of {str(shape)[:80]} {name} that does not fit its blob of {blobs[blob]} bytes"
+            raise TransferError(f"the manifest has {what}.")
     return spec
 
 
@@ -164,4 +172,5 @@ def _check_cover(specs: tuple[TensorSpec, ...], blobs: list[int]) -> None:
             first[spec.blob] = min(first[spec.blob], spec.offset)
             end[spec.blob] = max(end[spec.blob], spec.end)
     for i, size in enumerate(blobs):
-        _require(end[i] == size and first[i] < ALIGNMENT, f"a blob of {size} bytes whose tensors need {end[i]}")
+        if end[i] != size or first[i] >= ALIGNMENT:
+            raise TransferError(f"the manifest has a blob of {size} bytes whose tensors need {end[i]}.")

@@ -84,9 +84,12 @@ def storage_offset_bytes(tensor: Tensor) -> int:
 
 def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
     """Bytes from the first to the last element, both included; 0 for an empty tensor."""
-    if 0 in shape:
-        return 0
-    return (sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1) * itemsize
+    last = 0
+    for size, step in zip(shape, stride, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * step
+    return (last + 1) * itemsize
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:

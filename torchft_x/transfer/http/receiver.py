@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
 
-from torchft_x.transfer.format.blocks import Block, cut_blocks, digest
+from torchft_x.transfer.format.blocks import Block, cut_blocks
+from torchft_x.transfer.format.digests import digest
 from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout
 from torchft_x.transfer.format.limits import BLOCK_BYTES
@@ -49,7 +50,7 @@ class Receiver:
         # Shared blocks, and what goes to an accelerator, arrive here first.
         self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
         self._scratch_memory = memory_of(self._scratch)
-        self._digest = bytearray(DIGEST_BYTES)
+        self._digest = memoryview(bytearray(DIGEST_BYTES))
 
     def receive(
         self, source: Source, connection: http.client.HTTPConnection, snapshot: str, first: int, end: int
@@ -60,7 +61,6 @@ class Receiver:
         """
         arrival = self._arrival
         blocks = arrival.blocks[first:end]
-        sock = connection.sock
         response = source.get(
             connection, f"/snapshot/{snapshot}/{first}/{end}" + ("" if arrival.digests else "?digest=0")
         )
@@ -70,21 +70,22 @@ class Receiver:
                 f"its answer ({response.status}) for blocks {first} to {end - 1} has {response.length} bytes, "
                 f"expected {expected}."
             )
+        body = _Body(response, connection.sock)
         for index, block in enumerate(blocks, first):
-            sock.settimeout(self._left(source, index))
-            data, memory = self._place(block)
-            _read_into(response, memory)
-            value = self._check(source, response, data, index) if arrival.digests else 0
+            memory = self._place(block)
+            parts = [memory, self._digest] if arrival.digests else [memory]
+            body.fill(parts, self._left(source, index))
+            value = self._check(source, memory, index) if arrival.digests else 0
             self._scatter(block)
             yield value
+        response.close()
 
     def copy(self, source: Source, file: SharedFile, first: int, end: int) -> Iterator[None]:
         """Copy blocks first..end-1 from memory. Raises `TransferError` behind the deadline, OSError if it can't be read."""
         for index in range(first, end):
             self._left(source, index)
             block = self._arrival.blocks[index]
-            _, memory = self._place(block)
-            file.read(memory, block.start)
+            file.read(self._place(block), block.start)
             self._scatter(block)
             yield
 
@@ -95,26 +96,25 @@ class Receiver:
             raise source.error(f"the deadline is over at block {index} of {len(self._arrival.blocks)}.")
         return left
 
-    def _place(self, block: Block) -> tuple[Tensor, memoryview]:
+    def _place(self, block: Block) -> memoryview:
         """Where a block is received: its place in the state, or scratch memory if it is not in one place there."""
         arrival, piece = self._arrival, block.pieces[0]
-        if not self._lands(block):
-            return self._scratch[: block.nbytes], self._scratch_memory[: block.nbytes]
-        data = arrival.landing.memory[piece.blob][piece.blob_offset : piece.blob_offset + piece.nbytes]
+        view = self._lands(block)
+        if view is None:
+            return self._scratch_memory[: block.nbytes]
+        first, end = piece.blob_offset, piece.blob_offset + piece.nbytes
         if arrival.landing.in_place[piece.blob]:
             arrival.torn = True
         else:
-            populate(data)
-        return data, memory_of(data)
+            populate(arrival.landing.memory[piece.blob][first:end])
+        return view[first:end]
 
-    def _lands(self, block: Block) -> bool:
-        """Whether it is received where it belongs: it is part of one blob, on the CPU."""
-        pieces = block.pieces
-        return len(pieces) == 1 and self._arrival.landing.memory[pieces[0].blob].device.type == "cpu"
+    def _lands(self, block: Block) -> memoryview | None:
+        """The memory of its blob, if it is received where it belongs: it is part of one blob, on the CPU."""
+        return self._arrival.landing.view(block.pieces[0].blob) if len(block.pieces) == 1 else None
 
-    def _check(self, source: Source, response: http.client.HTTPResponse, data: Tensor, index: int) -> int:
-        """Receive a block's digest and compare. Raises `TransferError`."""
-        _read_into(response, memoryview(self._digest))
+    def _check(self, source: Source, data: memoryview, index: int) -> int:
+        """Compare a block with the digest that came behind it. Raises `TransferError`."""
         value = digest(data)
         if value != int.from_bytes(self._digest, "big"):
             raise source.error(f"the digest of block {index} is wrong, it holds {self._arrival.holds(index)}.")
@@ -123,19 +123,41 @@ class Receiver:
     @torch.no_grad()
     def _scatter(self, block: Block) -> None:
         """From scratch memory to its places, if it was received there."""
-        if self._lands(block):
+        if self._lands(block) is not None:
             return
-        landing = self._arrival.landing
+        landing, scratch = self._arrival.landing, self._scratch_memory
         for p in block.pieces:
-            self._arrival.torn = self._arrival.torn or landing.in_place[p.blob]
-            arrived = self._scratch[p.block_offset : p.block_offset + p.nbytes]
-            landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+            if landing.in_place[p.blob]:
+                self._arrival.torn = True
+            view = landing.view(p.blob)
+            if view is not None:
+                view[p.blob_offset : p.blob_offset + p.nbytes] = scratch[p.block_offset : p.block_offset + p.nbytes]
+            else:
+                arrived = self._scratch[p.block_offset : p.block_offset + p.nbytes]
+                landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
 
 
-def _read_into(response: http.client.HTTPResponse, memory: memoryview) -> None:
-    done = 0
-    while done < len(memory):
-        n = response.readinto(memory[done:])
-        if n == 0:
-            raise ConnectionError("the source closed the connection in the middle")
-        done += n
+class _Body:
+    """The bytes of an answer: first those that have come with its head, then the socket's, in as few calls as can be."""
+
+    def __init__(self, response: http.client.HTTPResponse, connection: socket.socket) -> None:
+        self._response = response
+        self._socket = connection
+        self._ahead = min(len(response.peek()), response.length or 0)  # bytes that were read with the head
+
+    def fill(self, parts: list[memoryview], left: float) -> None:
+        """Fill all of `parts`, in `left` seconds. Raises one of `client.BROKEN`."""
+        parts = list(parts)
+        self._socket.settimeout(left)
+        while parts:
+            if self._ahead:
+                n = self._response.readinto(parts[0][: self._ahead])
+                self._ahead -= n
+            else:
+                n = self._socket.recvmsg_into(parts)[0]
+            if n == 0:
+                raise ConnectionError("the source closed the connection in the middle")
+            while parts and n >= len(parts[0]):
+                n -= len(parts.pop(0))
+            if n:
+                parts[0] = parts[0][n:]

@@ -27,7 +27,7 @@ from torchft_x.transfer.http.fetch import Fetch
 from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
 from torchft_x.transfer.http.receiver import Arrival
 from torchft_x.transfer.http.server import CheckpointServer
-from torchft_x.transfer.snapshot import SnapshotStore
+from torchft_x.transfer.snapshot import Lender, SnapshotStore
 from torchft_x.transfer.transport import CheckpointTransport
 
 T = TypeVar("T")
@@ -81,6 +81,10 @@ class HTTPTransport(CheckpointTransport[T]):
 
     def metadata(self) -> str:
         return self.address()
+
+    def borrow_from(self, lender: Lender) -> None:
+        """Use the lender's memory for what is offered, where it has some. Before the first `send_checkpoint`."""
+        self._store.lender = lender
 
     def send_checkpoint(
         self,
