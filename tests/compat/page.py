@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torchft_x.compat import differences
+from torchft_x.compat.differences import table
 from torchft_x.compat.names import LACKING
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "torchft.md"
 
 
 def _lacking() -> str:
-    return differences.table(["torchft", "instead"], [[f"`{name}`", why] for name, why in LACKING.items()])
+    return table(["torchft", "instead"], [[f"`{name}`", why] for name, why in LACKING.items()])
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -22,14 +23,14 @@ TABLES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def put(text: str, name: str, table: str, command: str = "") -> str:
-    """The page with `table` between the marks of this name."""
+def put(text: str, name: str, words: str, command: str = "") -> str:
+    """The page with `words` between the marks of this name."""
     begin, end = f"<!-- {name}{command} -->", f"<!-- end of {name} -->"
     before, found, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     assert found, f"no mark {begin}"
     assert found_end, f"no mark {end}"
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{words}\n\n{end}{after}"
 
 
 def main() -> None:

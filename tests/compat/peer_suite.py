@@ -23,17 +23,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.excluded import EXCLUDED
+from tests.compat import page
+from tests.compat.excluded import ALL, EXCLUDED
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.compat.__main__ import PATH
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "torchft.md"
-BEGIN, END = "<!-- counts: ./scripts/peer_tests --write -->", "<!-- end of counts -->"
 LIMIT = 900  # seconds of a file
 _TEST_LIMIT = 60  # of a test
-_HELPERS = ("_test_utils.py", "_test/diloco_trainer.py", "checkpointing/http_transport_bench.py")  # scripts of theirs
+_HELPERS = ("_test_utils.py", "_test/diloco_trainer.py")
 _FIXTURES = "test_fixtures"
 _CONFTEST = """
 import torchft, torchft.checkpointing
@@ -46,7 +45,7 @@ torchft.checkpointing.__path__.append({folder!r} + "/checkpointing")
 class Result:
     file: str  # below torchft
     name: str  # of the test, with its class
-    outcome: str  # passed, failed, skipped, excluded
+    outcome: str  # passed, failed, skipped
     words: str = ""
 
 
@@ -76,9 +75,10 @@ class Suite:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
         command += ["-c", os.devnull, "--rootdir", str(self._folder), f"--timeout={scaled(_TEST_LIMIT):g}"]
         command += [f"--junit-xml={report}", "-o", "junit_family=xunit1"]
-        out = [] if peer or not excluded else [f"--deselect=torchft/{file}::{name}" for name in EXCLUDED.get(file, {})]
-        if out == [f"--deselect=torchft/{file}::"]:
-            return [Result(file, "", "excluded", EXCLUDED[file][""])]
+        left_out = {} if peer or not excluded else EXCLUDED.get(file, {})
+        if ALL in left_out:
+            return []
+        out = [f"--deselect=torchft/{file}::{name}" for name in left_out]
         output = self._folder / "output.txt"
         with output.open("wb") as f:
             process = subprocess.Popen(
@@ -113,26 +113,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", metavar="FILE", help="below torchft, such as ddp_test.py")
     parser.add_argument("--peer", action="store_true", help="against torchft itself")
     parser.add_argument("--all", action="store_true", help="those that are left out, too")
+    parser.add_argument("--write", action="store_true", help="against both, and write the page's table")
     parser.add_argument("-v", "--verbose", action="store_true", help="show how tests failed")
     args = parser.parse_args(argv)
     python = env.read(env.PEER_PYTHON)
     if python is None:
         print(f"{env.PEER_PYTHON} is not set: name the interpreter of an environment with torchft-nightly.")
         return 2
-    bad = 0
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(Path(folder), python)
-        for file in args.files or suite.files:
-            if not args.peer and "regression" in file:
+        files = args.files or suite.files
+        if args.write:
+            return write(suite, files)
+        bad = 0
+        for file in files:
+            if not args.peer and args.all:
                 suite.run(file, peer=True, record=True)
             results = suite.run(file, peer=args.peer, excluded=not args.all)
-            found = counts(results)
-            bad += found["failed"]
-            print(f"{file:45} {dict(found)}", flush=True)
-            for r in results:
-                if r.outcome == "failed":
-                    print(f"    {r.name}: {(r.words if args.verbose else first_line(r.words))}", flush=True)
+            tell(file, results, args.verbose)
+            bad += counts(results)["failed"]
     return min(bad, 1)
+
+
+def write(suite: Suite, files: Sequence[str]) -> int:
+    """Both sides, and the table of the page."""
+    rows, totals = [], [0] * 4
+    for file in files:
+        suite.run(file, peer=True, record=True)
+        theirs, ours = (counts(suite.run(file, peer=peer)) for peer in (True, False))
+        of = theirs["passed"] + theirs["failed"]
+        row = [theirs["passed"], ours["passed"], ours["failed"], of - ours["passed"] - ours["failed"]]
+        print(file, row, flush=True)
+        if of:
+            rows.append([f"`{file}`", *map(str, row)])
+            totals = [t + n for t, n in zip(totals, row, strict=True)]
+    rows.append(["all", *map(str, totals)])
+    head = ["torchft's file", "passed by torchft itself", "passed by torchft_x", "failed", "left out"]
+    text = page.PAGE.read_text(encoding="utf-8")
+    page.PAGE.write_text(page.put(text, "counts", page.table(head, rows), ": ./scripts/peer_tests --write"), "utf-8")
+    return min(totals[2], 1)
+
+
+def tell(file: str, results: Iterable[Result], verbose: bool) -> None:
+    print(f"{file:45} {dict(counts(results))}", flush=True)
+    for r in results:
+        if r.outcome == "failed":
+            print(f"    {r.name}: {(r.words if verbose else first_line(r.words))}", flush=True)
 
 
 def first_line(words: str) -> str:
