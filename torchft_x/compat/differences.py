@@ -91,6 +91,32 @@ DIFFERENCES = (
         "int8 (True), int4 or fp8 on any device, with error feedback",
     ),
     Difference(
+        "a newcomer while others train",
+        "is in the next quorum, which is asked for in each step",
+        "is in the next quorum, which is asked for once in about a second of steps or exchanges",
+    ),
+    Difference(
+        "a group that is later than the others to a reduction",
+        "is waited for: `timeout`, 60 s",
+        "is left out after 2 s, or five times what the others' part of a step takes, and let in again when it comes "
+        "(`Manager(straggler_timeout)`); who is late again and again waits 10 s",
+    ),
+    Difference(
+        "a group that comes when the others have ended the training",
+        "trains the job again, from step 0",
+        "is stopped with exit code 2 and a sentence",
+    ),
+    Difference(
+        "`recv_checkpoint` of a transport, used without a Manager",
+        "makes DTensors anew",
+        "needs `into` with a DTensor there; plain tensors need none",
+    ),
+    Difference(
+        "`create_store_client` with an IPv6 address",
+        "`::1:29500/prefix` will do",
+        "needs brackets: `[::1]:29500/prefix`",
+    ),
+    Difference(
         "`DistributedSampler` without `group_rank`, `num_replicas`",
         "needs an initialised default process group",
         "RANK and WORLD_SIZE, else 0 and 1, will do",
