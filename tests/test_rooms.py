@@ -69,6 +69,9 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.checkpoint": "core core.training train train.ddp transfer.durable transfer.from_memory",
     "train.local": "comm.quantized core.training observe train train.ddp",
     "launch.chaos": "observe",
+    "compat.adapters": "core train train.ddp train.local transfer transfer.http",
+    "compat": "compat.adapters rpc.lighthouse",
+    "compat.path": "compat",
     "launch.devices": "",
     "launch.process": "",
     "launch.schedulers": "launch.devices",
@@ -98,6 +101,8 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.status.live",
     "torchft_x.launch.keeper.commands",
     "torchft_x.launch.plugin.scheduler",
+    "torchft_x.compat.modules",
+    "torchft_x.compat.coordination",
     "torchft_x.observe.events",
     "torchft_x.__main__",
 ]

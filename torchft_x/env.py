@@ -23,6 +23,7 @@ QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
 USE_BUCKETIZATION = "TORCHFT_USE_BUCKETIZATION"  # of DiLoCo; exactly "True" turns it on, anything else off
 REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
 NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
+_PYTHONPATH = "PYTHONPATH"  # Python's own
 
 # torchrun's, all about one replica group
 RANK = "RANK"
@@ -37,6 +38,7 @@ RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun keeps the store over it
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
 TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # of a lighthouse: where its page is, or "off"
+WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # of torchft_x.compat.futures: how long a callback may take
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
 LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # to a lighthouse, of who keeps it running: a name for all its lives
@@ -100,6 +102,12 @@ _GRPC_NEWEST = (1, 85)  # up to it `prepare_lighthouse` knows what gRPC calls it
 def everything() -> dict[str, str]:
     """A copy of the whole environment, for a child process."""
     return dict(os.environ)
+
+
+def with_python_path(folder: str) -> dict[str, str]:
+    """A copy of the whole environment, in which Python looks into `folder` first."""
+    folders = [folder, *(f for f in os.environ.get(_PYTHONPATH, "").split(os.pathsep) if f not in ("", folder))]
+    return {**os.environ, _PYTHONPATH: os.pathsep.join(folders)}
 
 
 def become(environ: Mapping[str, str]) -> None:

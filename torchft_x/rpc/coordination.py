@@ -41,7 +41,15 @@ class Timestamp:
 
 @dataclass(frozen=True)
 class QuorumMember:
-    """One member as the peer's clients see it."""
+    """One member as the peer's clients see it.
+
+    Args:
+        replica_id: its name.
+        address: of its group server; store_address: of its store.
+        step, world_size: committed steps, and ranks of the group.
+        shrink_only: it has asked for no newcomers.
+        data: what it has said of itself, or None.
+    """
 
     replica_id: str
     address: str
@@ -54,7 +62,13 @@ class QuorumMember:
 
 @dataclass(frozen=True)
 class Quorum:
-    """A quorum as the peer's clients see it: `quorum_id` changes only when members change or a commit failed."""
+    """A quorum as the peer's clients see it.
+
+    Args:
+        quorum_id: changes only when members change or a commit failed.
+        participants: its members.
+        created: when it was formed.
+    """
 
     quorum_id: int
     participants: list[QuorumMember]
@@ -82,7 +96,15 @@ class QuorumResult:
 
 
 class LighthouseServer:
-    """A lighthouse inside this process. `bind` is ``host:port``, port 0 for any.
+    """A lighthouse inside this process.
+
+    Args:
+        bind: ``host:port``; port 0: any.
+        min_replicas: groups a quorum needs.
+        join_timeout_ms: how long groups are waited for that live and haven't asked; 100 if None.
+        quorum_tick_ms: how often the clock is looked at; 100 if None, or half of a shorter heartbeat_timeout_ms.
+        heartbeat_timeout_ms: silence of any kind that means death; None: by its kind, as `torchft_x lighthouse --help` says.
+        token: see above.
 
     Raises `AddressError` if it can't listen there, `ConfigError` naming a bad argument.
     """
@@ -97,10 +119,12 @@ class LighthouseServer:
         *,
         token: str | None = None,
     ) -> None:
+        if quorum_tick_ms is None:
+            quorum_tick_ms = min(100, max(1, (heartbeat_timeout_ms or 200) // 2))
         config = LighthouseConfig(
             min_replicas=min_replicas,
             join_timeout=(100 if join_timeout_ms is None else join_timeout_ms) / 1000,
-            tick=(100 if quorum_tick_ms is None else quorum_tick_ms) / 1000,
+            tick=quorum_tick_ms / 1000,
             heartbeat_timeout=None if heartbeat_timeout_ms is None else heartbeat_timeout_ms / 1000,
             boot_id=grpc_options.boot_id(),
         )
@@ -133,7 +157,13 @@ class LighthouseServer:
 
 
 class LighthouseClient:
-    """Calls a lighthouse's unary service. Thread-safe."""
+    """Calls a lighthouse's unary service. Thread-safe.
+
+    Args:
+        addr: ``http://host:port``.
+        connect_timeout: until it must have answered.
+        token: see above.
+    """
 
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"lighthouse at {addr}"  # for sentences
@@ -181,7 +211,20 @@ class LighthouseClient:
 
 
 class ManagerServer:
-    """A group server under the peer's name. `heartbeat_interval` is taken and not needed: a session shows its life."""
+    """A group server under the peer's name.
+
+    Args:
+        replica_id: the group's name.
+        lighthouse_addr: ``http://host:port``.
+        hostname, bind: how others reach it, and ``host:port`` where it listens.
+        store_addr: of the group's store, for the members of a quorum.
+        world_size: ranks of the group.
+        heartbeat_interval: taken and not needed: a session shows its life.
+        connect_timeout: until the lighthouse must have answered.
+        quorum_retries: taken and not needed.
+        life: of this start; a new one if None.
+        token: see above.
+    """
 
     def __init__(
         self,
@@ -223,7 +266,13 @@ class ManagerServer:
 
 
 class ManagerClient:
-    """Calls a group server (ours or the peer's) as one rank of its group. Thread-safe."""
+    """Calls a group server (ours or the peer's) as one rank of its group. Thread-safe.
+
+    Args:
+        addr: ``http://host:port``.
+        connect_timeout: until it must have answered.
+        token: see above.
+    """
 
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"group server at {addr}"  # for sentences

@@ -261,7 +261,7 @@ class _Line:
         work, arrived = self._running[0]
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise TransferError(f"{self._what} could not be moved: the deadline is over.")
+            raise TransferError(f"{self._what} timed out: its deadline is over.")
         try:
             work.wait(timedelta(seconds=left))
         except RuntimeError as e:

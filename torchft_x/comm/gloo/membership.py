@@ -138,11 +138,9 @@ class GlooMembership:
         if self.error is not None:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
-            return CollectiveError(
-                f"{op} on {self} did not end within the limit given to wait(); the group was aborted."
-            )
+            return CollectiveError(f"{op} on {self} timed out after the limit given to wait(); the group was aborted.")
         text, suspects = self._name_peers(_plain(cause))
-        return CollectiveError(f"{op} on {self} failed: {text}.", suspects)
+        return CollectiveError(f"{op} on {self} failed: {text}; the group was aborted.", suspects)
 
     def _name_peers(self, text: str) -> tuple[str, tuple[str, ...]]:
         """Put members' names in place of the addresses in gloo's message; also returns their replica ids.

@@ -214,8 +214,8 @@ class ChildHandle:
 
     def _late_for(self, op: str) -> Callable[[float | None], None]:
         def late(given: float | None) -> None:
-            limit = "within the limit given to wait()" if given else f"and timed out after {self.timeout:g} s"
-            self.end(CollectiveError(f"{op} on {self.place} did not end {limit}; the group was aborted."))
+            limit = "the limit given to wait()" if given else f"{self.timeout:g} s"
+            self.end(CollectiveError(f"{op} on {self.place} timed out after {limit}; the group was aborted."))
 
         return late
 

@@ -164,8 +164,11 @@ class DiLoCo:
             for fragment in self._fragments:
                 fragment.save()
         self._entered = True
-        self._loop.enter()
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        self._loop.enter()
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

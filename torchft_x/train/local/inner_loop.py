@@ -100,15 +100,26 @@ class InnerLoop:
         self._exchange: Exchange | None = None  # on the way
         self._followers = followers  # see above
         self._hooks: list[RemovableHandle] = []
+        self._begun = False  # since it was entered
         manager.note_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
-    def enter(self) -> None:
-        """Begin with the other groups; returns when this group can train. Raises as `Manager.start_quorum`."""
+    def enter(self, *, later: bool = False) -> None:
+        """Begin with the other groups; returns when this group can train. `later`: at the first inner step, or when `begin`
+        is called. Raises as `Manager.start_quorum`."""
+        self._begun = False
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
         ]
+        if not later:
+            self.begin()
+
+    def begin(self) -> None:
+        """What `enter` has left for later; once."""
+        if self._begun:
+            return
+        self._begun = True
         try:
             self._go(self.schedule.enter())
         except BaseException:
@@ -129,6 +140,7 @@ class InnerLoop:
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def _before_step(self, *_: Any) -> None:
+        self.begin()
         self._manager.disallow_state_dict_read()
 
     def _after_step(self, *_: Any) -> None:
@@ -217,7 +229,7 @@ class InnerLoop:
     def _take_in_heal(self) -> None:
         healed, self._healed = self._healed, False
         if healed:
-            self._behind = self._manager.current_step() > 0
+            self._behind = self._manager.context.step.state.step > 0
             for part in self._parts:
                 part.after_heal()
                 if part.feedback is not None:

@@ -65,8 +65,11 @@ class LocalSGD:
 
     def __enter__(self) -> LocalSGD:
         self._entered = True
-        self._loop.enter()
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        self._loop.enter()
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

@@ -65,7 +65,7 @@ class Source:
         """A connected connection. Raises OSError, or `TransferError` at the deadline."""
         left = self.left()
         if left <= 0:
-            raise self.error("the deadline is over.")
+            raise self.error("timed out, as its deadline is over.")
         connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=min(left, self.patience))
         connection.connect()
         try:

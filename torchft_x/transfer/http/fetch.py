@@ -69,7 +69,7 @@ class Fetch:
                 while not self._queue.over and self._left and (left := self._until - time.monotonic()) > 0:
                     self._changed.wait(left)
                 if not self._queue.over:
-                    error = self._failure or self._first.source.error("the deadline is over.")
+                    error = self._failure or self._first.source.error("timed out, as its deadline is over.")
         finally:  # also after Ctrl-C
             self._end()
         if error is not None:

@@ -66,7 +66,7 @@ class MemoryCopy:
             for worker in started:
                 while worker.is_alive():
                     if source.left() <= 0:
-                        raise source.error("the deadline is over.")
+                        raise source.error("timed out, as its deadline is over.")
                     self._show_progress()
                     worker.join(min(max(source.left(), 0.0), CONFIRM_EVERY))
         except BaseException as e:  # also Ctrl-C: no thread may go on writing into the caller's tensors

@@ -93,7 +93,7 @@ class Receiver:
         """Seconds until the deadline. Raises `TransferError` behind it."""
         left = source.left()
         if left <= 0:
-            raise source.error(f"the deadline is over at block {index} of {len(self._arrival.blocks)}.")
+            raise source.error(f"timed out at block {index} of {len(self._arrival.blocks)}.")
         return left
 
     def _place(self, block: Block) -> memoryview:

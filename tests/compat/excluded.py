@@ -1,0 +1,66 @@
+"""Tests of torchft's that are left out, and why. Each is about the inside of torchft, or about one of the differences that
+docs/torchft.md names. What they show of a user's code is shown by tests of ours, which are named where that is not plain.
+"""
+
+from __future__ import annotations
+
+ALL = ""
+"""Of a file: it can't be imported, or is about one thing."""
+
+_CLIENT = (
+    "puts a mock in the place of torchft's gRPC client, and looks at the Manager's private fields; the same stories are "
+    "played by real processes in tests/train/test_manager.py"
+)
+_STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/comm/store"
+_PRIVATE = "looks at private fields of DiLoCo's fragments, or gives it an allreduce without reduce_op"
+_PICKLED = "has a DTensor received into nothing; we don't unpickle meshes, so a DTensor needs one to be received into"
+_GRANT = (
+    "a third group has to be let in between two exchanges that follow each other within milliseconds; ours lets it in with "
+    "the next question to the lighthouse, which comes once in about a second of steps (tests/train/test_apart_faults.py)"
+)
+_URLLIB = "wants the exceptions of urllib, or the lock inside"
+_WORDS = "wants torch's or gRPC's own words, or a private process, where ours has a sentence"
+
+EXCLUDED: dict[str, dict[str, str]] = {
+    "_test/managed_work_test.py": {ALL: "is about _ManagedWork, which Manager.allreduce of torchft returns"},
+    "checkpointing/http_transport_test.py": {ALL: f"{_URLLIB}; {_PICKLED}"},
+    "checkpointing/pg_transport_test.py": {"PGTransportTest::test_pg_transport_gloo": _PICKLED},
+    "ddp_test.py": {
+        ALL: "makes its mocks of _ManagedWork; a stand-in for a Manager reduces in tests/train/ddp/test_gradient_steps.py"
+    },
+    "diloco_regression_test.py": {
+        ALL: "ends one step twice, and compares with recorded weights of failed exchanges, which torchft throws away and we "
+        "keep; tests/train/test_apart.py compares with the papers' algorithms"
+    },
+    "local_sgd_integ_test.py": {f"LocalSGDIntegTest::test_streaming_diloco_upscale_{i:02d}": _GRANT for i in range(12)},
+    "local_sgd_test.py": {
+        "DiLoCoTest::test_bucketization_correctness": _PRIVATE,
+        "DiLoCoTest::test_diloco_allreduce_call_efficiency_0_bucketized_should_use_fewer_calls": _PRIVATE,
+        "DiLoCoTest::test_diloco_allreduce_call_efficiency_1_non_bucketized_should_call_per_param": _PRIVATE,
+        "DiLoCoTest::test_diloco_healthy": _PRIVATE,
+        "DiLoCoTest::test_gradient_correctness": _PRIVATE,
+        "LocalSGDTest::test_local_sgd_healthy": _PRIVATE,
+        "LocalSGDTest::test_local_sgd_recovery": _PRIVATE,
+    },
+    "manager_integ_test.py": {"ManagerIntegTest::test_quorum_timeout": _WORDS},
+    "manager_test.py": {ALL: _CLIENT},
+    "multiprocessing_test.py": {ALL: "is about the private pipe of torchft's process groups in a child process"},
+    "process_group_test.py": {
+        "CreateStoreClientTest::test_parses_addr_0_localhost_1234_my_prefix": _STORE,
+        "CreateStoreClientTest::test_parses_addr_1_127_0_0_1_29500_torchft_0_1": _STORE,
+        "CreateStoreClientTest::test_parses_addr_2_fdaa_0_1_2_3_4_5_6_29521_torchft_0_1": _STORE,
+        "CreateStoreClientTest::test_parses_addr_3__1_29521_torchft_0_1": _STORE,
+        "CreateStoreClientTest::test_parses_addr_4__fdaa_0_1_2_3_4_5_6_29521_torchft_0_1": _STORE,
+        "ProcessGroupTest::test_baby_gloo_apis": _WORDS,
+        "ProcessGroupTest::test_baby_gloo_timeout": "gives a handle whose store is no address, which is refused at once",
+        "ProcessGroupTest::test_functional_collectives": "wants torch's counter of groups as a group's name",
+        "ProcessGroupTest::test_gloo_timeout": "gives a handle whose store is no address, which is refused at once",
+        "ProcessGroupTest::test_managed_process_group": "lets a group of one member say that it has 123, and gathers 123",
+        "ProcessGroupTest::test_process_group_wrapper": "wants a repr, and a counter's name",
+        "ProcessGroupTest::test_reconfigure_baby_process_group": _WORDS,
+    },
+    "reconfigure_test.py": {
+        ALL: "is about private functions of torchft's rendezvous; ours: tests/comm/test_handles.py"
+    },
+}
+"""By file and test."""

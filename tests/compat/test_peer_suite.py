@@ -1,0 +1,39 @@
+"""Some of torchft's own test files against torchft_x under torchft's name; ./scripts/peer_tests runs all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat.excluded import ALL, EXCLUDED
+from tests.compat.peer_suite import Suite, counts
+from tests.rpc.test_peer import HOW
+from torchft_x import env
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    python = env.read(env.PEER_PYTHON)
+    if python is None:
+        pytest.skip(HOW)
+    return Suite(tmp_path_factory.mktemp("torchft"), python)
+
+
+@pytest.mark.parametrize(
+    ("file", "passed"), [("coordination_test.py", 1), ("lighthouse_test.py", 4), ("manager_integ_test.py", 6)]
+)
+def test_a_file_of_theirs(suite: Suite, file: str, passed: int) -> None:
+    results = suite.run(file, peer=False)
+    assert [r for r in results if r.outcome == "failed"] == []
+    assert counts(results)["passed"] == passed
+
+
+def test_what_is_left_out_is_there(suite: Suite) -> None:
+    for file, names in EXCLUDED.items():
+        text = (suite.site / "torchft" / file).read_text()
+        assert ALL not in names or len(names) == 1
+        for name in filter(None, names):
+            kind, test = name.split("::")
+            assert f"class {kind}(" in text
+            assert any(f"def {test[:end]}(" in text for end in range(len(test), 5, -1)), name  # without its parameters

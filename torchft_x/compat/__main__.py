@@ -1,0 +1,52 @@
+"""Run a script that was written for torchft with torchft_x in its place: ``python -m torchft_x.compat script.py [ARG...]``.
+
+Python is started again with the folder `path` first in PYTHONPATH, so that the script is started as it always is, and its
+child processes come here, too. A launcher may set that variable itself: ``--path`` prints the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchft_x import env
+from torchft_x.compat.modules import HERE
+
+PATH = Path(__file__).with_name("path")
+_USAGE = """python -m torchft_x.compat SCRIPT.py [ARG...]        runs a script that imports torchft
+python -m torchft_x.compat -m MODULE [ARG...]        runs a module
+python -m torchft_x.compat -c COMMAND [ARG...]
+python -m torchft_x.compat torchft_lighthouse ARG...  torchft's lighthouse command, as torchft_x has it
+python -m torchft_x.compat --path                    prints what must stand first in PYTHONPATH for other ways to start
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    words = list(argv)
+    if words[:1] == ["--path"]:
+        print(PATH)
+        return 0
+    if words[:1] == ["torchft_lighthouse"]:
+        from torchft_x.rpc.lighthouse.main import main as lighthouse
+
+        return lighthouse(words[1:])
+    if not words or words[0] in ("-h", "--help"):
+        print(_USAGE, end="", file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    os.execve(sys.executable, command(sys.orig_argv, words), env.with_python_path(str(PATH)))
+
+
+def command(started: Sequence[str], words: Sequence[str]) -> list[str]:
+    """This process's command line with `words` in place of ``-m torchft_x.compat ...``: Python's own flags stay."""
+    flags = list(started[1 : len(started) - len(words)])
+    if flags[-2:] == ["-m", HERE]:
+        flags = flags[:-2]
+    elif flags and flags[-1] == f"-m{HERE}":
+        flags = flags[:-1]
+    return [sys.executable, *flags, *words]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

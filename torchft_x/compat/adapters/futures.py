@@ -1,0 +1,164 @@
+"""Deadlines for torch's futures, for blocks of code, and for what a stream has been given to do.
+
+One thread looks after all of them, another one looks after it: where a callback blocks it for too long
+(TORCHFT_WATCHDOG_TIMEOUT_SEC, 30 s), no deadline holds any more, and the process is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.futures import Future
+
+from torchft_x import env
+from torchft_x.durations import Seconds
+
+log = logging.getLogger(__name__)
+
+
+class _Timers:
+    """Runs callbacks at their times. Its threads begin with the first."""
+
+    def __init__(self) -> None:
+        self._watchdog_interval = timedelta(seconds=env.read_seconds(env.WATCHDOG_TIMEOUT, 30.0) or 30.0)
+        self._changed = threading.Condition()  # guards what follows
+        self._due: list[tuple[float, int, Callable[[], None]]] = []  # a heap: when, number, what
+        self._cancelled: set[int] = set()  # numbers of those in it that are not wanted any more
+        self._numbers = itertools.count()
+        self._busy_since: float | None = None  # a callback runs
+        self._started = False
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` then. Returns what cancels it; a callback that runs already is not waited for."""
+        with self._changed:
+            if not self._started:
+                self._started = True
+                for run in (self._run, self._watch):
+                    threading.Thread(target=run, name="torchft_x deadlines", daemon=True).start()
+            number = next(self._numbers)
+            heapq.heappush(self._due, (time.monotonic() + seconds, number, callback))
+            self._changed.notify()
+
+        def cancel() -> None:
+            with self._changed:
+                if any(there == number for _, there, _ in self._due):
+                    self._cancelled.add(number)
+
+        return cancel
+
+    def _run(self) -> None:
+        while True:
+            callback = self._next()
+            try:
+                callback()
+            except Exception:
+                log.exception("what was to be done at a deadline has failed")
+            with self._changed:
+                self._busy_since = None
+
+    def _next(self) -> Callable[[], None]:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if not self._due:
+                    self._changed.wait()
+                elif self._due[0][1] in self._cancelled:
+                    self._cancelled.discard(heapq.heappop(self._due)[1])
+                elif self._due[0][0] > now:
+                    self._changed.wait(self._due[0][0] - now)
+                else:
+                    self._busy_since = now
+                    return heapq.heappop(self._due)[2]
+
+    def _watch(self) -> None:
+        while True:
+            limit = self._watchdog_interval.total_seconds()
+            time.sleep(limit / 4)
+            since = self._busy_since
+            if since is not None and time.monotonic() - since > limit:
+                log.error(
+                    "a callback of a deadline has not returned for %g s, so no deadline holds any more; this process is "
+                    "ended. Callbacks must not block (%s)",
+                    limit,
+                    env.WATCHDOG_TIMEOUT,
+                )
+                try:
+                    sys.exit(1)
+                except SystemExit as e:  # which would end this thread only
+                    os._exit(int(e.code or 1))
+
+
+_TIMEOUT_MANAGER = _Timers()
+
+
+def _seconds(timeout: Seconds) -> float:
+    return max(0.0, timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout))
+
+
+def future_timeout(fut: Future[Any], timeout: Seconds) -> Future[Any]:
+    """A future that ends as `fut` does, or with TimeoutError if that takes longer. `fut` itself goes on."""
+    out: Future[Any] = Future()
+    lock = threading.Lock()  # both may end at the same moment
+    limit = _seconds(timeout)
+
+    def late() -> None:
+        with lock:
+            if not out.done():
+                out.set_exception(TimeoutError(f"a future did not complete within {limit:g} s"))
+
+    def ended(result: Future[Any]) -> None:
+        cancel()
+        with lock:
+            if out.done():
+                return
+            try:
+                out.set_result(result.value())
+            except Exception as e:
+                out.set_exception(e)
+
+    cancel = _TIMEOUT_MANAGER.after(limit, late)
+    fut.add_done_callback(ended)
+    return out
+
+
+def future_wait(fut: Future[Any], timeout: Seconds) -> Any:
+    """Wait for the value. Raises what `fut` ended with, or TimeoutError."""
+    done = threading.Event()
+    fut.add_done_callback(lambda _: done.set())
+    limit = _seconds(timeout)
+    if not done.wait(limit):
+        raise TimeoutError(f"a future did not complete within {limit:g} s")
+    return fut.value()
+
+
+@contextlib.contextmanager
+def context_timeout(callback: Callable[[], None], timeout: Seconds) -> Iterator[None]:
+    """Call `callback`, from another thread, if the block takes longer."""
+    cancel = _TIMEOUT_MANAGER.after(_seconds(timeout), callback)
+    try:
+        yield
+    finally:
+        cancel()
+
+
+def stream_timeout(callback: Callable[[], None], timeout: Seconds) -> None:
+    """Call `callback`, from another thread, if what the accelerator's current stream has to do takes longer."""
+    event: Any = torch.Event()
+    event.record()
+
+    def look() -> None:
+        if not event.query():
+            callback()
+
+    _TIMEOUT_MANAGER.after(_seconds(timeout), look)

@@ -1,0 +1,82 @@
+"""Groups that train apart, begun as torchft's scripts expect: the ``with`` asks nobody for anything yet.
+
+torchft's own DiLoCo has trained one period before it first asks, and its scripts build on it: their `state_dict` uses the
+object that ``with ... as`` has yet to give, or they wait for others before the first step. So the groups agree on their first
+weights a little later than in `torchft_x.DiLoCo`: when the model makes its first forward, or the inner optimizer its first
+step, whichever comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchft_x.compat.adapters.manager import Manager
+from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.local.diloco import DiLoCo as OurDiLoCo
+from torchft_x.train.local.inner_loop import InnerLoop
+from torchft_x.train.local.local_sgd import LocalSGD as OurLocalSGD
+
+
+class DiLoCo(OurDiLoCo):
+    """`torchft_x.DiLoCo`, begun at the first forward or inner step."""
+
+    def __init__(self, manager: Any, model_fragments: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(manager, model_fragments, *args, **kwargs)
+        self._first = _First(manager, self._loop, list(model_fragments))
+
+    def _begin(self) -> None:
+        self._first.wait_for()
+
+    def __exit__(self, *error: Any) -> None:
+        self._first.forget()
+        super().__exit__(*error)
+
+
+class LocalSGD(OurLocalSGD):
+    """`torchft_x.LocalSGD`, begun at the first forward or step."""
+
+    def __init__(self, manager: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(manager, model, *args, **kwargs)
+        self._first = _First(manager, self._loop, [model])
+
+    def _begin(self) -> None:
+        self._first.wait_for()
+
+    def __exit__(self, *error: Any) -> None:
+        self._first.forget()
+        super().__exit__(*error)
+
+
+class _First:
+    """Begins a loop when one of these modules is used."""
+
+    def __init__(self, manager: Any, loop: InnerLoop, modules: list[nn.Module]) -> None:
+        self._loop = loop
+        # FSDP has gathered a sharded model's weights when a forward is heard of: there the optimizer's step is the first.
+        self._modules = [m for m in modules if not any(is_dtensor(p) for p in m.parameters())]
+        self._hooks: list[Any] = []
+        if isinstance(manager, Manager):
+            manager.trains_apart()
+
+    def wait_for(self) -> None:
+        self._loop.enter(later=True)
+        self._hooks = [m.register_forward_pre_hook(self._forward) for m in self._modules]
+
+    def _forward(self, *_: Any) -> None:
+        if torch.is_grad_enabled():
+            self.forget()
+            self._loop.begin()
+
+    def forget(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+def extract_local_tensor(t: torch.Tensor) -> torch.Tensor:
+    """A copy of what this rank holds of a tensor, without a gradient."""
+    mine = t.to_local() if hasattr(t, "to_local") else t
+    return mine.detach().clone()

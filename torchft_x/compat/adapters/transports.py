@@ -1,0 +1,37 @@
+"""torchft's two transports: ours, where a timeout of zero has a meaning."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torchft_x.durations import Seconds
+from torchft_x.errors import TransferError
+from torchft_x.transfer.http.transport import HTTPTransport as OurHTTPTransport
+from torchft_x.transfer.pg import PGTransport as OurPGTransport
+
+T = TypeVar("T")
+
+UNLIMITED = 24 * 3600.0  # seconds: torch's own process groups end long before
+
+
+def _is_zero(timeout: Seconds | None) -> bool:
+    return timeout is not None and (
+        timeout == timedelta(0) if isinstance(timeout, timedelta) else float(timeout) == 0.0
+    )
+
+
+class HTTPTransport(OurHTTPTransport[T]):
+    """`torchft_x.HTTPTransport`, which doesn't wait at all for a state that is asked for with a timeout of zero."""
+
+    def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: Seconds, **ours: Any) -> T:
+        if _is_zero(timeout):
+            raise TransferError(f"The state of step {step} of replica rank {src_rank} timed out after 0 s.")
+        return super().recv_checkpoint(src_rank, metadata, step, timeout, **ours)
+
+
+class PGTransport(OurPGTransport[T]):
+    """`torchft_x.PGTransport`, where a timeout of zero leaves the limit to the process group, as torch's ``wait`` does."""
+
+    def _limit(self, timeout: Seconds | None) -> float:
+        return super()._limit(UNLIMITED if _is_zero(timeout) else timeout)

@@ -1,0 +1,126 @@
+"""Makes the modules of `names.TREE` when they are imported, as ``torchft_x.compat.NAME`` and as ``torchft.NAME``.
+
+Both names are one module, so classes are the same whichever way they were imported. The standard library only: this runs at
+the start of every Python process whose PYTHONPATH has the folder `path`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import MutableMapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from torchft_x.compat.names import LACKING, ROOT, TREE
+
+HERE = "torchft_x.compat"
+PEER = "torchft"
+
+
+def install(*, as_torchft: bool = False) -> None:
+    """Let Python find the modules, before it looks anywhere else. `as_torchft`: also as torchft, whether that is installed
+    or not. May be called again."""
+    for finder in (Made(), *([Alias()] if as_torchft else [])):
+        if not any(type(there) is type(finder) for there in sys.meta_path):
+            sys.meta_path.insert(0, finder)
+
+
+def fill(namespace: MutableMapping[str, Any], module: str) -> None:
+    """Let a module with this namespace have the names of torchft's `module`, loaded when they are used first."""
+    names = TREE[module]
+    below = f"{HERE}.{module}" if module else HERE
+    children = {name.removeprefix(f"{module}.") if module else name for name in TREE if name.startswith(module)}
+    children = {child for child in children if child and "." not in child}
+
+    def get(name: str) -> Any:
+        place = names.get(name)
+        if place is not None:
+            where, _, attribute = place.partition(":")
+            value = getattr(importlib.import_module(f"torchft_x.{where}"), attribute)
+        elif name in children:
+            return importlib.import_module(f"{below}.{name}")
+        else:
+            raise AttributeError(_no_such(module, name))
+        namespace[name] = value
+        return value
+
+    namespace["__getattr__"] = get
+    namespace["__dir__"] = lambda: sorted({*namespace, *names, *children})
+    namespace["__all__"] = sorted(name for name in names if not name.startswith("_"))
+
+
+def _no_such(module: str, name: str) -> str:
+    full = f"{module}.{name}" if module else name
+    why = LACKING.get(full)
+    if why is not None:
+        return f"torchft_x has no torchft.{full}: {why}."
+    return (
+        f"module {PEER + (f'.{module}' if module else '')!r} of torchft_x has no attribute {name!r} (docs/torchft.md)."
+    )
+
+
+class Made(MetaPathFinder):
+    """Finds ``torchft_x.compat.NAME``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = _below(HERE, fullname)
+        if not name or name not in TREE:
+            return None
+        return ModuleSpec(fullname, _Maker(name), is_package=_is_package(name))
+
+
+class _Maker(Loader):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None  # as ever
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = f"torchft.{self._name}, as torchft_x has it. See docs/torchft.md."
+        fill(vars(module), self._name)
+
+
+class Alias(MetaPathFinder):
+    """Finds ``torchft`` and ``torchft.NAME``, which are the modules here."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = _below(PEER, fullname)
+        if name is None:
+            return None
+        if name in TREE:
+            return ModuleSpec(fullname, _Same(name), is_package=_is_package(name))
+        if name in LACKING:
+            raise ModuleNotFoundError(f"torchft_x has no {fullname}: {LACKING[name]}.", name=fullname)
+        return None
+
+
+class _Same(Loader):
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None  # of the module itself
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"{HERE}.{self._name}" if self._name else HERE)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import has put the other name's in its place
+
+
+def _below(root: str, fullname: str) -> str | None:
+    if fullname == root:
+        return ROOT
+    return fullname.removeprefix(f"{root}.") if fullname.startswith(f"{root}.") else None
+
+
+def _is_package(name: str) -> bool:
+    return name == ROOT or any(other.startswith(f"{name}.") for other in TREE)
