@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.e2e.test_kills import script
 from torchft_x import env
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.commands import main as command
-from torchft_x.observe.report import commits
+from torchft_x.observe.report import commits, training_together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -93,3 +94,25 @@ def test_a_supervisor_is_killed_and_the_job_does_what_was_asked(tmp_path: Path) 
     assert found.state == "SUCCEEDED"
     assert [r.state for role in found.roles for r in role.replicas] == ["SUCCEEDED"] * 3
     assert found.restarts == 1
+
+
+def test_who_died_with_its_supervisor_is_not_waited_for(tmp_path: Path) -> None:
+    """All are dead at once, one of them without anybody who saw it: the others begin again when they are there, and not after
+    the lease in which it might yet finish the job (R21)."""
+    run_dir = tmp_path / "run"
+    variables = {**WARM, env.STATE_HOME: str(tmp_path / "state"), env.MEMORY: "0"}
+    with running(local_ft(run_dir, "--steps", "100000"), tmp_path / "log", run_dir, **variables) as job:
+        job.wait_until_training(2, 120)
+        other = job.worker("0")
+        kill(run_dir, "trainer", 1)
+        os.kill(other, signal.SIGKILL)
+        killed = time.time()
+        job.wait_for(lambda: training_together([e for e in job.events() if e["t"] > killed], 2), 60, "both are back")
+        os.kill(job.process.pid, signal.SIGINT)
+        job.wait(60)
+        gone(run_dir, 20)
+    died = [e for e in job.events() if e["event"] == "exit" and e["role"] == "supervisor" and e.get("group") == "1"]
+    assert died[0]["reason"] == "killed, with its supervisor"
+    lineages = [e["t"] for e in job.events() if e["event"] == "new_lineage"]
+    assert len(lineages) == 1
+    assert lineages[0] - killed < 100  # a lease is 120 s, from when its supervisor was heard last

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.util import scaled, wait_for
+from torchft_x import env
 from torchft_x.launch.process import process_tree
+from torchft_x.launch.workers import lives_file
 from torchft_x.observe.events import read_events
 
 SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
@@ -312,6 +314,32 @@ def test_kill_9_of_the_supervisor_takes_the_worker_with_it(drive) -> None:
     run.process.kill()
     run.process.wait()
     wait_for(lambda: not process_tree.is_alive(worker), what="the worker's end")
+
+
+def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_one(
+    drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "lives"
+    monkeypatch.setenv(env.LIVES_FILE, str(told))
+    first = drive(SLEEPER)
+    first.worker()
+    started = first.reports("started")[0]
+    lives = lives_file.read(told)
+    assert lives is not None
+    assert lives.runs == f"{started['attempt']}:{started['life']}"
+    first.process.kill()
+    first.process.wait()
+
+    monkeypatch.setenv(env.LIFE_BEFORE, lives.runs)
+    second = drive("")
+    assert second.wait() == 0
+    assert [(r["kind"], r.get("life") == started["life"]) for r in second.reports()[:2]] == [
+        ("exited", True), ("started", False),
+    ]  # fmt: skip
+    assert second.reports("exited")[0]["code"] == -signal.SIGKILL
+    lives = lives_file.read(told)
+    assert lives is not None
+    assert lives.runs == ""  # it has ended, and the lighthouse was told
 
 
 def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:

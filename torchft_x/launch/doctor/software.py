@@ -20,6 +20,9 @@ BOUNDS: dict[str, tuple[str, str | None]] = {
     "protobuf": ("6.31", "8"),
     "fsspec": ("2024.2", None),
     "isal": ("1.7", None),
+    "h11": ("0.14", None),
+    "prometheus-client": ("0.20", None),
+    "rich": ("13", None),
     "torchx": ("0.7.0", None),
 }
 """Package -> from this version on, and below that one. A test compares it with pyproject.toml."""

@@ -125,6 +125,8 @@ class RoleProcess:
             return out
         out[env.LAUNCHER_PID] = str(os.getpid())
         out[env.LIVES_FILE] = str(self._lives)
+        if self._told is not None and self._told.runs:  # what its supervisor has left behind was killed when that ended
+            out[env.LIFE_BEFORE] = self._told.runs
         out.setdefault(
             env.GIVE_UP_CODE, "1"
         )  # whoever ends otherwise was ended from outside, and says nothing to the lighthouse

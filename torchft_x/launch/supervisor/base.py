@@ -104,7 +104,7 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
-        self._started_again = 0  # how often, by this process
+        self._said = lives_file.Lives(0, "")  # to whoever keeps this process running
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, which may write
         self._done_with: list[Path] = []  # folders of lives that have ended
@@ -215,8 +215,8 @@ class BaseSupervisor:
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
-        self._started_again += 1
-        lives_file.tell(self._started_again, end.reason, self._environ)
+        self._said = replace(self._said, restarts=self._said.restarts + 1, reason=end.reason)
+        lives_file.tell(self._said, self._environ)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
@@ -229,17 +229,23 @@ class BaseSupervisor:
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
         self._life = Attempt(self._spec(begun, folder), self._warm)
+        self._tell_runs(f"{begun.attempt}:{begun.life}")
         self._tell_start(self._life, begun)
         self._clear_up()
         end = self._watch(self._life, lives, begun)
         self._life = None
         lives.ended(begun, end)
+        self._tell_runs("")
         self._on_end(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
         self._done_with.append(folder)  # removed when the next life runs, which shall not wait for a disk
         return lives.outcome(begun, end)
+
+    def _tell_runs(self, life: str) -> None:
+        self._said = replace(self._said, runs=life)
+        lives_file.tell(self._said, self._environ)
 
     def _clear_up(self) -> None:
         while self._done_with:

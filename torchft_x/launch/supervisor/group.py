@@ -6,6 +6,7 @@ A group over several nodes has one on each; coordination.py says how they begin 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Pl
 from torchft_x.launch.supervisor.locate import Found
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.stop_requests import LAST_ACTS, Stop
+from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -33,6 +35,7 @@ from torchft_x.launch.workers.warm_rules import why_never
 
 _SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
 _LOOK = 0.1  # seconds between two looks whether it is
+_WITH_SUPERVISOR = "killed, with its supervisor"  # how the life before ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +225,11 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
+            before = lives_file.life_before(self._environ)
+            if before is not None:  # else the others would wait for a lease: it might yet finish the job (R21)
+                number, life = before
+                reports.exited(number, life, -signal.SIGKILL, _WITH_SUPERVISOR)
+                self._events.emit("exit", attempt=number, life=life, code=-signal.SIGKILL, reason=_WITH_SUPERVISOR)
             return SingleNode(reports)
         assert isinstance(reports, NodeReports)
         place = Place(

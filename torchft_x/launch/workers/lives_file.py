@@ -1,4 +1,5 @@
-"""What a supervisor says of itself to whoever keeps it running: how often it has started what it keeps running, and why last.
+"""What a supervisor says of itself to whoever keeps it running: how often it has started what it keeps running, why last, and
+which life runs now.
 
 A file of one line of JSON, replaced as a whole. Only a supervisor that was given the path (TORCHFT_X_LIVES_FILE) writes it.
 """
@@ -20,14 +21,16 @@ class Lives:
     restarts: int
     reason: str
     """Of the last one."""
+    runs: str = ""
+    """NUMBER:TOKEN of the life that runs; empty: none does, or the lighthouse has been told how it ended."""
 
 
-def tell(restarts: int, reason: str, environ: Mapping[str, str]) -> None:
-    """Nothing depends on it: a full disk is left alone."""
+def tell(lives: Lives, environ: Mapping[str, str]) -> None:
+    """A full disk is left alone: without it a life that dies with its supervisor is waited for."""
     path = env.read(env.LIVES_FILE, None, environ)
     if path is not None:
         with contextlib.suppress(OSError):
-            Path(f"{path}.new").write_text(json.dumps(asdict(Lives(restarts, reason))), "utf-8")
+            Path(f"{path}.new").write_text(json.dumps(asdict(lives)), "utf-8")
             os.replace(f"{path}.new", path)
 
 
@@ -35,6 +38,13 @@ def read(path: Path) -> Lives | None:
     """None: it has said nothing that can be read."""
     try:
         found = json.loads(path.read_text("utf-8")[:65536])
-        return Lives(int(found["restarts"]), str(found["reason"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return Lives(int(found["restarts"]), str(found["reason"]), str(found.get("runs", "")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def life_before(environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """Number and token of the life that died with the supervisor in whose place this one is. None: there is none, or nobody
+    can say that it is dead."""
+    number, _, token = (env.read(env.LIFE_BEFORE, None, environ) or "").partition(":")
+    return (int(number), token) if number.isascii() and number.isdecimal() and token else None
