@@ -109,7 +109,8 @@ def test_a_launcher_says_it_by_one_variable_and_the_environments_own_sitecustomi
     assert told == "torchft_x.rpc.coordination True\n"
     # In a clone nothing is installed, and only the folder from which Python was started has it.
     assert (
-        run(["-I", "-S", "-c", f"import sys; sys.path.append({path!r}); import sitecustomize, torchft"], tmp_path) == ""
+        run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {path!r}); import sitecustomize, torchft"], tmp_path)
+        == ""
     )
 
 

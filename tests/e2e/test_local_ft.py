@@ -97,14 +97,15 @@ def test_a_supervisor_is_killed_and_the_job_does_what_was_asked(tmp_path: Path) 
 
 
 def test_who_died_with_its_supervisor_is_not_waited_for(tmp_path: Path) -> None:
-    """All are dead at once, one of them without anybody who saw it: the others begin again when they are there, and not after
-    the lease in which it might yet finish the job (R21)."""
+    """All are dead at once, one of them without anybody who saw it, and the lighthouse too: they begin again when they are
+    there, and not after the lease in which that one might yet finish the job (R21)."""
     run_dir = tmp_path / "run"
     variables = {**WARM, env.STATE_HOME: str(tmp_path / "state"), env.MEMORY: "0"}
     with running(local_ft(run_dir, "--steps", "100000"), tmp_path / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
         other = job.worker("0")
         kill(run_dir, "trainer", 1)
+        kill(run_dir, "lighthouse", 0)
         os.kill(other, signal.SIGKILL)
         killed = time.time()
         job.wait_for(lambda: training_together([e for e in job.events() if e["t"] > killed], 2), 60, "both are back")

@@ -84,7 +84,8 @@ def test_the_command_looks_at_everything_and_finds_no_problem_here(tmp_path: Pat
     told = json.loads(done.stdout)
     assert told["problems"] == 0, done.stdout
     assert {f["check"] for f in told["findings"]} == {
-        "python", "torchft_x", "torch", "grpcio", "protobuf", "fsspec", "torchx", "schedulers", "components",
+        "python", "torchft_x", "torch", "grpcio", "protobuf", "fsspec", "isal", "h11", "prometheus-client", "rich", "torchx",
+        "schedulers", "components",
         "torchxconfig", "ports", "name", "reverse", "lighthouse", "run dir", "open files", "processes", "shared memory",
         "accelerators", "leftovers",
     }  # fmt: skip

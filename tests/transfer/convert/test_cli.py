@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib
 from pathlib import Path
 from typing import Any
@@ -128,10 +127,12 @@ def test_safetensors(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_missing_package_is_named(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, package: str
 ) -> None:  # fmt: skip
+    real = importlib.import_module
+
     def missing(name: str, *args: Any) -> Any:
         if name.partition(".")[0] == package:
             raise ImportError(name)
-        return builtins.__import__(name)
+        return real(name, *args)
 
     save(Store(url), trained(), 7)
     monkeypatch.setattr(importlib, "import_module", missing)
