@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchft_x.transfer.format.limits import ALIGNMENT, BLOCK_BYTES, SMALL_BLOB_BYTES
+from torchft_x.transfer.format.uncollected import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def place_blobs(sizes: Sequence[int]) -> tuple[list[int], int]:
     return starts, end
 
 
+@uncollected
 def cut_blocks(sizes: Sequence[int]) -> tuple[Block, ...]:
     """The blocks of a stream, in its order."""
     starts, _ = place_blobs(sizes)

@@ -24,6 +24,7 @@ from torchft_x.transfer.format.memory import (
     storage_offset_bytes,
     view_bytes,
 )
+from torchft_x.transfer.format.uncollected import uncollected
 
 _PLAIN = frozenset([torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
 
@@ -33,6 +34,7 @@ def check_sendable(state_dict: Any) -> None:
     flatten(state_dict)
 
 
+@uncollected
 def flatten(state_dict: Any) -> tuple[Layout, list[Tensor]]:
     """Layout of a state dict, and for each blob its source: a tensor that shares memory with the state dict, of an
     integer or complex128 dtype, shaped so that its elements in order are the blob's bytes.
@@ -170,6 +172,7 @@ class _Region:
     members: tuple[int, ...]
 
 
+@uncollected
 def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor], list[int]]:
     """Tensors that overlap in memory get one blob. Blobs are numbered by their first tensor."""
     spans: dict[torch.device, list[tuple[int, int, int]]] = {}  # (address, end, index)

@@ -18,6 +18,7 @@ from torchft_x.transfer.format.memory import (
     view_storage,
 )
 from torchft_x.transfer.format.rebuild import Target
+from torchft_x.transfer.format.uncollected import uncollected
 
 
 class Landing:
@@ -28,6 +29,7 @@ class Landing:
     from the blob's first target.
     """
 
+    @uncollected
     def __init__(self, layout: Layout, targets: list[Target]) -> None:
         self.memory: list[Tensor] = []  # per blob: uint8 (bytes,), on the target's device
         self.in_place: list[bool] = []  # per blob: whether its memory is the caller's
@@ -52,6 +54,7 @@ class Landing:
             found = self._views[blob] = memory_of(self.memory[blob])
         return found
 
+    @uncollected
     @torch.no_grad()
     def finish(self) -> list[Tensor]:
         """After every blob has arrived: one tensor per spec, the target's own where there is one that fits."""

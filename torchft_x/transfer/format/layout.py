@@ -37,6 +37,7 @@ from torchft_x.transfer.format.limits import (
     MAX_STATE_BYTES,
 )
 from torchft_x.transfer.format.memory import extent
+from torchft_x.transfer.format.uncollected import uncollected
 
 FORMAT = "torchft_x/2"
 FORMAT_1 = "torchft_x/1"  # the same, with other digests of the blocks (`digests.digest_1`)
@@ -71,6 +72,7 @@ class Layout:
     blobs: tuple[int, ...]  # bytes of each
 
 
+@uncollected
 def dump(layout: Layout) -> bytes:
     """The manifest. Raises `LeafError` if it is larger than any receiver takes."""
     text = json.dumps(
@@ -91,6 +93,7 @@ def dump(layout: Layout) -> bytes:
     return text
 
 
+@uncollected
 def parse(text: bytes, formats: Sequence[str] = (FORMAT,)) -> Layout:
     """The layout of a manifest that came from another process, of one of `formats`.
 

@@ -20,6 +20,7 @@ from torchft_x.transfer.format.flatten import describe_dtensor, is_dtensor, join
 from torchft_x.transfer.format.layout import Layout
 from torchft_x.transfer.format.leaves import Leaf, Node
 from torchft_x.transfer.format.limits import MAX_DEPTH, MAX_DIMS, MAX_NODES, MAX_SAME_HASH
+from torchft_x.transfer.format.uncollected import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Target:
     local: Tensor | None  # the memory behind it
 
 
+@uncollected
 def find_targets(layout: Layout, into: Any = None) -> list[Target]:
     """A target for each tensor of the layout, in order; `into` is a state dict like the one that comes, or None.
 
@@ -65,6 +67,7 @@ def first_paths(layout: Layout, targets: list[Target]) -> dict[int, str]:
     return paths
 
 
+@uncollected
 def rebuild(layout: Layout, targets: list[Target], tensors: list[Tensor]) -> Any:
     """The state dict. `tensors` are the memory filled for each target; where that is the target's own memory, the
     caller's object is returned at its place. Raises `TransferError` if a registered leaf's decode fails.
