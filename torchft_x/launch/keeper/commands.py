@@ -23,7 +23,7 @@ from torchft_x.launch.keeper.keeper import keep
 from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.keeper.record import JobRecord
 
-_END = 30.0  # seconds for a job to end in good order; it takes 13 at most
+_END = 30.0  # seconds for a job to end in good order; it takes 17 at most
 _ANSWER = 20.0  # seconds for a keeper to answer, which may wait for the end of groups that were told to go
 _LOOK = 0.05  # seconds between looks
 

@@ -37,7 +37,7 @@ from torchft_x.observe.events import EventLog
 _TICK = 1.0  # seconds; the longest sleep, after which supervisors are asked what they have to say
 _TICK_BLIND = 0.25  # the same for kernels without pidfd
 _LAST_WORDS = 10.0  # seconds that processes get to end by themselves when the job is over
-_GRACE = 8.0  # seconds between SIGTERM and SIGKILL: a supervisor gives its workers 5
+_GRACE = 11.0  # seconds between SIGTERM and SIGKILL: a supervisor gives a worker that saves its last step 8
 _GRACE_LIGHTHOUSE = 4.0
 _HURRY = 1.5  # the same once a second request has come
 

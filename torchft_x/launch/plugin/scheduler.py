@@ -42,7 +42,7 @@ from torchft_x.launch.schedulers.role import FtRole
 
 NAME = "local_ft"
 _BEGIN = 30.0  # seconds for a keeper to start the roles
-_END = 20.0  # seconds for a job to end in good order; it takes 13 at most
+_END = 25.0  # seconds for a job to end in good order; it takes 17 at most
 _LOOK = 0.02  # seconds between looks
 
 
