@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchft_x.transfer.format.limits import ALIGNMENT, BLOCK_BYTES, SMALL_BLOB_BYTES
-from torchft_x.transfer.format.uncollected import uncollected
+from torchft_x.transfer.format.memory import uncollected
 
 
 @dataclass(frozen=True, slots=True)

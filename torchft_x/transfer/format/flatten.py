@@ -22,9 +22,9 @@ from torchft_x.transfer.format.memory import (
     extent,
     is_dense,
     storage_offset_bytes,
+    uncollected,
     view_bytes,
 )
-from torchft_x.transfer.format.uncollected import uncollected
 
 _PLAIN = frozenset([torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
 

@@ -14,11 +14,11 @@ from torchft_x.transfer.format.memory import (
     memory_of,
     physical_memory,
     storage_offset_bytes,
+    uncollected,
     view_bytes,
     view_storage,
 )
 from torchft_x.transfer.format.rebuild import Target
-from torchft_x.transfer.format.uncollected import uncollected
 
 
 class Landing:

@@ -36,8 +36,7 @@ from torchft_x.transfer.format.limits import (
     MAX_NODES,
     MAX_STATE_BYTES,
 )
-from torchft_x.transfer.format.memory import extent
-from torchft_x.transfer.format.uncollected import uncollected
+from torchft_x.transfer.format.memory import extent, uncollected
 
 FORMAT = "torchft_x/2"
 FORMAT_1 = "torchft_x/1"  # the same, with other digests of the blocks (`digests.digest_1`)

@@ -20,7 +20,7 @@ from torchft_x.transfer.format.flatten import describe_dtensor, is_dtensor, join
 from torchft_x.transfer.format.layout import Layout
 from torchft_x.transfer.format.leaves import Leaf, Node
 from torchft_x.transfer.format.limits import MAX_DEPTH, MAX_DIMS, MAX_NODES, MAX_SAME_HASH
-from torchft_x.transfer.format.uncollected import uncollected
+from torchft_x.transfer.format.memory import uncollected
 
 
 @dataclass(frozen=True, slots=True)
