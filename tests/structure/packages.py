@@ -34,7 +34,7 @@ def draw(walls: Mapping[str, str]) -> str:
     high = [top + (len(layers) - 1 - level) * (BOX + GAP) for level in range(len(layers))]  # upper edge of each layer
     sheet = Sheet(width, high[0] + BOX + MARGIN, "Packages of torchft_x and who may import whom")
     words = "Who may import whom (WALLS in tests/test_rooms.py). Arrows that follow from others are left out; so are the leaves"
-    sheet.text(MARGIN, MARGIN + 4, f"{words} errors, env, net, durations.", "weak")
+    sheet.text(MARGIN, MARGIN + 4, f"{words} errors, env, net, durations, arguments.", "weak")
     for package in graph:
         for target in sorted(graph[package]):
             sheet.path(_way(package, target, links, {p: x[p] - left for p in x}, high, layers))

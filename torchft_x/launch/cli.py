@@ -7,9 +7,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from torchft_x import env
+from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
 from torchft_x.launch.process.checkpoint_memory import MEMORY
@@ -33,15 +33,8 @@ _LOCAL_NOTICE = 10.0
 _KILL_WAIT = 30.0  # Slurm's own value of KillWait
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="torchft_x supervise", description="Run one replica group and restart it when it dies.")
+    parser = Parser(prog="torchft_x supervise", description="Run one replica group and restart it when it dies.")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--group", help="id of this group, stable over restarts")
     which.add_argument("--replica", type=int, help="instead, of a group over N nodes: node K %% N of group K // N")
@@ -140,7 +133,7 @@ def _workers(args: argparse.Namespace, group: str) -> int:
 
 def accompany(argv: list[str]) -> int:
     """``torchft_x accompany``: the exit code."""
-    parser = _Parser(
+    parser = Parser(
         prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
     )
     parser.add_argument("--name", required=True, help="of the sidecar, its own within the job")
@@ -191,7 +184,7 @@ def dumps(argv: list[str]) -> int:
     from torchft_x.launch.postmortem.dump_folders import all_folders, number
     from torchft_x.observe.dumps import describe, examine, headline, read_folder
 
-    parser = _Parser(
+    parser = Parser(
         prog="torchft_x dumps", description="Say what was collected when groups died or hung: docs/debugging.md."
     )
     parser.add_argument("run_dir", type=Path, help="of the run")
@@ -215,7 +208,7 @@ def doctor(argv: list[str]) -> int:
     from torchft_x.launch.doctor import runner as d
     from torchft_x.launch.doctor.checks import CHECKS
 
-    parser = _Parser(
+    parser = Parser(
         prog="torchft_x doctor", description="Look at what a job needs on this machine, and say what to do."
     )
     parser.add_argument("--lighthouse", metavar="ADDRESS", help=f"also look at this one; default {env.LIGHTHOUSE}")

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError
-from torchft_x.launch.cli import _Parser
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
@@ -37,7 +37,7 @@ def report(argv: list[str]) -> int:
     from torchft_x.observe.drawing import as_json, page, summary
     from torchft_x.observe.run import read_run
 
-    parser = _Parser(prog="torchft_x report", description="Say what a run did, and what its failures cost.")
+    parser = Parser(prog="torchft_x report", description="Say what a run did, and what its failures cost.")
     _add_run_dir(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html")
     parser.add_argument("--against", type=Path, metavar="OTHER_RUN", help="compare with this run")
@@ -88,7 +88,7 @@ def chaos(argv: list[str]) -> int:
     from torchft_x.launch.chaos import runner, schedule
     from torchft_x.launch.chaos.local import LocalRun
 
-    parser = _Parser(
+    parser = Parser(
         prog="torchft_x chaos", description="Kill, stop and drain parts of a job of this host: docs/chaos.md."
     )
     _add_run_dir(parser)
@@ -138,7 +138,7 @@ def clean(argv: list[str]) -> int:
     """``torchft_x clean``: 1 if something could not be removed, or the person said no."""
     from torchft_x.launch.clean import DAYS, examine, remove
 
-    parser = _Parser(
+    parser = Parser(
         prog="torchft_x clean", description="Remove the directories of old runs; never of one that goes on."
     )
     parser.add_argument("folder", type=Path, nargs="?", default=RUNS, help=f"where they are; default: ./{RUNS}")

@@ -5,7 +5,6 @@ They speak to the keeper by signals, which only its own user may send, and by fi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
@@ -15,8 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
+from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.keeper import keep
@@ -26,13 +25,6 @@ from torchft_x.launch.keeper.record import JobRecord
 _END = 30.0  # seconds for a job to end in good order; it takes 17 at most
 _ANSWER = 20.0  # seconds for a keeper to answer, which may wait for the end of groups that were told to go
 _LOOK = 0.05  # seconds between looks
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
 def main(command: str, words: list[str]) -> int:
@@ -47,7 +39,7 @@ def main(command: str, words: list[str]) -> int:
 
 
 def _cancel(argv: list[str]) -> int:
-    parser = _Parser(prog="torchft_x cancel", description="End a job of local_ft, in good order.")
+    parser = Parser(prog="torchft_x cancel", description="End a job of local_ft, in good order.")
     parser.add_argument("run_dir", type=Path, help="of the job")
     args = parser.parse_args(argv)
     found = record.read(args.run_dir)
@@ -61,9 +53,7 @@ def _cancel(argv: list[str]) -> int:
 
 
 def _scale(argv: list[str]) -> int:
-    parser = _Parser(
-        prog="torchft_x scale", description="Give a running job of local_ft more replica groups, or fewer."
-    )
+    parser = Parser(prog="torchft_x scale", description="Give a running job of local_ft more replica groups, or fewer.")
     parser.add_argument("run_dir", type=Path, help="of the job")
     parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
     args = parser.parse_args(argv)

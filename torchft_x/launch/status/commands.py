@@ -7,9 +7,10 @@ import importlib.util
 import json
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlencode
 
+from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
@@ -18,16 +19,9 @@ _TIMEOUT = 5.0  # seconds for an answer
 _RUN = "a run directory or a lighthouse's address; by default the newest run below runs/"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
-
-
 def status(argv: list[str]) -> int:
     """``torchft_x status``."""
-    parser = _Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/page.md.")
+    parser = Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/page.md.")
     parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
     parser.add_argument("--json", action="store_true", help="print what /status.json says, once")
     parser.add_argument("--once", action="store_true", help="print it once, also in a terminal")
@@ -101,7 +95,7 @@ def order(kind: str, argv: list[str]) -> int:
         "drain": "Have a group leave at its next step boundary, and rest until it is resumed.",
         "resume": "Start a drained group again.",
     }
-    parser = _Parser(prog=f"torchft_x {kind}", description=words[kind])
+    parser = Parser(prog=f"torchft_x {kind}", description=words[kind])
     parser.add_argument("group", metavar="GROUP", help="as `torchft_x status` names it")
     parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
     parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")

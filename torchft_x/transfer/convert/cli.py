@@ -6,8 +6,9 @@ import argparse
 import secrets
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.transfer.convert import formats
 from torchft_x.transfer.durable import names, writer
@@ -21,15 +22,8 @@ from torchft_x.transfer.from_memory.save import save_held
 _WAIT = 600.0  # seconds an import may take when all is written
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="torchft_x checkpoint", description="Durable checkpoints: docs/checkpoints.md.")
+    parser = Parser(prog="torchft_x checkpoint", description="Durable checkpoints: docs/checkpoints.md.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="ls|verify|export|import")
     ls = commands.add_parser("ls", help="what is there")
     verify = commands.add_parser("verify", help="read all of it, and check each digest")
