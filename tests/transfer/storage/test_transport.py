@@ -45,7 +45,8 @@ class TestFsspecTransport(TransportConformance):
 
 
 def offered(transport: Any, url: str) -> dict[str, Any]:
-    wait_for(lambda: "offer.json" in Store(url).children(transport.metadata()), what="an offer")
+    """Its files, once an offer is among them; one that is empty yet is being written, which readers know by its HMAC."""
+    wait_for(lambda: Store(url).children(transport.metadata()).get("offer.json"), what="an offer")
     return Store(url).children(transport.metadata())
 
 
