@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.group import Supervisor, SupervisorConfig
@@ -33,6 +34,9 @@ class Recorder:
 
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+
+    def held(self, state: State) -> None:
+        self._write(kind="held", step=state.step)
 
     def rests(self, rests: bool) -> None:
         self._write(kind="rests", rests=rests)

@@ -12,6 +12,7 @@ from tests.sim.invariants import Violation
 from tests.sim.test_world import all_is_well, cluster, hit, members, said, step_of
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.quorum import rule
 from torchft_x.core.training.memory_checkpoint import GroupWord, HeldCopies
 from torchft_x.core.types import State
 
@@ -81,6 +82,32 @@ def test_a_copy_from_a_history_that_has_ended_is_not_gone_on_from() -> None:
     world.run_for(0.5)
     assert newest(world, "g1").committed_in > old.committed_in
     assert all_is_well(world)
+
+
+@pytest.mark.parametrize("kills", [0, 8])
+def test_a_group_that_is_killed_again_and_again_while_it_starts_is_waited_for(kills: int) -> None:
+    """Only g1's supervisor is left of those that held a copy; its group does not come to ask for longer than others wait."""
+    world = trained(groups=2, startup=(1.0, 1.5), lighthouse=LighthouseConfig(boot_id="host", join_timeout=2.0))
+    held, memory = newest(world, "g1"), world.supervisors["g0"].memory
+    assert memory is not None
+    hit(world, "crash_all")
+    memory.slots = [[None, None]]
+    for _ in range(kills):
+        supervisor = world.supervisors["g1"]
+        world.run_while(lambda s=supervisor: not s.running, 5.0)
+        world.run_for(0.9)
+        assert supervisor.node is not None
+        supervisor.node.kill(9)
+    assert world.run_while(lambda: len(members(world)) < 2 or members(world)[0] == "g0:1", 30.0)
+    assert world.checker.newest is not None
+    assert world.checker.newest.top >= held
+    assert all_is_well(world)
+
+
+def test_without_the_rule_that_waits_for_them_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "_held_elsewhere", lambda s, chosen: None)
+    with pytest.raises(Violation, match="M3 is violated"):
+        test_a_group_that_is_killed_again_and_again_while_it_starts_is_waited_for(8)
 
 
 def _restores_never(self: HeldCopies, words: Any, *, due: bool, commit: bool) -> GroupWord:

@@ -234,6 +234,7 @@ class BaseSupervisor:
         self._clear_up()
         end = self._watch(self._life, lives, begun)
         self._life = None
+        self._before_end()
         lives.ended(begun, end)
         self._tell_runs("")
         self._on_end(begun, end)
@@ -363,6 +364,9 @@ class BaseSupervisor:
     def _saving(self, life: Attempt) -> str:
         """Who has announced a pause, as a worker does that saves its last step, for people; empty: nobody."""
         return ""
+
+    def _before_end(self) -> None:
+        """A life has ended, and nobody was told yet."""
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         """The life has ended, and the lighthouse was told."""

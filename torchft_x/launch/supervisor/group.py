@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env
+from torchft_x.core.types import State
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
@@ -110,6 +111,8 @@ class Supervisor(BaseSupervisor):
         """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
         self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_lives()
+        if self._memory is not None and self._reports is not None:
+            self._reports.held(State())  # nobody shall wait for a life that goes on from a copy
         self._save_copies(stop)
         return stop
 
@@ -184,6 +187,10 @@ class Supervisor(BaseSupervisor):
     def _hear_last_words(self, dead: list[int]) -> None:
         if self._collector is not None and self._scene is not None:
             self._held = self._collector.last_words(self._scene, dead)
+
+    def _before_end(self) -> None:
+        if self._memory is not None and self._reports is not None:
+            self._reports.held(self._memory.newest())
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         scene, held = self._scene, self._held
