@@ -69,9 +69,19 @@ class Recorder:
         threading.Thread(target=listen, daemon=True).start()
 
     def on_number(self, callback: Callable[[int], None]) -> None:
-        number = os.environ.get("TELL_NUMBER", "0")
+        """Of the variable TELL_NUMBER; or of the file `number`, once it is there."""
+        number, path = os.environ.get("TELL_NUMBER", "0"), self._folder / "number"
         if number:
             callback(int(number))
+            return
+
+        def listen() -> None:
+            while not path.exists():
+                time.sleep(0.02)
+            callback(int(path.read_text()))
+            self._write(kind="number")
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def close(self, flush: float) -> None:
         self._write(kind="closed")

@@ -236,7 +236,7 @@ class BaseSupervisor:
         self._life = None
         self._before_end()
         lives.ended(begun, end)
-        self._tell_runs("")
+        self._tell_runs(str(begun.attempt))
         self._on_end(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
