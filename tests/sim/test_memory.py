@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from tests.sim import swarm
 from tests.sim.invariants import Violation
+from tests.sim.quorum_checks import QuorumChecks
 from tests.sim.test_world import all_is_well, cluster, hit, members, said, step_of
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
@@ -124,14 +124,25 @@ def _over_the_older(self: HeldCopies, slots: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "finds"),
-    [("decide", _restores_never, "M1"), ("decide", _copies_at_any_time, "M2"), ("slot", _over_the_older, "M2")],
+    ("method", "wrong", "finds", "first"),
+    [
+        ("decide", _restores_never, "M1", 910_200),
+        ("decide", _copies_at_any_time, "M2", 910_000),
+        ("slot", _over_the_older, "M2", 910_000),
+    ],
 )
-def test_a_rule_that_is_left_out_is_found(method: str, wrong: Any, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within some random runs; with the rule the run that finds it goes well."""
+def test_a_rule_that_is_left_out_is_found(
+    method: str, wrong: Any, finds: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within some random runs; with the rule the run that finds it goes well. The rule of decision 61 would hide the first."""
     monkeypatch.setattr(swarm, "MEMORY", 1.0)
-    with mock.patch.object(HeldCopies, method, wrong), pytest.raises(Violation, match=f"{finds} is violated") as found:
-        list(map(swarm.run, range(910_000, 910_150)))
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldCopies, method, wrong)
+        if finds == "M1":
+            patch.setattr(rule, "_held_elsewhere", lambda s, chosen: None)
+            patch.setattr(QuorumChecks, "_check_left_behind", lambda self, node, quorum: None)
+        with pytest.raises(Violation, match=f"{finds} is violated") as found:
+            list(map(swarm.run, range(first, first + 150)))
     swarm.run(found.value.seed)
 
 
