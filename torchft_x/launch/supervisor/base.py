@@ -25,6 +25,7 @@ from typing import Any
 import torchft_x
 from torchft_x import env, net
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import package_root
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
@@ -123,7 +124,7 @@ class BaseSupervisor:
         process_tree.become_subreaper()
         self._watch_for_stops()
         self._events = self._event_log()
-        self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:
             stop = self._find_lighthouse()
             if stop is not None:
